@@ -1,0 +1,57 @@
+"""From finished responses to rewards (Alg. 1, lines 23-24): generation and verification side by side."""
+
+from collections.abc import Callable
+
+import numpy as np
+
+import parallel
+from config import Config
+from data import Question, Request, Response
+from reward import Verifier, graded_text
+
+
+class Grader:
+    """Decodes a response, cuts it to what is graded (paper.md, section 9) and hands it to the verifier."""
+
+    def __init__(self, config: Config, tokenizer, verifier: Verifier):
+        self.config, self.tokenizer, self.verifier = config, tokenizer, verifier
+
+    def text(self, token_ids: np.ndarray) -> str:
+        """The response as text, without special tokens."""
+        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+
+    def submit(self, question: Question, token_ids: np.ndarray):
+        """Start grading a response; `.result()` of what is returned is a list of one reward (Eq. 1)."""
+        text = self.text(token_ids)
+        if self.config.reward == "math":
+            thinking = self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
+            text = graded_text(text, thinking, self.config.require_box)
+        return self.verifier.submit([text], [question.answer])
+
+    def grade(self, pairs: list[tuple[Question, np.ndarray]]) -> list[float]:
+        """Rewards of (question, response token ids) pairs."""
+        return [p.result()[0] for p in [self.submit(*pair) for pair in pairs]]
+
+
+def rollout(engine, grader: Grader, questions: list[Question], requests: list[list[Request]], temperature: float,
+            max_tokens: int, progress: Callable[[], None] | None = None) -> list[list[tuple[Response, float]]]:
+    """Generate and grade the requests of each question, split over the ranks by question (a collective).
+
+    Returns, for every question, its (response, reward) pairs. A response is graded while others are generated.
+    """
+
+    def work(indices: list[int]) -> list[list[tuple[Response, float]]]:
+        flat = [(i, r) for i in indices for r in requests[i]]
+        pending = [None] * len(flat)
+
+        def on_finish(index: int, response: Response) -> None:
+            pending[index] = grader.submit(questions[flat[index][0]], response.token_ids)
+            if progress:
+                progress()
+
+        responses = engine.generate([r for _, r in flat], temperature, max_tokens, on_finish)
+        graded = [(response, p.result()[0]) for response, p in zip(responses, pending)]
+        ends = np.cumsum([len(requests[i]) for i in indices])
+        return [graded[end - len(requests[i]) : end] for i, end in zip(indices, ends)]
+
+    return parallel.map_shares([len(r) for r in requests], work)

@@ -1,0 +1,85 @@
+"""The objective of ExGRPO (Eq. 2-4, Sec. 4.2) as pure functions: tensors in, loss and metrics out.
+
+Symbols: w = π_θ / π_old per token, A the advantage of a response, f(w) = w / (w + β) the policy shaping.
+Everything is computed in float32. Shapes: Q questions, K responses each, N responses of up to T tokens.
+"""
+
+import math
+
+import torch
+
+MAX_LOG_RATIO = 20.0  # where a plain ratio is exponentiated, its log is clamped to this
+
+
+def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torch.Tensor:
+    """A_i = r_i - mean of the group (Eq. 2 without the division, as Dr. GRPO).
+
+    rewards: (Q, K) -> (Q, K) float32. With `normalize_std` the group's standard deviation divides (GRPO); a
+    group whose rewards are all equal has advantage 0 either way.
+    """
+    rewards = rewards.float()
+    advantages = rewards - rewards.mean(dim=1, keepdim=True)  # (Q, K)
+    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)  # (Q, 1)
+    if normalize_std:
+        advantages = advantages / rewards.std(dim=1, keepdim=True).masked_fill(equal, 1.0)
+    return advantages.masked_fill(equal, 0.0)
+
+
+def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
+    """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2)."""
+    return ratio / (ratio + beta)
+
+
+def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    """Mean of `values` where `mask` is set; 0 where it is set nowhere."""
+    return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
+
+
+def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, *, max_length: int,
+                num_responses: int, clip_eps: float | None = None, beta: float | None = 0.1):
+    """Minus the objective of Eq. 4 over the responses given: -Σ_tokens / (max_length · num_responses).
+
+    logprobs, old_logprobs: (N, T) under π_θ and under the policy that made the tokens (π_old or π_past).
+    advantages, replay_mask: (N,); replay_mask marks the o*. response_mask: (N, T) bool; positions outside it
+    may hold inf or nan, they change nothing and receive a gradient of exactly 0.
+    num_responses: responses of the *global* mini-batch, so that the sum over micro-batches and ranks is the loss.
+    clip_eps: ε of CLIP for on-policy tokens, None for no clip. beta: β of the shaping of replayed tokens, None
+    for the plain ratio.
+
+    Returns (loss, metrics); metrics are sums over the tokens given, `*_max` are maxima, as float tensors.
+    """
+    mask, replay = response_mask.bool(), replay_mask.bool()[:, None] & response_mask.bool()  # (N, T)
+    fresh = mask & ~replay
+    advantage = advantages.float()[:, None]  # (N, 1)
+    # masked before any arithmetic: the gradient of `where` is exactly 0 at poisoned positions
+    log_ratio = torch.where(mask, logprobs.float(), 0) - torch.where(mask, old_logprobs.float(), 0)  # (N, T)
+    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+
+    # on-policy term: CLIP(w, A) of Eq. 3
+    on_policy, clipped = ratio * advantage, torch.zeros_like(mask)
+    if clip_eps is not None:
+        bounded = ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantage
+        clipped = fresh & (bounded < on_policy)
+        on_policy = torch.minimum(on_policy, bounded)
+
+    # replayed term: f(w*) · A of Sec. 4.2; sigmoid(log w - log β) = w / (w + β) without overflow
+    shaped = ratio if beta is None else torch.sigmoid(log_ratio - math.log(beta))
+    objective = torch.where(replay, shaped * advantage, on_policy)
+    loss = -torch.where(mask, objective, 0).sum() / (max_length * num_responses)
+
+    with torch.no_grad():
+        slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = β w / (w + β)²
+        pull = torch.where(replay, slope, ratio.masked_fill(clipped, 0)) * advantage.abs()  # weight on ∇ log π_θ
+        metrics = {
+            "tokens": fresh.sum(),
+            "ratio": ratio[fresh].sum(),
+            "ratio_max": ratio[fresh].max() if fresh.any() else ratio.new_zeros(()),
+            "clipped": clipped.sum(),
+            "pull": pull[mask].sum(),
+            "replay_tokens": replay.sum(),
+            "replay_ratio": ratio[replay].sum(),
+            "replay_ratio_squared": ratio[replay].square().sum(),
+            "replay_ratio_max": ratio[replay].max() if replay.any() else ratio.new_zeros(()),
+            "replay_pull": pull[replay].sum(),
+        }
+    return loss, metrics

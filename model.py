@@ -1,0 +1,152 @@
+"""Log-probs and entropies of response tokens: packed without padding, without full-size logits.
+
+Sequences are laid end to end in one row. Position ids restart at 0 for each, and the attention function
+registered here keeps them apart: on a GPU by torch's variable-length kernel, on the CPU by attending over a
+padded copy of queries, keys and values only (attention is causal and padding stands to the right, so no mask is
+needed; every other layer sees no padding at all). The head is applied to chunks of response positions and
+recomputed in the backward pass.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from torch import nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+LOGITS_CHUNK = 2**25  # elements of float32 logits held at once: 128 MiB
+
+
+@dataclass
+class Packed:
+    """N sequences (prompt + response) end to end: S tokens, of which R are response tokens."""
+
+    input_ids: torch.Tensor  # (1, S)
+    position_ids: torch.Tensor  # (1, S), restarts at 0
+    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts
+    max_seqlen: int
+    predictors: torch.Tensor  # (R,) positions whose hidden state predicts a response token
+    targets: torch.Tensor  # (R,) those response tokens
+    response_mask: torch.Tensor  # (N, T) bool, right-padded
+    pad_index: torch.Tensor  # (N, max_seqlen) position in the row of each padded cell; padding points at 0
+    cell_index: torch.Tensor  # (S,) padded cell of each token
+
+    def unpack(self, values: torch.Tensor) -> torch.Tensor:
+        """(R,) values of response tokens -> (N, T), zeros outside the responses."""
+        padded = values.new_zeros(self.response_mask.shape)
+        return padded.masked_scatter(self.response_mask, values)
+
+
+def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
+    """Pack (prompt ids, response ids) pairs; both must be non-empty."""
+    prompts, responses = [len(p) for p, _ in sequences], [len(r) for _, r in sequences]
+    lengths = np.add(prompts, responses)
+    starts = np.concatenate([[0], np.cumsum(lengths)])
+    positions = np.concatenate([np.arange(n) for n in lengths])
+    predictors = np.concatenate([s + p - 1 + np.arange(r) for s, p, r in zip(starts, prompts, responses)])
+    columns = np.arange(lengths.max())
+    pad_index = np.where(columns < lengths[:, None], starts[:-1, None] + columns, 0)
+    cell_index = np.repeat(np.arange(len(lengths)) * lengths.max(), lengths) + positions
+
+    def long(array):
+        return torch.as_tensor(np.asarray(array), dtype=torch.long).to(device)
+
+    return Packed(
+        input_ids=long(np.concatenate([part for pair in sequences for part in pair]))[None],
+        position_ids=long(positions)[None],
+        cu_seqlens=long(starts).int(),
+        max_seqlen=int(lengths.max()),
+        predictors=long(predictors),
+        targets=long(np.concatenate([r for _, r in sequences])),
+        response_mask=long(np.arange(max(responses)) < np.array(responses)[:, None]).bool(),
+        pad_index=long(pad_index),
+        cell_index=long(cell_index),
+    )
+
+
+def packed_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, packing=None, **_):
+    """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
+    if query.device.type == "cuda":
+        from torch.nn.attention.varlen import varlen_attn
+
+        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, heads, D)
+        out = varlen_attn(q, k, v, packing.cu_seqlens, packing.cu_seqlens, packing.max_seqlen, packing.max_seqlen,
+                          scale=scaling, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1])
+        return out[None], None  # (1, S, H, D)
+
+    def pad(x):  # (1, heads, S, D) -> (N, heads, L, D)
+        return F.embedding(packing.pad_index, x[0].transpose(0, 1).flatten(1)).unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)
+
+    out = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_causal=True, scale=scaling,
+                                         enable_gqa=query.shape[1] != key.shape[1])  # (N, H, L, D)
+    out = out.transpose(1, 2).flatten(0, 1).flatten(1)  # (N L, H D)
+    return F.embedding(packing.cell_index, out).unflatten(-1, (-1, query.shape[-1]))[None], None
+
+
+AttentionInterface.register("packed", packed_attention)
+AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)
+
+
+class TokenScores(torch.autograd.Function):
+    """hidden (R, H), weight (V, H), targets (R,) -> log-probs (R,) and entropies (R,) of softmax(hidden Wᵀ / T).
+
+    With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
+    """
+
+    @staticmethod
+    def forward(ctx, hidden, weight, targets, temperature):
+        logprobs, entropies = [], []
+        for h, y in TokenScores.chunks(hidden, targets, weight):
+            log_p = TokenScores.log_softmax(h, weight, temperature)  # (c, V)
+            logprobs.append(log_p.gather(1, y[:, None])[:, 0])
+            entropies.append(-(log_p.exp() * log_p).sum(-1))
+        ctx.temperature = temperature
+        scores = torch.cat(logprobs), torch.cat(entropies)
+        ctx.save_for_backward(hidden, weight, targets, scores[1])
+        return scores
+
+    @staticmethod
+    def backward(ctx, grad_logprobs, grad_entropies):
+        hidden, weight, targets, entropies = ctx.saved_tensors
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        row = 0
+        for h, y in TokenScores.chunks(hidden, targets, weight):
+            rows = slice(row, row := row + len(h))
+            log_p = TokenScores.log_softmax(h, weight, ctx.temperature)  # (c, V)
+            p = log_p.exp()
+            d_logprob, d_entropy = grad_logprobs[rows, None], grad_entropies[rows, None]
+            grad = log_p.add_(entropies[rows, None]).mul_(d_entropy).add_(d_logprob).mul_(p).neg_()
+            grad.scatter_add_(1, y[:, None], d_logprob).div_(ctx.temperature)
+            grad = grad.to(weight.dtype)
+            grad_hidden[rows] = grad @ weight
+            if grad.dtype == torch.float32:
+                grad_weight.addmm_(grad.T, h)
+            else:
+                grad_weight += grad.T @ h
+        return grad_hidden, grad_weight.to(weight.dtype), None, None
+
+    @staticmethod
+    def chunks(hidden, targets, weight):
+        size = max(1, LOGITS_CHUNK // len(weight))
+        return zip(hidden.split(size), targets.split(size))
+
+    @staticmethod
+    def log_softmax(hidden, weight, temperature):
+        return (hidden @ weight.T).float().div_(temperature).log_softmax(-1)
+
+
+class PackedLM(nn.Module):
+    """A Hugging Face causal language model that scores packed responses in one forward."""
+
+    def __init__(self, lm: nn.Module, temperature: float = 1.0):
+        super().__init__()
+        self.lm, self.temperature = lm, temperature
+
+    def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+        """Float32 log-probs (R,) of the response tokens and entropies (R,) of the distributions they came from."""
+        hidden = self.lm.get_decoder()(input_ids=packed.input_ids, position_ids=packed.position_ids,
+                                       attention_mask=None, use_cache=False, packing=packed).last_hidden_state
+        head = self.lm.get_output_embeddings()
+        return TokenScores.apply(hidden[0, packed.predictors], head.weight, packed.targets, self.temperature)

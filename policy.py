@@ -1,0 +1,231 @@
+"""π_θ: the sharded model, its scores of stored and fresh responses, and the optimiser step (Alg. 1, line 31).
+
+The model is sharded with FSDP2 (inside a node; replicated across nodes) in float32, computes in `dtype`, and
+sees packed sequences only (model.py). Work is split over ranks by tokens; the loss is divided by constants of
+the *global* mini-batch, so the gradient does not depend on the number of ranks or on micro-batches.
+"""
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from transformers import AutoConfig, AutoModelForCausalLM
+
+import parallel
+from config import Config
+from data import Sample
+from loss import policy_loss
+from model import PackedLM, pack
+
+
+def model_config(config: Config, model: str):
+    """The model's Hugging Face configuration with the context extension of `rope_theta` and positions."""
+    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    return extend_context(hf_config, config)
+
+
+def extend_context(hf_config, config: Config):
+    """Set the knobs `rope_theta` and `max_position_embeddings`, where given, on a Hugging Face configuration."""
+    if config.rope_theta:
+        hf_config.rope_parameters = {**hf_config.rope_parameters, "rope_theta": config.rope_theta}
+    if config.max_position_embeddings:
+        hf_config.max_position_embeddings = config.max_position_embeddings
+    return hf_config
+
+
+class Policy:
+    """The trained model on this rank. All methods are collectives: every rank calls them in the same order."""
+
+    def __init__(self, config: Config, model: str, device: torch.device):
+        self.config, self.device = config, device
+        lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=torch.float32,
+                                                  attn_implementation="packed", trust_remote_code=config.trust_remote_code)
+        if config.gradient_checkpointing:
+            lm.gradient_checkpointing_enable({"use_reentrant": False})
+        self.module = PackedLM(lm, config.temperature).train()
+        self._shard()
+        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=config.lr, betas=(0.9, 0.999),
+                                           eps=config.adam_eps, weight_decay=config.weight_decay)
+
+    def _shard(self) -> None:
+        """FSDP2 on each layer and the root: a mesh of nodes (replicate) x ranks of a node (shard)."""
+        world, local = parallel.world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        shard = local if self.config.shard else 1
+        shape, names = ((world,), ("shard",)) if shard == world else ((world // shard, shard), ("replicate", "shard"))
+        compute = getattr(torch, self.config.dtype)
+        options = dict(mesh=init_device_mesh(self.device.type, shape, mesh_dim_names=names),
+                       mp_policy=MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32))
+        for layer in self.module.lm.get_decoder().layers:
+            fully_shard(layer, **options)
+        fully_shard(self.module, **options)
+
+    # ---- forward passes without gradient ------------------------------------------------------------
+
+    def score(self, sequences: list[tuple[np.ndarray, np.ndarray]]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """Log-probs and entropies, float32 (T,) each, of the response of every (prompt ids, response ids)."""
+        if not sequences:
+            return []
+        lengths = [len(p) + len(r) for p, r in sequences]
+        results = {}
+        bins = self._bins(lengths)
+        with torch.no_grad():
+            for items in bins:
+                scores = self.module(pack([sequences[i] for i in items] or sequences[:1], self.device))
+                sizes = [len(sequences[i][1]) for i in items]
+                columns = [s.float().cpu().numpy()[: sum(sizes)] for s in scores]
+                ends = np.cumsum(sizes)[:-1]
+                for i, *pair in zip(items, *(np.split(c, ends) for c in columns)):
+                    results[i] = tuple(pair)
+        for part in parallel.gather(results):
+            results.update(part)
+        return [results[i] for i in range(len(sequences))]
+
+    def mean_entropy(self, sequences) -> list[float]:
+        """Mean full-vocabulary entropy in nats over each response, EOS included (Alg. 1, lines 10-12)."""
+        return [float(entropies.mean(dtype=np.float64)) for _, entropies in self.score(sequences)]
+
+    def mean_nll(self, sequences) -> list[float]:
+        """Mean negative log-likelihood in nats of each response's tokens, EOS included."""
+        return [-float(logprobs.mean(dtype=np.float64)) for logprobs, _ in self.score(sequences)]
+
+    def _bins(self, lengths: list[int]) -> list[list[int]]:
+        """This rank's micro-batches: equally many on every rank, balanced by tokens, an empty one where work is short."""
+        world, budget = parallel.world_size(), self.config.tokens_per_micro_batch
+        count = max(1, -(-sum(lengths) // (world * budget)))
+        while True:
+            bins = parallel.split(lengths, world * count)
+            if all(sum(lengths[i] for i in b) <= budget or len(b) == 1 for b in bins):
+                return bins[parallel.rank() :: world]
+            count += 1
+
+    # ---- the update ---------------------------------------------------------------------------------
+
+    def update(self, mini_batches: list[list[Sample]], clip_eps: float | None) -> dict[str, float]:
+        """One optimiser step on Eq. 4 per mini-batch; every rank passes the same mini-batches.
+
+        Returns metrics of the whole batch. A step whose gradient norm is not finite or above `skip_grad_norm`
+        leaves the weights alone and is counted in `loss/skipped`. Raises RuntimeError when fresh tokens' π_old
+        differs from π_θ before the first step by more than `max_drift`: the engine then runs other weights.
+        """
+        mini_batches = [self._recompute(samples) for samples in mini_batches]
+        parts, norms, skipped = [], [], 0
+        for number, samples in enumerate(mini_batches):
+            self.optimizer.zero_grad()
+            part = [self._backward(samples, items, clip_eps) for items in self._bins([s.length for s in samples])]
+            part = _reduce(part)
+            if number == 0:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
+                drift = part["drift"] / max(part["tokens"], 1)
+                self._check_drift(drift)
+            norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
+            norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
+            if norm <= self.config.skip_grad_norm:  # false for nan too
+                self.optimizer.step()
+            else:
+                skipped += 1
+            parts.append(part)
+            norms.append(norm)
+        self.optimizer.zero_grad()
+        return {**_summary(_combine(parts)), "engine/drift": drift, "loss/grad_norm": float(np.mean(norms)),
+                "loss/grad_norm_max": max(norms), "loss/skipped": skipped}
+
+    def _backward(self, samples: list[Sample], items: list[int], clip_eps: float | None) -> dict[str, float]:
+        """Forward and backward of one micro-batch, the samples numbered `items`; returns its metric sums.
+
+        A rank without work runs a sample with weight 0, since the forward and backward are collectives.
+        """
+        weight, c = (1.0, self.config) if items else (0.0, self.config)
+        chosen = [samples[i] for i in items or [0]]
+        packed = pack([(s.prompt_ids, s.token_ids) for s in chosen], self.device)
+        logprobs, entropy = self.module(packed)  # (R,), (R,)
+        old_logprobs = torch.as_tensor(np.concatenate([s.old_logprobs for s in chosen]), device=self.device)
+        replayed = torch.tensor([s.replayed for s in chosen], device=self.device)
+        loss, metrics = policy_loss(
+            packed.unpack(logprobs), packed.unpack(old_logprobs),
+            torch.tensor([s.advantage for s in chosen], device=self.device), packed.response_mask, replayed,
+            max_length=c.max_response_length, num_responses=len(samples), clip_eps=clip_eps,
+            beta=c.beta if c.shaping else None)
+        if c.entropy_coef:
+            loss = loss - c.entropy_coef * entropy.sum() / (c.max_response_length * len(samples))
+        # FSDP averages gradients over ranks; the loss is a sum over them
+        (weight * parallel.world_size() * loss).backward()
+        fresh = packed.response_mask & ~replayed[:, None]
+        metrics["drift"] = (packed.unpack(logprobs.detach()) - packed.unpack(old_logprobs))[fresh].abs().sum()
+        metrics["entropy"] = entropy.detach().sum()
+        metrics["loss"] = loss.detach()
+        return {name: weight * float(value) for name, value in metrics.items()}
+
+    def _recompute(self, samples: list[Sample]) -> list[Sample]:
+        """Replace old log-probs by the policy's at the start of the step where the configuration asks for it."""
+        c = self.config
+        chosen = [i for i, s in enumerate(samples)
+                  if (s.replayed and not c.importance_correction) or (not s.replayed and c.behavior_logprobs == "recompute")]
+        scores = self.score([(samples[i].prompt_ids, samples[i].token_ids) for i in chosen])
+        differences = [np.abs(p - samples[i].old_logprobs) for i, (p, _) in zip(chosen, scores) if not samples[i].replayed]
+        if differences:
+            self._check_drift(float(np.concatenate(differences).mean()))
+        samples = list(samples)
+        for i, (logprobs, _) in zip(chosen, scores):
+            s = samples[i]
+            samples[i] = Sample(s.prompt_ids, s.token_ids, logprobs, s.advantage, s.replayed)
+        return samples
+
+    def _check_drift(self, drift: float) -> None:
+        """RuntimeError where engine and policy differ by more than `max_drift` nats a token on average."""
+        if not drift <= self.config.max_drift:
+            raise RuntimeError(
+                f"engine and policy disagree: mean |log-prob difference| {drift:.2e} nats a token, bound "
+                f"max_drift={self.config.max_drift}. Either the engine runs old weights (a bug in the weight sync), "
+                "or dtype and rollout_dtype need a larger bound (0.05 for bfloat16).")
+
+    # ---- weights out --------------------------------------------------------------------------------
+
+    def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, torch.Tensor]]:
+        """(name, full tensor) of every weight, tied heads included, gathered one at a time; shards are cast first."""
+        for name, tensor in self.module.lm.state_dict().items():
+            tensor = tensor.detach().to(dtype)
+            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+    def save_pretrained(self, directory: str | Path) -> None:
+        """Write the model as a Hugging Face directory (safetensors, config) on rank 0."""
+        main = parallel.rank() == 0
+        weights = {name: tensor.cpu() if main else None for name, tensor in self.named_tensors()}
+        if main:
+            self.module.lm.save_pretrained(directory, state_dict=weights)
+        dist.barrier()
+
+
+def _combine(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Sum metric sums, take the maximum of `*_max`."""
+    return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in parts[0]}
+
+
+def _reduce(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Combine the metric sums of all micro-batches of all ranks (a collective)."""
+    return _combine(parallel.gather(_combine(parts)))
+
+
+def _summary(sums: dict[str, float]) -> dict[str, float]:
+    """Per-token means and shares from metric sums."""
+    tokens, replayed = sums["tokens"], sums["replay_tokens"]
+
+    def per(total, count):
+        return total / count if count else 0.0
+
+    return {
+        "loss/objective": sums["loss"],
+        "loss/entropy": per(sums["entropy"], tokens + replayed),
+        "loss/ratio": per(sums["ratio"], tokens),
+        "loss/ratio_max": sums["ratio_max"],
+        "loss/clipped": per(sums["clipped"], tokens),
+        "replay/token_share": per(replayed, tokens + replayed),
+        "replay/gradient_share": per(sums["replay_pull"], sums["pull"]),
+        "replay/ratio": per(sums["replay_ratio"], replayed),
+        "replay/ratio_max": sums["replay_ratio_max"],
+        "replay/ess": per(sums["replay_ratio"] ** 2, sums["replay_ratio_squared"] * replayed),
+    }

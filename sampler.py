@@ -1,0 +1,93 @@
+"""Which questions to replay: Gaussian weights over the buckets and Algorithm 2 (paper Sec. 4.1).
+
+A bucket holds the questions with k successes among their latest K rollouts. Its chance follows a normal
+density around medium difficulty, p_k ∝ N(k; mu·K, sigma); inside a bucket all questions are equally likely.
+The paper writes the density over k/K, where sigma = 1 makes all buckets nearly equal; the official code takes
+the count k, which does prefer medium questions. The count is the default, unit="accuracy" the paper's text.
+
+Nothing here touches global randomness: the generator is an argument.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+UNITS = ("count", "accuracy")
+
+
+def bucket_weights(
+    success_counts: Sequence[int], num_rollouts: int, mu: float = 0.5, sigma: float = 1.0, unit: str = "count"
+) -> np.ndarray:
+    """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 [buckets], sums to 1.
+
+    success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy in both units. sigma: in
+    successes (unit="count") or in accuracy (unit="accuracy"); any positive number, however small.
+    ValueError for anything else.
+    """
+    if unit not in UNITS:
+        raise ValueError(f"unit must be one of {UNITS}, got {unit!r}")
+    if not sigma > 0:
+        raise ValueError(f"sigma must be positive, got {sigma}; for equal chances use sample_uniform")
+    if not np.isfinite(mu):
+        raise ValueError(f"mu must be a finite accuracy such as 0.5, got {mu}")
+    k = np.asarray(success_counts, dtype=np.float64)  # [buckets]
+    if num_rollouts < 1 or not np.all((k >= 0) & (k <= num_rollouts)):
+        raise ValueError(f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}")
+    if k.size == 0:
+        return k
+    sigma_in_successes = sigma if unit == "count" else sigma * num_rollouts
+    squared_distance = (k - mu * num_rollouts) ** 2
+    # Relative to the nearest bucket, whose weight is exp(0): a tiny sigma cannot make all of them vanish.
+    excess = squared_distance - squared_distance.min()
+    with np.errstate(over="ignore"):
+        weights = np.exp(-0.5 * (excess / sigma_in_successes) / sigma_in_successes)
+    return weights / weights.sum()
+
+
+def sample_questions(
+    buckets: Mapping[int, Sequence[int]],
+    n: int,
+    num_rollouts: int,
+    rng: np.random.Generator,
+    mu: float = 0.5,
+    sigma: float = 1.0,
+    unit: str = "count",
+) -> list[int]:
+    """Algorithm 2: min(n, total) distinct question ids, bucket after bucket in order of k.
+
+    buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng and on the
+    order of the ids inside each bucket, not on the mapping's own order. Takes O(n + number of buckets) steps.
+    """
+    sizes = _sizes(buckets, n)
+    taken = dict.fromkeys(sizes, 0)
+    remaining = min(n, sum(sizes.values()))
+    while remaining:  # a round ends the draw or empties a bucket, so there are at most len(sizes) of them
+        unfinished = [k for k in sizes if taken[k] < sizes[k]]
+        weights = bucket_weights(unfinished, num_rollouts, mu, sigma, unit)
+        for k, count in zip(unfinished, rng.multinomial(remaining, weights).tolist(), strict=True):
+            count = min(count, sizes[k] - taken[k])  # too small: it gives all it has, the rest goes again
+            taken[k] += count
+            remaining -= count
+    drawn = []
+    for k, count in taken.items():
+        drawn += [int(buckets[k][i]) for i in rng.choice(sizes[k], size=count, replace=False).tolist()]
+    return drawn
+
+
+def sample_uniform(buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator) -> list[int]:
+    """Table 6, "no question selection": min(n, total) distinct ids, all buffered questions equally likely."""
+    sizes = _sizes(buckets, n)
+    counts, ends = list(sizes), np.cumsum(list(sizes.values()), dtype=np.int64)  # ends: [buckets]
+    total = int(ends[-1]) if counts else 0
+    drawn = []
+    for i in rng.choice(total, size=min(n, total), replace=False).tolist() if total else []:
+        b = int(np.searchsorted(ends, i, side="right"))
+        drawn.append(int(buckets[counts[b]][i - int(ends[b])]))  # negative: counted from the bucket's end
+    return drawn
+
+
+def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
+    """{k: size} of the non-empty buckets in order of k."""
+    if n < 0:
+        raise ValueError(f"the number of questions to draw must not be negative, got {n}")
+    return {k: len(buckets[k]) for k in sorted(buckets) if len(buckets[k])}

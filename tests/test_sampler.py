@@ -1,0 +1,184 @@
+"""What is drawn for replay: bucket weights in closed form, Algorithm 2 by its statistics (Sec. 4.1)."""
+
+import math
+import random
+
+import numpy as np
+import pytest
+
+from sampler import bucket_weights, sample_questions, sample_uniform
+
+K = 8
+
+
+def rng(seed=0):
+    return np.random.default_rng(seed)
+
+
+def far_buckets(**sizes):
+    """Buckets of any size without memory: k4=10 is bucket 4 with ids 4,000,000 and up."""
+    return {
+        int(name[1:]): range(1_000_000 * int(name[1:]), 1_000_000 * int(name[1:]) + n)
+        for name, n in sizes.items()
+    }
+
+
+def counts_by_bucket(drawn):
+    return {k: sum(q // 1_000_000 == k for q in drawn) for k in range(K + 1)}
+
+
+def assert_multinomial(counts, n, p):
+    """Every count within 4.5 standard deviations of its mean (p of a false alarm below 1e-5 each)."""
+    for count, chance in zip(counts, p, strict=True):
+        assert abs(count - n * chance) <= 4.5 * math.sqrt(n * chance * (1 - chance))
+
+
+# ---- weights ----
+
+
+def test_weights_on_counts_are_the_papers_ratios():
+    """k = 4, 3, 2, 1 of 8 weigh 1 : 0.61 : 0.14 : 0.01, symmetric around 4, and sum to 1."""
+    weights = bucket_weights([1, 2, 3, 4, 5, 6, 7], K)
+    assert np.round(weights / weights[3], 2).tolist() == [0.01, 0.14, 0.61, 1, 0.61, 0.14, 0.01]
+    assert weights.sum() == pytest.approx(1)
+    assert weights[0] / weights[3] == pytest.approx(math.exp(-4.5))
+
+
+def test_weights_on_accuracy_follow_the_density_of_k_over_K():
+    """unit="accuracy" is N(k/K; mu, sigma), and with the paper's sigma = 1 all buckets are within 7%."""
+    density = [math.exp(-((k / K - 0.25) ** 2) / (2 * 0.3**2)) for k in range(1, K)]
+    expected = np.array(density) / sum(density)
+    assert bucket_weights(range(1, K), K, mu=0.25, sigma=0.3, unit="accuracy") == pytest.approx(expected)
+    paper = bucket_weights(range(1, K), K, unit="accuracy")
+    assert paper.min() / paper.max() == pytest.approx(math.exp(-(0.375**2) / 2))
+    assert 0.93 < paper.min() / paper.max() < 0.94
+
+
+@pytest.mark.parametrize("sigma", [1e-6, 1e-200, 5e-324])
+@pytest.mark.parametrize("unit", ["count", "accuracy"])
+def test_a_tiny_sigma_leaves_the_nearest_buckets(sigma, unit):
+    """However small sigma and however far the buckets, the nearest share the weight; no nan."""
+    assert bucket_weights([1, 2, 6, 7], K, sigma=sigma, unit=unit).tolist() == [0, 0.5, 0.5, 0]
+    assert bucket_weights([6, 7], K, mu=0.0, sigma=sigma, unit=unit).tolist() == [1, 0]
+
+
+# ---- Algorithm 2 ----
+
+
+def test_bucket_counts_are_multinomial():
+    """Of 50,000 drawn, each bucket's share is its weight; the buckets' sizes do not matter."""
+    buckets = far_buckets(k1=60_000, k2=700_000, k3=55_000, k4=900_000, k5=60_000, k6=50_001, k7=999_999)
+    counts = counts_by_bucket(sample_questions(buckets, 50_000, K, rng()))
+    assert_multinomial([counts[k] for k in buckets], 50_000, bucket_weights(list(buckets), K))
+
+
+@pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
+def test_uniform_inside_a_bucket(draw):
+    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time (6,000 draws)."""
+    generator, seen = rng(), np.zeros(20)
+    for _ in range(6_000):
+        seen[draw({4: range(20)}, 5, generator)] += 1
+    assert_multinomial(seen, 6_000, [0.25] * 20)
+
+
+def test_uniform_sampling_ignores_the_buckets():
+    """No question selection (Table 6): a question's chance depends neither on its bucket nor on its size."""
+    generator, buckets, seen = rng(), {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []}, np.zeros(10)
+    for _ in range(6_000):
+        drawn = sample_uniform(buckets, 3, generator)
+        assert len(set(drawn)) == 3
+        seen[drawn] += 1
+    assert_multinomial(seen, 6_000, [0.3] * 10)
+
+
+def test_a_deficit_goes_to_the_others_by_their_weights():
+    """Bucket 4 has 10 and gives all; the 39,990 left split over buckets 3 and 2 as exp(-1/2) : exp(-2)."""
+    drawn = sample_questions(far_buckets(k4=10, k3=500_000, k2=500_000), 40_000, K, rng())
+    counts = counts_by_bucket(drawn)
+    assert counts[4] == 10 and counts[2] + counts[3] == 39_990 and len(set(drawn)) == 40_000
+    share = math.exp(-0.5) / (math.exp(-0.5) + math.exp(-2))
+    assert_multinomial([counts[3], counts[2]], 39_990, [share, 1 - share])
+
+
+@pytest.mark.parametrize("sigma", [1.0, 1e-6])
+def test_redistribution_goes_on_until_all_are_drawn(sigma):
+    """Bucket after bucket runs out, even where all other weights vanish: all are drawn, the nearest first."""
+    buckets = {1: [1], 2: [20, 21], 4: [40, 41], 5: [], 7: [70, 71, 72]}
+    everything = {1, 20, 21, 40, 41, 70, 71, 72}
+    for n in (8, 9, 1_000):
+        drawn = sample_questions(buckets, n, K, rng(), sigma=sigma)
+        assert len(drawn) == 8 and set(drawn) == everything
+    if sigma < 1:
+        assert set(sample_questions(buckets, 4, K, rng(), sigma=sigma)) == {40, 41, 20, 21}
+
+
+@pytest.mark.parametrize("seed", range(20))
+@pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
+def test_drawn_questions_are_distinct_and_as_many_as_asked(seed, draw):
+    """min(n, total) different ids, all from the buckets, as Python ints."""
+    generator = rng(seed)
+    sizes = generator.integers(0, 12, K + 1)
+    buckets = {k: np.arange(100 * k, 100 * k + size) for k, size in enumerate(sizes.tolist())}
+    n = int(generator.integers(0, 60))
+    drawn = draw(buckets, n, generator)
+    assert len(drawn) == len(set(drawn)) == min(n, sizes.sum())
+    assert all(type(q) is int and q in buckets[q // 100] for q in drawn)
+
+
+@pytest.mark.parametrize("buckets", [{}, {3: []}, {1: [], 2: []}])
+def test_nothing_to_draw(buckets):
+    """No questions, no buckets or n = 0: an empty list, no error."""
+    assert sample_questions(buckets, 5, K, rng()) == sample_uniform(buckets, 5, rng()) == []
+    assert sample_questions({3: [1]}, 0, K, rng()) == sample_uniform({3: [1]}, 0, rng()) == []
+    assert bucket_weights([], K).tolist() == []
+
+
+def test_the_generator_decides_everything():
+    """Same seed, same draw, whatever the mapping's order; other seed, other draw; no global state."""
+    buckets = far_buckets(k2=50, k4=20_000, k5=700)
+    before = random.getstate(), np.random.get_state()[1].tolist()
+    reversed_buckets = dict(reversed(buckets.items()))
+    for draw in (lambda b, n, g: sample_questions(b, n, K, g), sample_uniform):
+        drawn = draw(buckets, 64, rng(5))
+        assert drawn == draw(reversed_buckets, 64, rng(5)) != draw(buckets, 64, rng(6))
+    assert (random.getstate(), np.random.get_state()[1].tolist()) == before
+
+
+class CountedReads:
+    """A bucket of the ids 0..n-1, plus an offset, that counts how often it is read and cannot be iterated."""
+
+    __iter__ = None
+
+    def __init__(self, n, offset):
+        self.n, self.offset, self.reads = n, offset, 0
+
+    def __len__(self):
+        return self.n
+
+    def __getitem__(self, i):
+        self.reads += 1
+        return self.offset + i
+
+
+def test_only_what_is_drawn_is_read():
+    """From a million questions in two buckets, 64 draws read 64 ids."""
+    buckets = {3: CountedReads(500_000, 0), 4: CountedReads(500_000, 500_000)}
+    assert len(sample_questions(buckets, 64, K, rng())) == buckets[3].reads + buckets[4].reads == 64
+
+
+@pytest.mark.parametrize(
+    "change, reason",
+    [
+        ({"n": -1}, "must not be negative"),
+        ({"sigma": 0.0}, "sigma must be positive"),
+        ({"sigma": math.nan}, "sigma must be positive"),
+        ({"mu": math.inf}, "mu must be a finite accuracy"),
+        ({"unit": "percent"}, "unit must be one of"),
+        ({"buckets": {9: [1]}}, "must lie in 0..num_rollouts=8"),
+        ({"buckets": {-1: [1]}}, "must lie in 0..num_rollouts=8"),
+    ],
+)
+def test_impossible_arguments_say_why(change, reason):
+    """Each wrong argument is a ValueError with the reason."""
+    with pytest.raises(ValueError, match=reason):
+        sample_questions(**({"buckets": {3: [1]}, "n": 1, "num_rollouts": K, "rng": rng()} | change))

@@ -1,0 +1,106 @@
+"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table and curve.png."""
+
+import json
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+import parallel
+
+
+class Timer:
+    """Wall-clock seconds per phase of a step; the device is synchronised before the clock is read."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str):
+        start = self._now()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
+
+    def take(self) -> dict[str, float]:
+        """`time/<phase>` in seconds since the last call, and their sum as `time/step`."""
+        metrics = {f"time/{phase}": value for phase, value in self.seconds.items()}
+        self.seconds = {}
+        return {**metrics, "time/step": sum(metrics.values())}
+
+    @staticmethod
+    def _now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+class Tracker:
+    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl`; other ranks keep silent."""
+
+    def __init__(self, run_dir: str, steps: int):
+        self.run_dir, self.main = Path(run_dir), parallel.rank() == 0
+        self.rows: list[dict] = []
+        self.bar = tqdm(total=steps, disable=not self.main, unit="step", dynamic_ncols=True, mininterval=1)
+        if self.main:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            (self.run_dir / "metrics.jsonl").write_text("")
+
+    def print(self, text: str) -> None:
+        """A line on the console, above the progress bar."""
+        if self.main:
+            self.bar.write(text)
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append a row to metrics.jsonl."""
+        row = {"step": step, **metrics}
+        self.rows.append(row)
+        if self.main:
+            with open(self.run_dir / "metrics.jsonl", "a") as file:
+                file.write(json.dumps(row) + "\n")
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Log a training step with its console line."""
+        self.log(step, metrics)
+        self.bar.update()
+        m = metrics
+        self.print(f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
+                   f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  w* {m['replay/ratio']:.2f}  "
+                   f"pull {m['replay/gradient_share']:.2f}  buffer {m['buckets/questions']:.0f}  "
+                   f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s")
+
+    def finish(self, before: dict[str, float], after: dict[str, float]) -> None:
+        """The table base -> trained, and the curves."""
+        self.bar.close()
+        if not self.main:
+            return
+        print(f"\n{'':32} {'base':>8} {'trained':>8}")
+        for name in after:
+            print(f"{name:32} {before[name]:8.3f} {after[name]:8.3f}")
+        (self.run_dir / "result.json").write_text(json.dumps({"base": before, "trained": after}, indent=1))
+        self._draw()
+        print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
+
+    def _draw(self) -> None:
+        """curve.png: training and validation Pass@1, the buffer, entropy, length."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        names = sorted({n for row in self.rows for n in row if n.startswith("val/")})
+        panels = [("Pass@1 (sampled batch)", ["reward/pass_at_1"]), ("validation", names),
+                  ("questions in the buffer, retired", ["buckets/questions", "buckets/retired"]),
+                  ("entropy [nats/token]", ["loss/entropy"])]
+        figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), constrained_layout=True)
+        for axis, (title, series) in zip(axes, panels):
+            for name in series:
+                points = [(row["step"], row[name]) for row in self.rows if name in row]
+                axis.plot(*zip(*points) if points else ([], []), label=name.partition("/")[2], lw=1.2)
+            axis.set(title=title, xlabel="step")
+            axis.grid(alpha=0.3)
+            if len(series) > 1:
+                axis.legend(fontsize=7)
+        figure.savefig(self.run_dir / "curve.png", dpi=90)
+        plt.close(figure)

@@ -1,0 +1,168 @@
+"""ExGRPO training: Algorithm 1, phase by phase.
+
+    torchrun --nproc_per_node=2 train.py                      # the built-in run
+    torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25
+
+Every rank runs this script on the same plan; see parallel.py for what is split.
+"""
+
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+
+import parallel
+from config import Config, parse_config
+from data import Question, load_questions, load_tokenizer
+from eval import evaluate
+from exgrpo import Experience, Group, Plan
+from grading import Grader, rollout
+from policy import Policy
+from reward import Verifier
+from rollout import make_engine
+from tracking import Timer, Tracker
+
+
+def train(config: Config) -> dict[str, float]:
+    """Run Algorithm 1 and return the final validation scores."""
+    device = parallel.setup()
+    config = with_built_in_world(config)
+    tokenizer = load_tokenizer(config, config.model)
+    tracker, timer = Tracker(config.run_dir, config.steps), Timer()
+    with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
+        grader = Grader(config, tokenizer, verifier)
+        questions, tests = read_data(config, tokenizer, verifier, tracker)
+        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
+        engine.sleep()  # makes room on a GPU while the policy loads
+        policy = Policy(config, config.model, device)
+        engine.wake(policy.named_tensors(engine.dtype))
+        experience = Experience(config, questions)
+        show_example(engine, grader, questions[0], config, tracker)
+        score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
+        base = latest = validate(engine, grader, tests, config)
+        tracker.log(0, {f"val/{name}": value for name, value in base.items()})
+
+        for step in range(config.steps):  # Alg. 1, line 2
+            # ---- phase 1: experience management, lines 3-19 ----
+            with timer("plan"):
+                plan = experience.plan(step, score)
+            if plan is None:
+                tracker.print("every question is retired: the run ends here")
+                break
+            # ---- phase 2: rollouts and rewards, lines 20-24 ----
+            with timer("rollout"):
+                batch = [questions[q] for q in plan.questions]
+                graded = rollout(engine, grader, batch, experience.requests(plan), config.temperature, config.max_response_length)
+                groups = experience.groups(plan, graded, grader.grade)
+            # ---- store successes, retire, lines 25-30 and 32 ----
+            with timer("collect"):
+                experience.collect(step, groups)
+                parallel.check_same(plan=(plan.fresh, list(plan.replayed)), buffer=experience.buffer.checksum())
+            # ---- update θ with Eq. 4, line 31 ----
+            with timer("update"):
+                engine.sleep()
+                metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
+            with timer("sync"):
+                engine.wake(policy.named_tensors(engine.dtype))
+
+            metrics |= step_metrics(plan, groups, graded, experience, verifier)
+            if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
+                with timer("validate"):
+                    latest = validate(engine, grader, tests, config)
+                metrics |= {f"val/{name}": value for name, value in latest.items()}
+            tracker.step(step + 1, metrics | timer.take())
+
+        policy.save_pretrained(Path(config.run_dir) / "model")
+        if tracker.main:
+            tokenizer.save_pretrained(Path(config.run_dir) / "model")
+        tracker.finish(base, latest)
+    parallel.barrier()
+    return latest
+
+
+def with_built_in_world(config: Config) -> Config:
+    """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
+    if config.train_files:
+        return config
+    command = [sys.executable, "arithmetic.py", "--directory", config.world_dir]
+    if parallel.rank() == 0:  # in a process of its own, with both cores, while the other ranks wait
+        subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    parallel.barrier()
+    from arithmetic import build_world
+
+    world = build_world(config.world_dir)
+    files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
+    return dataclasses.replace(config, model=config.model or str(world / "model"), train_files=files[:1],
+                               val_files=config.val_files or files[1:], reward="arithmetic:reward")
+
+
+def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -> tuple[list[Question], list[Question]]:
+    """Training and validation questions; those whose answer the verifier cannot read are dropped with a count."""
+    sets = []
+    for files in (config.train_files, config.val_files):
+        questions, counts = load_questions(files, config, tokenizer)
+        readable = verifier.gold_parses([q.answer for q in questions])
+        kept = [q for q, ok in zip(questions, readable) if ok]
+        sets.append([dataclasses.replace(q, id=i) for i, q in enumerate(kept)])
+        tracker.print(f"{', '.join(files)}: {len(kept)} questions {counts | {'answers unreadable': len(questions) - len(kept)}}")
+    train_set, tests = sets
+    if len(train_set) < config.batch_size:
+        tracker.print(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
+    if config.eval_questions:
+        sources = {q.source for q in tests}
+        tests = [q for s in sorted(sources) for q in [q for q in tests if q.source == s][: config.eval_questions]]
+    return train_set, tests
+
+
+def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
+    """Print one prompt as the model sees it, and one response: most template mistakes show here."""
+    from data import Request
+
+    (response, reward), = rollout(engine, grader, [question], [[Request(question.prompt_ids, config.seed)]],
+                                  config.temperature, config.max_response_length)[0]
+    tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n---- a response, reward {reward} ----\n"
+                  f"{grader.tokenizer.decode(response.token_ids)}\n----")
+
+
+def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
+    """Scores on the test questions; with the built-in world also the share of valid chains."""
+    judge = None
+    if config.reward == "arithmetic:reward":
+        from arithmetic import check_chain
+
+        def judge(question: str, response: str) -> bool:
+            return check_chain(question, response).valid
+
+    return evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length, judge=judge)
+
+
+def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Experience, verifier: Verifier) -> dict[str, float]:
+    """What a step did, apart from the update."""
+    responses = [r for pairs in graded for r, _ in pairs]
+    k = np.array([g.num_success for g in groups])
+    buckets = experience.buffer.buckets
+    return {
+        "reward/pass_at_1": float(np.concatenate([g.rewards for g in groups]).mean()),
+        "reward/pass_at_1_fresh": float(np.mean([g.rewards.mean() for g in groups if not g.replayed] or [0.0])),
+        "reward/all_equal_groups": float(np.mean([g.rewards.min() == g.rewards.max() for g in groups])),
+        "reward/none_right": float(np.mean(k == 0)),
+        "reward/timeouts": verifier.timeouts,
+        "rollout/length": float(np.mean([len(r.token_ids) for r in responses])),
+        "rollout/tokens": sum(len(r.token_ids) for r in responses),
+        "rollout/truncated": float(np.mean([not r.finished for r in responses])),
+        "replay/questions": len(plan.replayed),
+        "replay/age": float(np.mean([plan.step - t.step for t in plan.replayed.values()] or [0.0])),
+        "replay/selected_score": plan.selected_entropy,
+        "replay/candidate_score": plan.candidate_entropy,
+        "buckets/questions": len(experience.buffer),
+        "buckets/trajectories": experience.buffer.num_trajectories,
+        "buckets/retired": len(experience.buffer.retired),
+        **{f"buckets/k={n}": len(buckets.get(n, ())) for n in range(1, experience.config.num_rollouts)},
+    }
+
+
+if __name__ == "__main__":
+    train(parse_config())
