@@ -13,6 +13,7 @@ from collections.abc import Iterable, KeysView, Mapping, Sequence
 from hashlib import blake2b
 from itertools import islice
 from types import MappingProxyType
+from zlib import crc32
 
 from buffer_file import (
     HEAD,
@@ -26,6 +27,11 @@ from buffer_file import (
 )
 
 MAX_CHECKSUM = 2**63 - 1
+
+
+def _digest(record: bytes) -> bytes:
+    """What the checksum takes from a record: all bits of step and arrival, 32 of the tokens and log-probs."""
+    return record[: HEAD.size] + INT64.pack(crc32(record))
 
 
 class _Question:
@@ -178,7 +184,7 @@ class ReplayBuffer:
         question.records.append(record)
         self._num_trajectories += 1
         self._nbytes += len(record) - HEAD.size
-        self._count(+1, b"trajectory", question_id, record)
+        self._count(+1, b"trajectory", question_id, _digest(record))
         if self.max_trajectories is not None:
             self._arrivals.append((HEAD.unpack_from(record)[1], question_id))
 
@@ -186,7 +192,7 @@ class ReplayBuffer:
         record = question.records.pop(index)
         self._num_trajectories -= 1
         self._nbytes -= len(record) - HEAD.size
-        self._count(-1, b"trajectory", question_id, record)
+        self._count(-1, b"trajectory", question_id, _digest(record))
 
     def _drop_duplicate(self, question_id: int, question: _Question, tokens: bytes) -> None:
         size = HEAD.size + 2 * len(tokens)

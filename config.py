@@ -52,7 +52,7 @@ class Config:
     rollout_dtype: Literal["float32", "bfloat16"] = knob("float32", "Weights of the engine [bfloat16].")
     rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 in the official run].")
     rollout_memory: float = knob(0.4, "GPU memory fraction that vLLM may fill, weights included [0.8, which leaves the trainer nothing].")
-    rollout_cache_gb: float = knob(1.0, "KV-cache size in GiB of a CPU engine.")
+    rollout_cache_gb: int = knob(1, "KV-cache size of a CPU engine, in whole GiB.")
     max_drift: float = knob(0.001, "Stop when engine and policy log-probs of the same tokens differ by more on average, in nats [0.05 in bfloat16].")
 
     # ---- experience management (Sec. 4.1) -----------------------------------------------------------

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 import torch
 import torch.distributed as dist
+import transformers
 
 TIMEOUT = timedelta(hours=2)  # longest wait for a rank whose rollouts are longer than the others'
 
@@ -19,6 +20,8 @@ def setup() -> torch.device:
     for name, value in dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
                             MASTER_ADDR="127.0.0.1", MASTER_PORT="29511").items():
         os.environ.setdefault(name, value)
+    transformers.logging.disable_progress_bar()  # one per rank and model otherwise
+    transformers.logging.set_verbosity_error()
     device = torch.device("cpu")
     if torch.cuda.is_available():
         device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))

@@ -1,6 +1,7 @@
 """What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table and curve.png."""
 
 import json
+import sys
 import time
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,7 +43,7 @@ class Tracker:
     def __init__(self, run_dir: str, steps: int):
         self.run_dir, self.main = Path(run_dir), parallel.rank() == 0
         self.rows: list[dict] = []
-        self.bar = tqdm(total=steps, disable=not self.main, unit="step", dynamic_ncols=True, mininterval=1)
+        self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True, mininterval=1)
         if self.main:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text("")
@@ -51,6 +52,7 @@ class Tracker:
         """A line on the console, above the progress bar."""
         if self.main:
             self.bar.write(text)
+            sys.stdout.flush()
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append a row to metrics.jsonl."""

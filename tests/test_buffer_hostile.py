@@ -1,4 +1,4 @@
-"""Files that are not, or no longer, a replay buffer are refused with their name and the reason, and nothing runs."""
+"""Files that are not, or no longer, a replay buffer are refused with name and reason; nothing runs."""
 
 import json
 import os
