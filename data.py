@@ -41,8 +41,8 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
-    Prompts over `max_prompt_length` tokens are dropped with a count. Raises ValueError naming file, row and column
-    for missing columns, empty files, rows of the wrong form and questions that occur twice.
+    Prompts over `max_prompt_length` tokens and repeated rows are dropped with a count. Raises ValueError naming
+    file, row and column for missing columns, empty files, rows of the wrong form, and a question with two answers.
     """
     questions, seen, counts = [], {}, Counter()
     for file in files:
@@ -55,9 +55,13 @@ def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokeni
                 counts["prompts too long"] += 1
                 continue
             key = (row["data_source"], ids.tobytes())
-            if key in seen:
-                raise ValueError(f"{where}, column prompt: the same question as in {seen[key]}; remove one")
-            seen[key] = where
+            first_where, first_answer = seen.setdefault(key, (where, answer))
+            if first_answer != answer:
+                raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same question has "
+                                 f"{first_answer!r} in {first_where}; remove one")
+            if first_where != where:  # benchmark files repeat questions for Avg@k; eval.py --samples does that here
+                counts["repeated"] += 1
+                continue
             questions.append(Question(len(questions), turns[-1]["content"], ids, answer, row["data_source"]))
     if files and not questions:
         raise ValueError(f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
@@ -169,7 +173,8 @@ class FreshStream:
         Questions passed over because of `skip` go back to the front. Where fewer than n are left in all, the
         draw is shorter.
         """
-        n = min(n, self.num_questions - len(set(retired) | set(skip)))
+        left = self.num_questions - len(retired) - sum(q not in retired for q in set(skip))
+        n = min(n, left)
         taken, passed = [], []
         while len(taken) < n:
             if not self.queue:

