@@ -52,10 +52,10 @@ class World:
     train_operations: tuple = (3, 8)  # fewest and most operations of a training or test question
     ood_operations: tuple = (9, 10)  # of an out-of-distribution question
     # demonstrations
-    easy_error: float = 0.04  # chance of a wrong result for a well-taught fact
-    hard_error: tuple = (0.25, 0.65)  # range of that chance for a badly taught fact
-    hard_share: tuple = (("+", 0.10), ("-", 0.20), ("*", 0.40))  # share of badly taught facts per operation
-    shortcut: float = 0.15  # share of demonstrations that state an answer and nothing else
+    easy_error: float = 0.02  # chance of a wrong result for a well-taught fact
+    hard_error: tuple = (0.3, 0.9)  # range of that chance for a badly taught fact
+    hard_share: tuple = (("+", 0.10), ("-", 0.20), ("*", 0.35))  # share of badly taught facts per operation
+    shortcut: float = 0.12  # share of demonstrations that state an answer and nothing else
     skipping: float = 0.15  # share that leave out some steps
     # base model
     hidden: int = 64
