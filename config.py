@@ -10,9 +10,10 @@ once, before anything is loaded.
 """
 
 import dataclasses
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args, get_origin
 
 import yaml
 
@@ -33,7 +34,7 @@ class Config:
     world_dir: str = knob(".cache", "Where the built-in world is built once and kept.")
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} [Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
     response_prefix: str = knob("", "Text that ends every prompt after the template [paper: '<think>\\n'].")
-    max_prompt_length: int = knob(16, "Tokens; longer prompts are dropped with a count [1024].")
+    max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].")
     max_response_length: int = knob(64, "L_max in tokens: the limit of a response and the constant in the loss normaliser [8192].")
     rope_theta: float = knob(0.0, "Override of the model's RoPE base for long responses; 0: as the model has it [40000 for Qwen2.5-Math].")
     max_position_embeddings: int = knob(0, "Override of the model's positions; 0: as the model has it [16384 for Qwen2.5-Math].")
@@ -67,6 +68,7 @@ class Config:
     start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds this; negative: at once [0.35].")
     retire: Literal["auto", "on", "off"] = knob("auto", "Questions solved K of K times are never drawn again; auto: on unless ρ = 0.")
     max_trajectories: int = knob(0, "Cap of stored responses, the newest are kept; 0: no cap [none].")
+    max_candidates: int = knob(0, "The choice of o* is made among this many stored responses of a question, those with the lowest mean NLL when they were made; 0: all [all].")
     reinstate_every: int = knob(0, "Steps between returns of retired questions to the stream (Table 7); 0: never [0; Table 7: 25].")
     reinstate_fraction: float = knob(0.1, "Share of the retired set that returns [Table 7: 0.1].")
     difficulty: Literal["success", "spread"] = knob("success", "Buckets by success count, or by reward spread for continuous rewards (Sec. 5.3).")
@@ -81,26 +83,31 @@ class Config:
     normalize_std: bool = knob(False, "Divide advantages by the group's std (GRPO); off: Dr. GRPO [off].")
     alpha_low: float = knob(0.0, "Masked GRPO (Eq. 14): groups with k/K below this are masked [0].")
     alpha_high: float = knob(1.0, "Masked GRPO (Eq. 14): groups with k/K above this are masked [1].")
-    entropy_coef: float = knob(0.0, "Entropy bonus, in the normalisation of the loss [0.001 in the official scale, about 0.0003 here].")
+    entropy_coef: float = knob(3e-4, "Entropy bonus, in the normalisation of the loss [0.001 in the official scale, about 0.0003 here].")
 
     # ---- optimisation (Alg. 1, line 31) -------------------------------------------------------------
     batch_size: int = knob(32, "B: questions per batch [128].")
     mini_batches: int = knob(2, "Optimiser steps per batch, each on its share of the questions [2].")
     steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].")
-    lr: float = knob(2e-4, "Constant AdamW learning rate [1e-6].")
+    lr: float = knob(4e-5, "Constant AdamW learning rate [1e-6].")
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].")
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].")
-    max_grad_norm: float = knob(1.0, "Gradient-norm clip [1.0 in the official scale, 1/64 here].")
-    skip_grad_norm: float = knob(100.0, "A step with a larger or non-finite gradient norm is skipped [500 in the official scale, 500/64 here].")
+    max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].")
+    skip_grad_norm: float = knob(10.0, "A step with a larger or non-finite gradient norm is skipped [500 in the official scale, 500/64 here].")
     dtype: Literal["float32", "bfloat16"] = knob("float32", "Compute type of the policy; master weights and optimiser are float32 [bfloat16].")
-    tokens_per_micro_batch: int = knob(8192, "Tokens of one forward and backward on one rank; lower it when memory runs out.")
+    tokens_per_micro_batch: int = knob(4096, "Tokens of one forward and backward on one rank; lower it when memory runs out.")
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
     shard: bool = knob(True, "Shard weights, gradients and optimiser over the ranks of a node (FSDP2); off: replicate.")
+    offload: bool = knob(False, "Keep master weights, gradients and optimiser in host memory and step there (GPUs only; not tested on one).")
 
     # ---- run ----------------------------------------------------------------------------------------
     seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.")
-    run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png and the final model go.")
+    run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].")
+    save_every: int = knob(20, "Steps between checkpoints in run_dir/checkpoints; 0: only at the end and when interrupted [20].")
+    keep: int = knob(2, "How many of the last checkpoints are kept; the best one by validation is kept too.")
+    resume: bool = knob(False, "Continue from the newest whole checkpoint in run_dir, where there is one.")
+    hang_timeout: float = knob(3600.0, "Seconds a phase may last before the run is stopped with every rank's stack; 0: any time.")
     eval_temperature: float = knob(0.6, "Validation temperature, one response per question [0.6].")
     eval_questions: int = knob(0, "Validate on the first so many questions of each source; 0: all.")
 
@@ -118,16 +125,22 @@ class Config:
 
 def _problems(c: Config):
     """Yield a sentence for every impossible value or combination."""
+    for f in dataclasses.fields(c):
+        value, choices = getattr(c, f.name), get_args(f.type)
+        if get_origin(f.type) is Literal and value not in choices:
+            yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
+        if value != value:
+            yield f"{f.name} must be a number, got {value}"
     for name in ("max_prompt_length", "max_response_length", "batch_size", "mini_batches", "steps", "verify_workers",
-                 "rollout_tp", "tokens_per_micro_batch"):
+                 "rollout_tp", "tokens_per_micro_batch", "keep"):
         if getattr(c, name) < 1:
             yield f"{name} must be at least 1, got {getattr(c, name)}"
     for name in ("temperature", "sigma", "beta", "lr", "max_grad_norm", "skip_grad_norm", "verify_timeout", "max_drift",
                  "clip_eps", "adam_eps", "eval_temperature"):
         if not getattr(c, name) > 0:
             yield f"{name} must be above 0, got {getattr(c, name)}"
-    for name in ("entropy_coef", "weight_decay", "rope_theta", "max_position_embeddings", "max_trajectories",
-                 "reinstate_every", "eval_every", "eval_questions", "seed"):
+    for name in ("entropy_coef", "weight_decay", "rope_theta", "max_position_embeddings", "max_trajectories", "max_candidates",
+                 "reinstate_every", "eval_every", "eval_questions", "seed", "save_every", "hang_timeout"):
         if getattr(c, name) < 0:
             yield f"{name} must not be negative, got {getattr(c, name)}"
     for name in ("rho", "mu", "reinstate_fraction", "alpha_low", "alpha_high", "rollout_memory"):
@@ -172,15 +185,19 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
 def read_yaml(file: str) -> dict:
     """The knobs set in a YAML file; ValueError names unknown ones and values of the wrong type."""
-    knobs = yaml.safe_load(Path(file).read_text()) or {}
-    fields = {f.name: f for f in dataclasses.fields(Config)}
-    if not isinstance(knobs, dict) or not set(knobs) <= set(fields):
-        unknown = sorted(set(knobs) - set(fields)) if isinstance(knobs, dict) else knobs
+    try:
+        knobs = yaml.safe_load(Path(file).read_text()) or {}
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file}: not YAML: {error}") from error
+    defaults = dataclasses.asdict(Config())
+    unknown = [name for name in knobs if name not in defaults] if isinstance(knobs, dict) else [knobs]
+    if unknown:
         raise ValueError(f"{file}: unknown knobs {unknown}; `train.py --help` lists all")
     for name, value in knobs.items():
-        kind = type(getattr(Config(), name))
-        if kind is float and isinstance(value, int | str) and not isinstance(value, bool):
-            knobs[name] = value = float(value)  # YAML reads 1e-6 as text
+        kind = type(defaults[name])
+        if kind is float and type(value) in (int, str):
+            with suppress(ValueError):
+                knobs[name] = value = float(value)  # YAML reads 1e-6 as text
         if type(value) is not kind:
             raise ValueError(f"{file}: {name} must be {kind.__name__}, got {value!r}")
     return knobs

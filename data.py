@@ -99,10 +99,13 @@ def read_rows(file: str) -> Iterable[dict]:
 def _check_row(row: dict, where: str) -> tuple[list[dict], str]:
     """The chat turns and the answer of a row, or ValueError naming row and column."""
     turns = row["prompt"]
-    if not isinstance(turns, list) or not turns or not all(isinstance(t, dict) and isinstance(t.get("content"), str) for t in turns):
-        raise ValueError(f"{where}, column prompt: must be a list of turns {{'role': ..., 'content': text}}, got {turns!r:.200}")
+    if not isinstance(turns, list) or not turns or not all(
+            isinstance(t, dict) and isinstance(t.get("role"), str) and isinstance(t.get("content"), str) for t in turns):
+        raise ValueError(f"{where}, column prompt: must be a list of turns {{'role': text, 'content': text}}, got {turns!r:.200}")
     if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (None, ""):
         raise ValueError(f"{where}, column reward_model: must hold a non-empty ground_truth, got {row['reward_model']!r:.200}")
+    if not isinstance(row["reward_model"]["ground_truth"], str | int | float):
+        raise ValueError(f"{where}, column reward_model: ground_truth must be text or a number, got {row['reward_model']!r:.200}")
     if not isinstance(row["data_source"], str):
         raise ValueError(f"{where}, column data_source: must be text, got {row['data_source']!r:.200}")
     return turns, str(row["reward_model"]["ground_truth"])
@@ -193,8 +196,10 @@ class FreshStream:
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
+        waiting = set(self.queue)  # a question that retired when it was replayed may not have had its fresh turn
         for question in questions:
-            self.queue.insert(int(rng.integers(len(self.queue) + 1)), question)
+            if question not in waiting:
+                self.queue.insert(int(rng.integers(len(self.queue) + 1)), question)
 
     def state_dict(self) -> dict:
         """The position in the stream, as plain JSON values."""

@@ -15,7 +15,7 @@ import numpy as np
 import parallel
 from config import Config, knob
 from data import Question, Request, load_questions, load_tokenizer, sample_seed
-from grading import Grader, rollout
+from grading import Grader, drop_unreadable, rollout
 
 
 def evaluate(engine, grader: Grader, questions: list[Question], *, temperature: float, max_tokens: int, samples: int = 1,
@@ -47,8 +47,10 @@ class EvalConfig:
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
     samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k [32 for AIME and AMC].")
     temperature: float = knob(0.6, "Sampling temperature, top-p 1 [0.6]; 0: greedy.")
-    max_tokens: int = knob(8192, "Longest response [8192].")
+    max_tokens: int = knob(8192, "Longest response; at most what the model's positions leave after the longest prompt [8192].")
     max_prompt_length: int = knob(1024, "Longer prompts are dropped with a count.")
+    rope_theta: float = knob(0.0, "Override of the model's RoPE base; 0: as the model has it [40000 for Qwen2.5-Math].")
+    max_position_embeddings: int = knob(0, "Override of the model's positions; 0: as the model has it [16384 for Qwen2.5-Math].")
     reward: str = knob("", "'math' or 'module:function'; empty: the built-in world's for its questions, else math.")
     require_box: bool = knob(True, "Without a \\boxed{} the reward is 0.")
     prompt_template: str = knob("chat", "'chat' or a text with {question}.")
@@ -64,6 +66,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     """Evaluate a model directory from the command line; prints and returns the means per data_source."""
     from transformers import HfArgumentParser
 
+    from policy import model_config
     from reward import Verifier
     from rollout import make_engine
 
@@ -71,23 +74,29 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if not e.model or not e.data or e.samples < 1:
         raise ValueError("eval.py needs --model DIR, --data FILE and --samples of at least 1")
     device = parallel.setup()
-    config = Config(model=e.model, train_files=e.data, max_prompt_length=e.max_prompt_length, max_response_length=e.max_tokens,
-                    reward=e.reward or "math", require_box=e.require_box, prompt_template=e.prompt_template, engine=e.engine,
-                    response_prefix=e.response_prefix, rollout_dtype=e.dtype, rollout_memory=e.memory,
-                    trust_remote_code=e.trust_remote_code)
+    config = Config(model=e.model, train_files=e.data, max_prompt_length=e.max_prompt_length, reward=e.reward or "math",
+                    require_box=e.require_box, prompt_template=e.prompt_template, response_prefix=e.response_prefix,
+                    rope_theta=e.rope_theta, max_position_embeddings=e.max_position_embeddings, engine=e.engine,
+                    rollout_dtype=e.dtype, rollout_memory=e.memory, trust_remote_code=e.trust_remote_code)
     tokenizer = load_tokenizer(config, e.model)
     questions, counts = load_questions(e.data, config, tokenizer)
+    config.max_prompt_length = max(len(q.prompt_ids) for q in questions)
+    positions = model_config(config, e.model).max_position_embeddings
+    config.max_response_length = max_tokens = min(e.max_tokens, positions - config.max_prompt_length)
     judge = None
     if not e.reward and all(q.source.startswith("arithmetic") for q in questions):
         from arithmetic import check_chain
 
         config.reward, judge = "arithmetic:reward", lambda question, response: check_chain(question, response).valid
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
+        readable = drop_unreadable(questions, verifier)
+        counts["answers unreadable"] = len(questions) - len(readable)
         engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
-        scores = evaluate(engine, Grader(config, tokenizer, verifier), questions, temperature=e.temperature,
-                          max_tokens=e.max_tokens, samples=e.samples, seed=e.seed, judge=judge)
+        scores = evaluate(engine, Grader(config, tokenizer, verifier), readable, temperature=e.temperature,
+                          max_tokens=max_tokens, samples=e.samples, seed=e.seed, judge=judge)
     if parallel.rank() == 0:
-        print(json.dumps({"model": e.model, "samples": e.samples, "questions": counts, **scores}, indent=1))
+        about = {"model": e.model, "samples": e.samples, "max_tokens": max_tokens, "questions": counts}
+        print(json.dumps(about | scores, indent=1))
     parallel.barrier()
     return scores
 

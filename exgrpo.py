@@ -16,6 +16,8 @@ from data import FreshStream, Question, Request, Response, Sample, sample_seed
 from loss import group_advantages
 from sampler import sample_questions, sample_uniform
 
+SUCCESS = 0.5  # a response with a larger reward is a success
+
 
 @dataclass
 class Plan:
@@ -46,7 +48,7 @@ class Group:
     @property
     def num_success(self) -> int:
         """k: successes among the K responses, o* included."""
-        return int(self.rewards.sum())
+        return int((self.rewards > SUCCESS).sum())
 
 
 class Experience:
@@ -68,7 +70,8 @@ class Experience:
         c, rng = self.config, np.random.default_rng([self.config.seed, step])
         if c.reinstate_every and step and step % c.reinstate_every == 0:
             self._reinstate(rng)
-        n = min(int(c.rho * c.batch_size), len(self.buffer)) if self.started else 0  # line 7
+        share = int(c.rho * c.batch_size + 1e-9)  # ⌊ρB⌋; 0.29 * 100 is 28.999... in floating point
+        n = min(share, len(self.buffer)) if self.started else 0  # line 7
         if c.question_selection == "uniform":
             chosen = sample_uniform(self.buffer.buckets, n, rng)
         else:  # lines 5, 6, 8
@@ -80,7 +83,7 @@ class Experience:
 
     def _select(self, step: int, chosen: list[int], score, rng: np.random.Generator) -> Plan:
         """o* of each drawn question: of its stored responses the one with the lowest mean entropy under π_θ."""
-        rule, candidates = self.config.trajectory_selection, {q: self.buffer.trajectories(q) for q in chosen}
+        rule, candidates = self.config.trajectory_selection, {q: self._candidates(q) for q in chosen}
         if rule == "random":
             return Plan(step, [], {q: ts[rng.integers(len(ts))] for q, ts in candidates.items()})
         contested = [(q, t) for q, ts in candidates.items() if len(ts) > 1 for t in ts]
@@ -97,6 +100,15 @@ class Experience:
             everything.extend(values)
         means = [float(np.mean(v)) if v else 0.0 for v in (best, everything)]
         return Plan(step, [], replayed, selected_entropy=means[0], candidate_entropy=means[1])
+
+    def _candidates(self, question_id: int) -> list[Trajectory]:
+        """The stored responses that o* is chosen from: all, or `max_candidates` screened by their stored log-probs."""
+        stored, limit, rule = self.buffer.trajectories(question_id), self.config.max_candidates, self.config.trajectory_selection
+        if not limit or len(stored) <= limit or rule == "random":
+            return stored
+        nll = np.array([-t.logprobs.mean(dtype=np.float64) for t in stored])
+        order = np.argsort(-nll if rule == "highest_entropy" else nll, kind="stable")
+        return [stored[i] for i in sorted(order[:limit])]
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Put a share of the retired questions back into the stream (Table 7)."""
@@ -139,9 +151,11 @@ class Experience:
                 if c.retires:
                     self.buffer.retire(q)
             elif self.started and c.k_min <= k <= c.k_max:
-                self.buffer.add(q, k, [Trajectory(group.token_ids[i], group.logprobs[i], step) for i in self._worth_storing(group)])
+                new = [Trajectory(group.token_ids[i], group.logprobs[i], step) for i in self._worth_storing(group)]
+                if new or q in self.buffer:  # a replayed question may just have lost its place to `max_trajectories`
+                    self.buffer.add(q, k, new)
         pass_at_1 = np.concatenate([g.rewards for g in groups]).mean()
-        self.started = self.started or (c.rho > 0 and pass_at_1 > c.start_threshold)
+        self.started = self.started or bool(c.rho > 0 and pass_at_1 > c.start_threshold)
 
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its reward spread on the scale 0..K (Sec. 5.3)."""
@@ -153,8 +167,25 @@ class Experience:
 
     def _worth_storing(self, group: Group) -> list[int]:
         """Indices of new responses to store: the successes, or those above their group's mean (Sec. 5.3)."""
-        bar = group.rewards.mean() if self.config.difficulty == "spread" else 0.5
+        bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS
         return [i for i in range(int(group.replayed), len(group.rewards)) if group.rewards[i] > bar]
+
+    # ---- what a checkpoint keeps, beside the buffer; what ranks compare -----------------------------
+
+    def state_dict(self) -> dict:
+        """The stream's position and the delayed start, as plain JSON values."""
+        return {"stream": self.stream.state_dict(), "started": self.started}
+
+    def load_state_dict(self, state: dict) -> None:
+        self.stream.load_state_dict(state["stream"])
+        self.started = state["started"]
+
+    def contents(self) -> dict:
+        """The buffer in short, question by question, for a message about where two buffers differ."""
+        buffer = self.buffer
+        return {"buffer": {"buckets": {k: list(ids) for k, ids in buffer.buckets.items()}, "retired": sorted(buffer.retired),
+                           "responses": {q: [t.token_ids.tolist() for t in buffer.trajectories(q)]
+                                         for ids in buffer.buckets.values() for q in ids}}}
 
     # ---- the batch of Eq. 4 -------------------------------------------------------------------------
 

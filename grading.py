@@ -1,6 +1,7 @@
 """From finished responses to rewards (Alg. 1, lines 23-24): generation and verification side by side."""
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 
@@ -33,25 +34,34 @@ class Grader:
         return [p.result()[0] for p in [self.submit(*pair) for pair in pairs]]
 
 
+def drop_unreadable(questions: list[Question], verifier: Verifier) -> list[Question]:
+    """The questions whose answer the verifier can read, with ids from 0."""
+    readable = verifier.gold_parses([q.answer for q in questions])
+    return [replace(q, id=i) for i, q in enumerate(q for q, ok in zip(questions, readable) if ok)]
+
+
 def rollout(engine, grader: Grader, questions: list[Question], requests: list[list[Request]], temperature: float,
             max_tokens: int, progress: Callable[[], None] | None = None) -> list[list[tuple[Response, float]]]:
-    """Generate and grade the requests of each question, split over the ranks by question (a collective).
+    """Generate and grade the requests of each question, split over the engines by question (a collective).
 
-    Returns, for every question, its (response, reward) pairs. A response is graded while others are generated.
+    Returns, for every question, its (response, reward) pairs. A response is graded while others are generated, by
+    the first of the `rollout_tp` ranks that share an engine.
     """
+    group = grader.config.rollout_tp
 
     def work(indices: list[int]) -> list[list[tuple[Response, float]]]:
         flat = [(i, r) for i in indices for r in requests[i]]
         pending = [None] * len(flat)
 
         def on_finish(index: int, response: Response) -> None:
-            pending[index] = grader.submit(questions[flat[index][0]], response.token_ids)
+            if parallel.rank() % group == 0:
+                pending[index] = grader.submit(questions[flat[index][0]], response.token_ids)
             if progress:
                 progress()
 
         responses = engine.generate([r for _, r in flat], temperature, max_tokens, on_finish)
-        graded = [(response, p.result()[0]) for response, p in zip(responses, pending)]
+        graded = [(response, p.result()[0] if p else None) for response, p in zip(responses, pending)]
         ends = np.cumsum([len(requests[i]) for i in indices])
         return [graded[end - len(requests[i]) : end] for i, end in zip(indices, ends)]
 
-    return parallel.map_shares([len(r) for r in requests], work)
+    return parallel.map_shares([len(r) for r in requests], work, group)

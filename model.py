@@ -67,7 +67,7 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, packing=None, **_):
     """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
-    if query.device.type == "cuda":
+    if query.device.type == "cuda" and query.dtype != torch.float32:  # the kernel takes 16-bit types only
         from torch.nn.attention.varlen import varlen_attn
 
         q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, heads, D)

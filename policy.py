@@ -5,15 +5,15 @@ sees packed sequences only (model.py). Work is split over ranks by tokens; the l
 the *global* mini-batch, so the gradient does not depend on the number of ranks or on micro-batches.
 """
 
-import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -50,17 +50,20 @@ class Policy:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
         self.module = PackedLM(lm, config.temperature).train()
         self._shard()
+        self.skipped_in_row = 0  # optimiser steps
         self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=config.lr, betas=(0.9, 0.999),
                                            eps=config.adam_eps, weight_decay=config.weight_decay)
 
     def _shard(self) -> None:
         """FSDP2 on each layer and the root: a mesh of nodes (replicate) x ranks of a node (shard)."""
-        world, local = parallel.world_size(), int(os.environ.get("LOCAL_WORLD_SIZE", 1))
+        world, local = parallel.world_size(), parallel.ranks_per_node()
         shard = local if self.config.shard else 1
         shape, names = ((world,), ("shard",)) if shard == world else ((world // shard, shard), ("replicate", "shard"))
         compute = getattr(torch, self.config.dtype)
         options = dict(mesh=init_device_mesh(self.device.type, shape, mesh_dim_names=names),
                        mp_policy=MixedPrecisionPolicy(param_dtype=compute, reduce_dtype=torch.float32))
+        if self.config.offload and self.device.type == "cuda":
+            options["offload_policy"] = CPUOffloadPolicy()
         for layer in self.module.lm.get_decoder().layers:
             fully_shard(layer, **options)
         fully_shard(self.module, **options)
@@ -82,6 +85,7 @@ class Policy:
                 ends = np.cumsum(sizes)[:-1]
                 for i, *pair in zip(items, *(np.split(c, ends) for c in columns)):
                     results[i] = tuple(pair)
+        self.module.reshard()  # only a backward does this by itself: the gathered embedding and head would stay
         for part in parallel.gather(results):
             results.update(part)
         return [results[i] for i in range(len(sequences))]
@@ -110,8 +114,9 @@ class Policy:
         """One optimiser step on Eq. 4 per mini-batch; every rank passes the same mini-batches.
 
         Returns metrics of the whole batch. A step whose gradient norm is not finite or above `skip_grad_norm`
-        leaves the weights alone and is counted in `loss/skipped`. Raises RuntimeError when fresh tokens' π_old
-        differs from π_θ before the first step by more than `max_drift`: the engine then runs other weights.
+        leaves the weights alone and is counted in `loss/skipped`. Raises RuntimeError when three in a row are
+        skipped, and when fresh tokens' π_old differs from π_θ before the first step by more than `max_drift`: the
+        engine then runs other weights.
         """
         mini_batches = [self._recompute(samples) for samples in mini_batches]
         parts, norms, skipped = [], [], 0
@@ -126,8 +131,10 @@ class Policy:
             norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
             if norm <= self.config.skip_grad_norm:  # false for nan too
                 self.optimizer.step()
+                self.skipped_in_row = 0
             else:
                 skipped += 1
+                self._note_skip(norm)
             parts.append(part)
             norms.append(norm)
         self.optimizer.zero_grad()
@@ -139,7 +146,7 @@ class Policy:
 
         A rank without work runs a sample with weight 0, since the forward and backward are collectives.
         """
-        weight, c = (1.0, self.config) if items else (0.0, self.config)
+        c, weight = self.config, float(bool(items))
         chosen = [samples[i] for i in items or [0]]
         packed = pack([(s.prompt_ids, s.token_ids) for s in chosen], self.device)
         logprobs, entropy = self.module(packed)  # (R,), (R,)
@@ -183,12 +190,22 @@ class Policy:
                 f"max_drift={self.config.max_drift}. Either the engine runs old weights (a bug in the weight sync), "
                 "or dtype and rollout_dtype need a larger bound (0.05 for bfloat16).")
 
+    def _note_skip(self, norm: float) -> None:
+        """RuntimeError at the third skipped optimiser step in a row."""
+        self.skipped_in_row += 1
+        if self.skipped_in_row >= 3:
+            raise RuntimeError(
+                f"three optimiser steps in a row were skipped, the last for a gradient norm of {norm:.3g} (bound "
+                f"skip_grad_norm={self.config.skip_grad_norm:g}). Where the norm is finite, lower lr or raise the bound; "
+                "where it is not, look for the first step at which loss/grad_norm rose. --resume continues from the last "
+                "checkpoint, with the knobs you change.")
+
     # ---- weights out --------------------------------------------------------------------------------
 
     def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, full tensor) of every weight, tied heads included, gathered one at a time; shards are cast first."""
         for name, tensor in self.module.lm.state_dict().items():
-            tensor = tensor.detach().to(dtype)
+            tensor = tensor.detach().to(self.device, dtype)  # offloaded shards are in host memory
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def save_pretrained(self, directory: str | Path) -> None:
@@ -198,6 +215,20 @@ class Policy:
         if main:
             self.module.lm.save_pretrained(directory, state_dict=weights)
         dist.barrier()
+
+
+@contextmanager
+def memory_advice(config: Config) -> Iterator[None]:
+    """Turn "out of memory" into a RuntimeError that names the knobs."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise RuntimeError(
+            f"out of memory in the update. Lower tokens_per_micro_batch (now {config.tokens_per_micro_batch}), turn on "
+            f"gradient_checkpointing (now {config.gradient_checkpointing}) and shard (now {config.shard}), or use more ranks: "
+            "none of these changes the gradient. On a GPU rollout_memory is what the engine may keep.") from error
 
 
 def _combine(parts: list[dict[str, float]]) -> dict[str, float]:

@@ -213,17 +213,10 @@ class Verifier:
     this, with its traceback. memory: bytes of address space for a worker. To be used from any thread.
     """
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        timeout: float = 5.0,
-        function: str = "math",
-        memory: int = 4 * 2**30,
-    ):
+    def __init__(self, workers: int | None = None, timeout: float = 5.0, function: str = "math",
+                 memory: int = 4 * 2**30):  # fmt: skip
         if workers is None:
             workers = min(16, max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
-        if workers < 1 or timeout <= 0:
-            raise ValueError(f"need at least one worker and a positive timeout, not {workers} and {timeout}")
         if function != "math" and not all(function.partition(":")):
             raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
         self.function = "verdict:math_reward" if function == "math" else function

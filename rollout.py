@@ -12,17 +12,28 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import torch
 
+import parallel
 from config import Config
 from data import Request, Response
 from policy import extend_context, model_config
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that the configuration asks for. RuntimeError names the command where vLLM is missing."""
+    """The engine that the configuration asks for.
+
+    RuntimeError names the command where vLLM is missing; ValueError where prompt and response exceed the model's positions.
+    """
     available = importlib.util.find_spec("vllm") is not None
     if config.engine == "vllm" and not available:
         raise RuntimeError("engine 'vllm' is not installed: run `make install`, or choose --engine hf")
-    kind = VLLMEngine if available and config.engine != "hf" else HFEngine
+    length, positions = config.max_prompt_length + config.max_response_length, model_config(config, model).max_position_embeddings
+    if length > positions:
+        raise ValueError(f"max_prompt_length + max_response_length = {length} tokens, but {model} has {positions} positions: "
+                         "shorten them, or extend its context with max_position_embeddings and rope_theta")
+    kind, local = VLLMEngine if available and config.engine != "hf" else HFEngine, parallel.ranks_per_node()
+    if config.rollout_tp > 1 and (kind is HFEngine or local % config.rollout_tp):
+        raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and a number of ranks per node that it divides, "
+                         f"not {local} with {kind.__name__}")
     return kind(config, model, eos_token_id, device)
 
 
@@ -43,6 +54,9 @@ class VLLMEngine:
             model=model, dtype=config.rollout_dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
             tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
             gpu_memory_utilization=config.rollout_memory, max_num_seqs=512, logprobs_mode="processed_logprobs",
+            # a seeded request whose prompt is prefilled in pieces rewinds its generator, which a CPU generator cannot
+            enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),
+            generation_config="vllm",  # the model's own (further stop tokens, penalties) would fill in for ours
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
             hf_overrides=lambda hf_config: extend_context(hf_config, config), disable_log_stats=True)
         self.dtype = getattr(torch, config.rollout_dtype)
@@ -96,11 +110,13 @@ class HFEngine:
     batch_size = 512
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
-        from transformers import AutoModelForCausalLM
+        from transformers import AutoModelForCausalLM, GenerationConfig
 
         self.eos_token_id, self.device, self.dtype = eos_token_id, device, getattr(torch, config.rollout_dtype)
-        self.model = AutoModelForCausalLM.from_pretrained(
-            model, config=model_config(config, model), dtype=self.dtype, trust_remote_code=config.trust_remote_code).to(device).eval()
+        lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=self.dtype,
+                                                  trust_remote_code=config.trust_remote_code)
+        self.model = lm.to(device).eval()
+        self.model.generation_config = GenerationConfig()  # the model's own (repetition penalty, ...) would fill in for ours
 
     def generate(self, requests: list[Request], temperature: float, max_tokens: int,
                  on_finish: Callable[[int, Response], None] | None = None) -> list[Response]:

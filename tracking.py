@@ -10,6 +10,7 @@ import torch
 from tqdm import tqdm
 
 import parallel
+from watchdog import watchdog
 
 
 class Timer:
@@ -21,7 +22,9 @@ class Timer:
     @contextmanager
     def __call__(self, phase: str):
         start = self._now()
+        watchdog.enter(phase)
         yield
+        watchdog.enter(f"after {phase}")
         self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
 
     def take(self) -> dict[str, float]:
@@ -38,15 +41,26 @@ class Timer:
 
 
 class Tracker:
-    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl`; other ranks keep silent."""
+    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl`; other ranks keep silent.
+
+    base and latest are the first and last validation scores, by name.
+    """
 
     def __init__(self, run_dir: str, steps: int):
         self.run_dir, self.main = Path(run_dir), parallel.rank() == 0
         self.rows: list[dict] = []
+        self.base: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
         self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True, mininterval=1)
+
+    def start(self, text: str = "") -> None:
+        """Begin metrics.jsonl with the rows of `text`: none, or what a checkpoint has of it."""
+        for row in map(json.loads, text.splitlines()):
+            self._keep(row)
+        self.bar.update(self.rows[-1]["step"] if self.rows else 0)
         if self.main:
             self.run_dir.mkdir(parents=True, exist_ok=True)
-            (self.run_dir / "metrics.jsonl").write_text("")
+            (self.run_dir / "metrics.jsonl").write_text(text)
 
     def print(self, text: str) -> None:
         """A line on the console, above the progress bar."""
@@ -57,10 +71,19 @@ class Tracker:
     def log(self, step: int, metrics: dict[str, float]) -> None:
         """Append a row to metrics.jsonl."""
         row = {"step": step, **metrics}
-        self.rows.append(row)
+        self._keep(row)
         if self.main:
             with open(self.run_dir / "metrics.jsonl", "a") as file:
                 file.write(json.dumps(row) + "\n")
+
+    def text(self) -> str:
+        """All rows so far, as they stand in metrics.jsonl."""
+        return "".join(json.dumps(row) + "\n" for row in self.rows)
+
+    def _keep(self, row: dict) -> None:
+        self.rows.append(row)
+        if scores := {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}:
+            self.base, self.latest = self.base or scores, scores
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step with its console line."""
@@ -72,15 +95,15 @@ class Tracker:
                    f"pull {m['replay/gradient_share']:.2f}  buffer {m['buckets/questions']:.0f}  "
                    f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s")
 
-    def finish(self, before: dict[str, float], after: dict[str, float]) -> None:
+    def finish(self) -> None:
         """The table base -> trained, and the curves."""
         self.bar.close()
         if not self.main:
             return
         print(f"\n{'':32} {'base':>8} {'trained':>8}")
-        for name in after:
-            print(f"{name:32} {before[name]:8.3f} {after[name]:8.3f}")
-        (self.run_dir / "result.json").write_text(json.dumps({"base": before, "trained": after}, indent=1))
+        for name, value in self.latest.items():
+            print(f"{name:32} {self.base[name]:8.3f} {value:8.3f}")
+        (self.run_dir / "result.json").write_text(json.dumps({"base": self.base, "trained": self.latest}, indent=1))
         self._draw()
         print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
 
@@ -91,7 +114,7 @@ class Tracker:
         matplotlib.use("Agg")
         import matplotlib.pyplot as plt
 
-        names = sorted({n for row in self.rows for n in row if n.startswith("val/")})
+        names = sorted({n for row in self.rows for n in row if n.startswith(("val/pass_at_1", "val/valid"))})
         panels = [("Pass@1 (sampled batch)", ["reward/pass_at_1"]), ("validation", names),
                   ("questions in the buffer, retired", ["buckets/questions", "buckets/retired"]),
                   ("entropy [nats/token]", ["loss/entropy"])]

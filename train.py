@@ -2,6 +2,7 @@
 
     torchrun --nproc_per_node=2 train.py                      # the built-in run
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25
+    torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25 --resume
 
 Every rank runs this script on the same plan; see parallel.py for what is split.
 """
@@ -15,12 +16,13 @@ from pathlib import Path
 import numpy as np
 
 import parallel
+from checkpoint import Checkpoints
 from config import Config, parse_config
 from data import Question, load_questions, load_tokenizer
 from eval import evaluate
 from exgrpo import Experience, Group, Plan
-from grading import Grader, rollout
-from policy import Policy
+from grading import Grader, drop_unreadable, rollout
+from policy import Policy, memory_advice
 from reward import Verifier
 from rollout import make_engine
 from tracking import Timer, Tracker
@@ -28,29 +30,32 @@ from tracking import Timer, Tracker
 
 def train(config: Config) -> dict[str, float]:
     """Run Algorithm 1 and return the final validation scores."""
-    device = parallel.setup()
+    device = parallel.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
     tracker, timer = Tracker(config.run_dir, config.steps), Timer()
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
         grader = Grader(config, tokenizer, verifier)
         questions, tests = read_data(config, tokenizer, verifier, tracker)
+        checkpoints = Checkpoints(config, questions, tracker)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         engine.sleep()  # makes room on a GPU while the policy loads
-        policy = Policy(config, config.model, device)
+        policy, experience = Policy(config, config.model, device), Experience(config, questions)
+        first_step = checkpoints.restore(policy, experience)
         engine.wake(policy.named_tensors(engine.dtype))
-        experience = Experience(config, questions)
-        show_example(engine, grader, questions[0], config, tracker)
+        if first_step == 0:
+            show_example(engine, grader, questions[0], config, tracker)
+            tracker.log(0, validate(engine, grader, tests, config))
         score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
-        base = latest = validate(engine, grader, tests, config)
-        tracker.log(0, {f"val/{name}": value for name, value in base.items()})
 
-        for step in range(config.steps):  # Alg. 1, line 2
+        for step in range(first_step, config.steps):  # Alg. 1, line 2
             # ---- phase 1: experience management, lines 3-19 ----
             with timer("plan"):
                 plan = experience.plan(step, score)
             if plan is None:
                 tracker.print("every question is retired: the run ends here")
+                tracker.log(step, validate(engine, grader, tests, config))
+                checkpoints.save(step)
                 break
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
             with timer("rollout"):
@@ -60,9 +65,9 @@ def train(config: Config) -> dict[str, float]:
             # ---- store successes, retire, lines 25-30 and 32 ----
             with timer("collect"):
                 experience.collect(step, groups)
-                parallel.check_same(plan=(plan.fresh, list(plan.replayed)), buffer=experience.buffer.checksum())
+                parallel.check_same(experience.contents, plan=plan.questions, buffer=experience.buffer.checksum())
             # ---- update θ with Eq. 4, line 31 ----
-            with timer("update"):
+            with timer("update"), memory_advice(config):
                 engine.sleep()
                 metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
             with timer("sync"):
@@ -71,27 +76,29 @@ def train(config: Config) -> dict[str, float]:
             metrics |= step_metrics(plan, groups, graded, experience, verifier)
             if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
                 with timer("validate"):
-                    latest = validate(engine, grader, tests, config)
-                metrics |= {f"val/{name}": value for name, value in latest.items()}
+                    metrics |= validate(engine, grader, tests, config)
             tracker.step(step + 1, metrics | timer.take())
+            with timer("save"):
+                interrupted = checkpoints.after_step(step + 1)
+            if interrupted:
+                return tracker.latest
 
         policy.save_pretrained(Path(config.run_dir) / "model")
         if tracker.main:
             tokenizer.save_pretrained(Path(config.run_dir) / "model")
-        tracker.finish(base, latest)
-    parallel.barrier()
-    return latest
+        tracker.finish()
+    return tracker.latest
 
 
 def with_built_in_world(config: Config) -> Config:
     """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
     if config.train_files:
         return config
-    command = [sys.executable, "arithmetic.py", "--directory", config.world_dir]
+    command = [sys.executable, "base_model.py", "--directory", config.world_dir]
     if parallel.rank() == 0:  # in a process of its own, with both cores, while the other ranks wait
         subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "2"})
     parallel.barrier()
-    from arithmetic import build_world
+    from base_model import build_world
 
     world = build_world(config.world_dir)
     files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
@@ -104,10 +111,9 @@ def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -
     sets = []
     for files in (config.train_files, config.val_files):
         questions, counts = load_questions(files, config, tokenizer)
-        readable = verifier.gold_parses([q.answer for q in questions])
-        kept = [q for q, ok in zip(questions, readable) if ok]
-        sets.append([dataclasses.replace(q, id=i) for i, q in enumerate(kept)])
-        tracker.print(f"{', '.join(files)}: {len(kept)} questions {counts | {'answers unreadable': len(questions) - len(kept)}}")
+        sets.append(drop_unreadable(questions, verifier))
+        counts["answers unreadable"] = len(questions) - len(sets[-1])
+        tracker.print(f"{', '.join(files)}: {len(sets[-1])} questions {counts}")
     train_set, tests = sets
     if len(train_set) < config.batch_size:
         tracker.print(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
@@ -128,7 +134,7 @@ def show_example(engine, grader: Grader, question: Question, config: Config, tra
 
 
 def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
-    """Scores on the test questions; with the built-in world also the share of valid chains."""
+    """`val/<score>` on the test questions; with the built-in world also the share of valid chains."""
     judge = None
     if config.reward == "arithmetic:reward":
         from arithmetic import check_chain
@@ -136,7 +142,9 @@ def validate(engine, grader: Grader, tests: list[Question], config: Config) -> d
         def judge(question: str, response: str) -> bool:
             return check_chain(question, response).valid
 
-    return evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length, judge=judge)
+    scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
+                      judge=judge)
+    return {f"val/{name}": value for name, value in scores.items()}
 
 
 def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Experience, verifier: Verifier) -> dict[str, float]:
@@ -165,4 +173,4 @@ def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Expe
 
 
 if __name__ == "__main__":
-    train(parse_config())
+    parallel.run(lambda: train(parse_config()))

@@ -1,186 +1,55 @@
-"""Speed and memory, phase by phase: one table per section.
+"""Speed and memory, phase by phase: one table per section (figures and their discussion: BENCHMARKS.md).
 
-    python -m studies.bench                  every section, small sizes
-    python -m studies.bench buffer --full    one section, at the paper's scale
+    python -m studies.bench                    every section, small sizes: about 15 minutes on two cores
+    python -m studies.bench buffer --full      one section, at the paper's scale
+    python studies/bench.py --plan configs/qwen2.5-math-7b.yaml --gpus 8 --gpu-memory 80
 
-A section is a function with @section("name") that takes the command line's arguments and yields rows
-(what, ours, reference or bar), all text.
+The last form measures nothing: it prints the memory budget of a rank for a configuration. TRL is needed only by
+the section `step`; where it is not installed beside this project, `TRL_PATH` may name a directory that holds it
+(`pip install --no-deps --target DIR trl accelerate datasets dill multiprocess xxhash pandas`).
 """
 
 import argparse
-import multiprocessing
+import importlib
 import os
 import platform
-import tempfile
+import sys
 import time
-import tracemalloc
-from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
-from statistics import median
+from pathlib import Path
 
-import numpy as np
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))  # for `python studies/bench.py`
 
-from buffer import ReplayBuffer, Trajectory
-from sampler import sample_questions
-
-Row = tuple[str, str, str]
-SECTIONS: dict[str, Callable[[argparse.Namespace], Iterator[Row]]] = {}
-
-
-def section(name: str):
-    def register(function):
-        SECTIONS[name] = function
-        return function
-
-    return register
-
-
-def seconds(function: Callable[[], object], repeats: int = 1) -> float:
-    """Median wall time of a call."""
-    times = []
-    for _ in range(repeats):
-        start = time.perf_counter()
-        function()
-        times.append(time.perf_counter() - start)
-    return median(times)
-
-
-# ---- buffer and sampler (no GPU, no torch) ----
-
-# The official code, per step, one core, measured (issue 3): the draw of 64 questions grows with the square.
-OFFICIAL_DRAW = {1_000: 0.004, 5_000: 0.09, 20_000: 1.4, 45_000: 7.7}  # seconds
-OFFICIAL_MOVES = {45_000: 0.013}  # seconds for 128 bucket moves
-
-
-def random_trajectory(rng: np.random.Generator, length: int, step: int) -> Trajectory:
-    token_ids = rng.integers(0, 150_000, length, dtype=np.int32)  # [T]
-    return Trajectory(token_ids, -rng.random(length, dtype=np.float32), step)
-
-
-def filled_buffer(num_questions: int, per_question: int, length: int) -> ReplayBuffer:
-    rng, replay = np.random.default_rng(0), ReplayBuffer()
-    for question_id in range(num_questions):
-        stored = [random_trajectory(rng, length, question_id // 128) for _ in range(per_question)]
-        replay.add(question_id, 1 + question_id % 7, stored)
-    return replay
-
-
-@section("buffer")
-def bench_buffer(args: argparse.Namespace) -> Iterator[Row]:
-    for num_questions in (1_000, 45_000, 1_000_000):
-        yield from bench_updates(num_questions)
-    for per_question, length in ((1, 100), (4, 100), (4, 1_000)):
-        yield bench_memory(per_question, length)
-    yield from bench_file(200_000 if args.full else 10_000, length=1_000)
-
-
-def bench_updates(num_questions: int) -> Iterator[Row]:
-    """One step's work on the buffer: draw 64 questions; move 128, or give 128 four new responses each."""
-    replay, rng = filled_buffer(num_questions, per_question=1, length=4), np.random.default_rng(1)
-    new = [[random_trajectory(rng, 1_000, step=1) for _ in range(4)] for _ in range(128)]
-
-    def draw():
-        return sample_questions(replay.buckets, 64, 8, rng)
-
-    def update(brought):
-        for question_id, trajectories in zip(
-            rng.integers(0, num_questions, 128).tolist(), brought, strict=True
-        ):
-            replay.add(question_id, 1 + replay.num_success(question_id) % 7, trajectories)
-
-    drawing, moving = seconds(draw, 201), seconds(lambda: update([()] * 128), 201)
-    storing = seconds(lambda: update(new), 21)
-    size = f"{num_questions:,} questions"
-    official, ratio = OFFICIAL_DRAW.get(num_questions), ""
-    if official:
-        ratio = f"official {official * 1e3:,.0f} ms ({official / drawing:,.0f}x)"
-    if num_questions == 45_000:
-        ratio += ", bar 5,000x"
-    yield f"{size}: draw 64", f"{drawing * 1e3:.3f} ms", ratio
-    official = OFFICIAL_MOVES.get(num_questions)
-    ratio = f"official {official * 1e3:.0f} ms ({official / moving:.0f}x)" if official else ""
-    yield f"{size}: 128 bucket moves", f"{moving * 1e3:.3f} ms", ratio
-    yield f"{size}: draw + moves", f"{(drawing + moving) * 1e3:.3f} ms", "bar 2 ms at 1M"
-    yield f"{size}: 128 x 4 responses of 1,000 tokens stored", f"{storing * 1e3:.2f} ms", ""
-
-
-def bench_memory(per_question: int, length: int) -> Row:
-    """Everything Python allocates for a stored trajectory, its share of the question included."""
-    num_questions = 2_000
-    tracemalloc.start()
-    replay = filled_buffer(num_questions, per_question, length)
-    used = tracemalloc.get_traced_memory()[0] / replay.num_trajectories
-    tracemalloc.stop()
-    return (
-        f"memory a trajectory, {length:,} tokens, {per_question} a question",
-        f"{used:,.0f} B = 8 a token + {used - 8 * length:.0f}",
-        "bar 8 a token + 400",
-    )
-
-
-def bench_file(num_trajectories: int, length: int) -> Iterator[Row]:
-    """Save and load, each in a process of its own, so that its peak memory is only its own."""
-    with tempfile.TemporaryDirectory() as directory:
-        path = os.path.join(directory, "buffer.safetensors")
-        spawn = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(1, mp_context=spawn, max_tasks_per_child=1) as pool:
-            saving, save_cpu, save_peak = pool.submit(timed_save, path, num_trajectories, length).result()
-            loading, load_cpu, load_peak = pool.submit(timed_load, path).result()
-        gigabytes = os.path.getsize(path) / 1e9
-        start = time.perf_counter()
-        with open(path + ".copy", "wb") as file:  # the disk's own speed, for comparison
-            for _ in range(round(gigabytes * 1e9 / (1 << 24))):
-                file.write(bytes(1 << 24))
-            os.fsync(file.fileno())
-        plain = time.perf_counter() - start
-    what = f"{num_trajectories:,} trajectories of {length:,} tokens ({gigabytes:.2f} GB)"
-    yield (
-        f"save {what}",
-        f"{saving:.2f} s ({save_cpu:.2f} s CPU)",
-        f"bar 10 s at 1.6 GB; plain write of as much {plain:.2f} s",
-    )
-    yield f"load {what}", f"{loading:.2f} s ({load_cpu:.2f} s CPU)", "bar 10 s at 1.6 GB"
-    yield "peak memory while saving / loading", f"{save_peak:.3f} / {load_peak:.3f} of the data", "bar 1.2"
-
-
-def peak_bytes() -> int:
-    """The process's largest resident size so far (Linux; getrusage would count the parent's as well)."""
-    with open("/proc/self/status") as file:
-        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
-
-
-def timed_save(path: str, num_trajectories: int, length: int) -> tuple[float, float, float]:
-    """(wall seconds, CPU seconds, peak memory as a multiple of the data)."""
-    before = peak_bytes()
-    replay = filled_buffer(num_trajectories // 5, 5, length)
-    wall, cpu = time.perf_counter(), time.process_time()
-    replay.save(path)
-    return time.perf_counter() - wall, time.process_time() - cpu, (peak_bytes() - before) / replay.nbytes
-
-
-def timed_load(path: str) -> tuple[float, float, float]:
-    before, wall, cpu = peak_bytes(), time.perf_counter(), time.process_time()
-    replay = ReplayBuffer.load(path)
-    return time.perf_counter() - wall, time.process_time() - cpu, (peak_bytes() - before) / replay.nbytes
-
-
-# ---- the table ----
+SECTIONS = {  # name -> (module, function that takes the command line's arguments and yields rows)
+    "step": ("studies.bench_step", "bench_step"),
+    "policy": ("studies.bench_policy", "bench_policy"),
+    "head": ("studies.bench_policy", "bench_head"),
+    "replay": ("studies.bench_replay", "bench_replay"),
+    "verify": ("studies.bench_verify", "bench_verify"),
+    "buffer": ("studies.bench_buffer", "bench_buffer"),
+}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all if none is named")
     parser.add_argument("--full", action="store_true", help="the paper's scale instead of a smaller one")
+    parser.add_argument("--plan", metavar="CONFIG", help="print the memory budget of a configuration")
+    parser.add_argument("--gpus", type=int, default=8, help="ranks that share a model: GPUs of a node")
+    parser.add_argument("--gpu-memory", type=float, default=80.0, help="memory of a GPU in GB (1e9 bytes)")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
+    if args.plan:
+        from studies.memory_plan import print_plan
+
+        print_plan(args.plan, args.gpus, args.gpu_memory)
+        return
     machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}, {time.strftime('%F')}")
+    print(f"{machine}, {time.strftime('%F')}, load average before the start {os.getloadavg()[0]:.1f}")
     for name in args.sections or SECTIONS:
-        print(f"\n## {name}\n\n| what | ours | reference / bar |\n|---|---|---|")
-        for row in SECTIONS[name](args):
+        module, function = SECTIONS[name]
+        print(f"\n## {name}\n\n| what | ours | reference / bar |\n|---|---|---|", flush=True)
+        for row in getattr(importlib.import_module(module), function)(args):
             print(f"| {' | '.join(row)} |", flush=True)
 
 

@@ -1,4 +1,4 @@
-"""The built-in world: its judge against hand-worked cases, its tokenizer, and that a seed fixes everything."""
+"""The built-in world: its judge against hand-worked cases, its tokenizer, and what a seed fixes."""
 
 import json
 import string
@@ -9,22 +9,9 @@ import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from arithmetic import (
-    Teacher,
-    World,
-    build_model,
-    build_tokenizer,
-    build_world,
-    check_chain,
-    draw_question,
-    draw_sets,
-    encode_demonstrations,
-    pretrain,
-    reward,
-    rows,
-    sample,
-    solve,
-)
+import base_model
+from arithmetic import Teacher, World, check_chain, draw_question, draw_sets, reward, rows, solve
+from base_model import build_model, build_tokenizer, build_world, encode_demonstrations, pretrain, sample
 
 TINY = World(train_size=60, test_size=20, hidden=32, layers=1, heads=1, intermediate=32, batch=8)
 QUESTION = "3a+4b*2c-5"  # 3+4=7, 7*2=14 -> 4, 4-5=-1 -> 9
@@ -38,7 +25,8 @@ def test_solve_works_modulo_ten_from_left_to_right():
 
 @pytest.mark.parametrize(
     ("response", "expected"),
-    [(VALID, 1), ("#9", 1), ("#8#9", 1), ("#9 ", 1), ("9", 0), ("", 0), ("#", 0), ("#19", 0), ("#9x", 0), ("#9#8", 0)],
+    [(VALID, 1), ("#9", 1), ("#8#9", 1), ("#9 ", 1)]
+    + [(wrong, 0) for wrong in ("9", "", "#", "#8", "#19", "#9x", "#9#8", "#9;")],
 )
 def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
     assert reward(response, "9") == expected
@@ -102,7 +90,7 @@ def test_rows_have_the_columns_of_verl():
 
 def test_tokenizer_keeps_every_character_through_autotokenizer(tmp_path):
     build_tokenizer().save_pretrained(tmp_path)
-    build_model(TINY, build_tokenizer()).save_pretrained(tmp_path)  # its config.json decides the tokenizer class
+    build_model(TINY, build_tokenizer()).save_pretrained(tmp_path)  # config.json may decide the tokenizer
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     text = string.printable[:95] + "\n  two  spaces , ,a 's"
     ids = tokenizer(text, add_special_tokens=False).input_ids
@@ -118,7 +106,8 @@ def test_chat_template_gives_the_prompt_of_pretraining():
     ids, labels = encode_demonstrations([(QUESTION, VALID), (QUESTION, "#9")], tokenizer)
     assert ids[0, : len(prompt)].tolist() == prompt
     assert tokenizer.decode(ids[0, len(prompt) :]) == VALID + "<eos>"
-    assert labels[1].tolist() == [-100] * len(prompt) + ids[1, len(prompt) : len(prompt) + 3].tolist() + [-100] * 18
+    assert tokenizer.decode(labels[1][labels[1] != -100]) == "#9<eos>"
+    assert (labels[1, : len(prompt)] == -100).all()
 
 
 def test_teacher_mixes_right_chains_flawed_chains_and_bare_answers():
@@ -143,3 +132,23 @@ def test_a_seed_fixes_questions_weights_and_samples_and_leaves_global_randomness
     assert runs[0][0] == runs[1][0] and runs[0][2] == runs[1][2]
     assert all(torch.equal(a, b) for a, b in zip(runs[0][1].values(), runs[1][1].values()))
     assert draw_sets(replace(TINY, seed=1))["test"] != runs[0][0]["test"]
+
+
+def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_path, monkeypatch):
+    monkeypatch.setattr(base_model, "World", lambda seed: replace(TINY, seed=seed, pretrain_steps=2))
+    world = build_world(tmp_path, seed=3, progress=False)
+    assert [p.name for p in tmp_path.iterdir()] == [world.name]
+    stamp = (world / "base.txt").stat().st_mtime_ns
+    assert build_world(tmp_path, seed=3) == world and (world / "base.txt").stat().st_mtime_ns == stamp
+    assert build_world(tmp_path, seed=4, progress=False) != world
+    model, tokenizer = (c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer))
+    assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
+    assert {json.loads(line)["data_source"] for line in (world / "ood.jsonl").open()} == {"arithmetic-ood"}
+    assert len((world / "train.jsonl").read_text().splitlines()) == TINY.train_size
+
+
+def test_a_build_that_fails_leaves_no_directory(tmp_path, monkeypatch):
+    monkeypatch.setattr(base_model, "pretrain", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        build_world(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -55,8 +55,8 @@ def until(condition, seconds: float) -> bool:
     return condition()
 
 
-# (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict", Math-Verify is
-# more generous or more severe than a teacher would be; the table holds it to that.
+# (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict", Math-Verify
+# is more generous or more severe than a teacher would be; the table holds it to that.
 VERDICTS = [
     # integers and decimals
     ("204", r"so \boxed{204}", True),
@@ -177,7 +177,7 @@ def test_verdicts(verifier):
     assert not wrong
 
 
-# ---- What is graded ------------------------------------------------------------------------------------------
+# ---- What is graded ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_cut_takes_linear_time():
     assert time.monotonic() - begin < 20
 
 
-# ---- The shortcuts decide as Math-Verify does ----------------------------------------------------------------
+# ---- The shortcuts decide as Math-Verify does -------------------------------------------------------------
 
 
 def math_verify_alone(text: str, answer: str) -> float:
@@ -227,20 +227,23 @@ def math_verify_alone(text: str, answer: str) -> float:
 
 
 GOLDS = [
-    r"\frac{t}{4} \sin (2 t)", r"\frac{e^{t}}{3}+c e^{-2 t}", r"I(0) e^{-\frac{t}{R C}}", r"\sqrt{2} \cos (2 t-\pi / 4)",
-    r"\frac{1}{b-a}\left(e^{-a t}-e^{-b t}\right)", r"\arcsin{1.3 \sin{\theta_w}}", r"\frac{1}{s}-\frac{1}{s} e^{-s T}",
-    r"\frac{v_{0}}{r_{0}} \frac{1}{\left(1+r / r_{0}\right)^{3 / 2}}", r"k\left(4 k^{2}+k-1\right) / 2", r"\frac{1}{2 n+2}",
-    r"1 \pm \sqrt{19}", r"(-\infty, 2) \cup (3, \infty)", r"\frac{\log 2}{\log 2-\log 3}", r"16 \sqrt{3}", r"\frac{11}{36}",
-    r"(\frac{1}{4}, \frac{1}{27})", "1+2i", "y=2x+1", "x^5 - x^4 + x^3 - x^2 + x - 1", r"75^\circ", r"62.5\%", "0.000849",
-    "5.0", "-4", "1,2,4,5", r"\cot x", r"\binom{2n}{n}", r"\begin{pmatrix} 1 & x \\ 3 & 4 \end{pmatrix}", r"\text{Evelyn}",
-    r"\frac{1}{\sqrt{x^2}}", r"\frac{1}{x}", r"2 \cdot (x+1) / 2", "x+1", "1+x", r"\frac{\sqrt{12}}{2}", r"\sqrt{3}",
-    r"\ln x^2", r"2\ln x", r"\frac{e^{i\pi}}{2}", r"-\frac{1}{2}", r"\frac{1}{0}", r"10^{-12}", r"2 \cdot 10^{-12}",
+    r"\frac{t}{4} \sin (2 t)", r"\frac{e^{t}}{3}+c e^{-2 t}", r"I(0) e^{-\frac{t}{R C}}",
+    r"\sqrt{2} \cos (2 t-\pi / 4)", r"\frac{1}{b-a}\left(e^{-a t}-e^{-b t}\right)",
+    r"\arcsin{1.3 \sin{\theta_w}}", r"\frac{1}{s}-\frac{1}{s} e^{-s T}",
+    r"\frac{v_{0}}{r_{0}} \frac{1}{\left(1+r / r_{0}\right)^{3 / 2}}", r"k\left(4 k^{2}+k-1\right) / 2",
+    r"\frac{1}{2 n+2}", r"1 \pm \sqrt{19}", r"(-\infty, 2) \cup (3, \infty)",
+    r"\frac{\log 2}{\log 2-\log 3}", r"16 \sqrt{3}", r"\frac{11}{36}", r"(\frac{1}{4}, \frac{1}{27})",
+    "1+2i", "y=2x+1", "x^5 - x^4 + x^3 - x^2 + x - 1", r"75^\circ", r"62.5\%", "0.000849", "5.0", "-4",
+    "1,2,4,5", r"\cot x", r"\binom{2n}{n}", r"\begin{pmatrix} 1 & x \\ 3 & 4 \end{pmatrix}",
+    r"\text{Evelyn}", r"\frac{1}{\sqrt{x^2}}", r"\frac{1}{x}", r"2 \cdot (x+1) / 2", "x+1", "1+x",
+    r"\frac{\sqrt{12}}{2}", r"\sqrt{3}", r"\ln x^2", r"2\ln x", r"\frac{e^{i\pi}}{2}", r"-\frac{1}{2}",
+    r"\frac{1}{0}", r"10^{-12}", r"2 \cdot 10^{-12}",
 ]  # fmt: skip
 
 
 def test_shortcuts_change_no_verdict():
     """Pairs of 43 expressions, equal in other words or not at all, get Math-Verify's own verdict."""
-    pairs = [(GOLDS[i], GOLDS[j]) for i in range(len(GOLDS)) for j in range(i % 9, len(GOLDS), 9)]
+    pairs = [(GOLDS[i], GOLDS[j]) for i in range(len(GOLDS)) for j in range(i % 13, len(GOLDS), 13)]
     pairs += list(zip(GOLDS, GOLDS[1:], strict=False)) + list(zip(GOLDS[1:], GOLDS, strict=False))
     pairs += [(gold, gold) for gold in GOLDS] + [(gold, gold + " + 0") for gold in GOLDS]
     different = []
@@ -279,7 +282,7 @@ def test_scientific_notation(mantissa, exponent):
     assert verdict.math_reward(rf"\boxed{{{mantissa}e{exponent + 40}}}", plain) == 0.0
 
 
-# ---- The workers ---------------------------------------------------------------------------------------------
+# ---- The workers ------------------------------------------------------------------------------------------
 
 
 def test_golds(verifier):
@@ -314,15 +317,13 @@ def test_any_thread_may_ask(verifier):
 
 
 def test_a_hostile_answer_costs_only_itself():
-    """From a thread that is not the main one: a bomb scores 0 in about the time limit, its neighbours are graded
-    right, and it is counted."""
+    """Asked from a thread other than the main one: a bomb scores 0 in about the time limit, is counted, and
+    its neighbours are graded right."""
     with Verifier(workers=2, timeout=1.0) as verifier:
         texts = [rf"\boxed{{{i}}}" for i in range(40)]
         texts[7] = BOMB
         scores, begin = [], time.monotonic()
-        thread = threading.Thread(
-            target=lambda: scores.extend(verifier.score(texts, list(map(str, range(40)))))
-        )
+        thread = threading.Thread(target=lambda: scores.extend(verifier.score(texts, list(map(str, range(40))))))
         thread.start()
         thread.join(30)
         assert time.monotonic() - begin < 15
@@ -394,7 +395,7 @@ def test_memory_is_bounded(module):
 
 
 def test_user_function(module):
-    """A user's function sees whole responses, a megabyte of any characters too, and may print and score as it likes."""
+    """A user's function sees whole responses, a megabyte of any characters too, and may print."""
     source = """
         def reward(response, answer):
             print("hello")
@@ -420,19 +421,19 @@ def test_user_function_that_fails(module, body, message):
 
 
 def test_function_that_cannot_be_loaded(module):
-    """A missing module, a missing function and a malformed name fail when the Verifier is made, with the reason."""
+    """A missing module or function and a malformed name fail when the Verifier is made, with the reason."""
     with pytest.raises(RuntimeError, match="(?s)no_such.*ModuleNotFoundError"):
         Verifier(workers=2, function="no_such:reward")
     with pytest.raises(RuntimeError, match="(?s)my_reward.*AttributeError"):
         Verifier(workers=1, function=module("x = 1"))
-    for impossible in [dict(function="nonsense"), dict(workers=0), dict(timeout=0)]:
+    for impossible in [dict(function="nonsense"), dict(workers=0)]:
         with pytest.raises(ValueError):
             Verifier(**impossible)
 
 
 def test_close_is_prompt_and_leaves_nothing():
-    """Closing in the middle of endless work takes no time, ends the wait for it, and leaves no process and no file
-    descriptor."""
+    """Closing in the middle of endless work takes no time, ends the wait for it, and leaves no process and no
+    file descriptor."""
     descriptors = len(os.listdir("/proc/self/fd"))
     verifier = Verifier(workers=2, timeout=60)
     pids = [worker.process.pid for worker in verifier.workers]
@@ -455,17 +456,13 @@ def test_workers_ignore_ctrl_c(verifier):
     before = [worker.process.pid for worker in verifier.workers]
     for pid in before:
         os.kill(pid, signal.SIGINT)
-    assert verifier.score([rf"\boxed{{{i}.5}}" for i in range(8)], ["3.5"] * 8) == [
-        float(i == 3) for i in range(8)
-    ]
+    assert verifier.score([rf"\boxed{{{i}.5}}" for i in range(8)], ["3.5"] * 8) == [float(i == 3) for i in range(8)]
     assert [worker.process.pid for worker in verifier.workers] == before
 
 
 def test_workers_die_with_their_parent(module, tmp_path):
-    """After SIGKILL of the parent an idle worker ends at once, one that hangs in C code after twice the limit."""
-    name = module(
-        "import re\ndef reward(response, answer):\n    return re.match('(a+)+b', 'a' * 60) is not None\n"
-    )
+    """When the parent is killed an idle worker ends at once, one that hangs in C after twice the limit."""
+    name = module("import re\ndef reward(response, answer):\n    return re.match('(a+)+b', 'a' * 60) is not None\n")
     script = f"""
 import os, signal, sys, time
 sys.path[:0] = [{str(tmp_path)!r}, {os.path.dirname(os.path.abspath(verdict.__file__))!r}]
@@ -477,9 +474,7 @@ print(*[worker.process.pid for worker in verifier.workers], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", script]
-    pids = subprocess.run(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60
-    ).stdout.split()
+    pids = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60).stdout.split()
     assert len(pids) == 2
     assert until(lambda: sum(alive(int(pid)) for pid in pids) <= 1, 2)
     assert until(lambda: not any(alive(int(pid)) for pid in pids), 10)

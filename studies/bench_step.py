@@ -1,0 +1,105 @@
+"""A whole training step against TRL's GRPOTrainer: same model, prompts, samples, rewards and optimiser steps.
+
+32 questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0). Ours is the ordinary
+`train.py` on two ranks of one thread, TRL one process of two threads: its CPU path has no colocated engine, and
+two processes of it are slower. Both are timed by the wall clock from step to step.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from studies.measure import Row, run, torchrun
+
+QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64
+OURS = {  # name -> flags of train.py
+    "float32": [],
+    "bfloat16": ["--dtype", "bfloat16", "--rollout_dtype", "bfloat16", "--max_drift", "0.05"],
+}
+TRL = {  # name -> settings of studies/bench_trl.py
+    "float32, no checkpointing": ["--per_device", "64"],
+    "its defaults (bf16 autocast, checkpointing)": ["--bf16", "--checkpointing", "--per_device", "64"],
+    "its best (bf16 autocast, no checkpointing)": ["--bf16", "--per_device", "64"],
+}
+
+
+def coin(response: str, answer: str) -> float:
+    """A reward that a random model gets half the time, so that groups are mixed on both sides."""
+    return float(zlib.crc32(response.encode()) & 1)
+
+
+def write_setup(directory: Path) -> tuple[str, str]:
+    """A random Llama (hidden 256, 6 layers, 4.8M parameters) and 512 questions of about 20 tokens."""
+    import numpy as np
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from arithmetic import draw_question, rows
+    from base_model import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=688, num_hidden_layers=6, num_attention_heads=4,
+        max_position_embeddings=128, tie_word_embeddings=False, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(directory / "model")
+    tokenizer.save_pretrained(directory / "model")
+    rng, questions = np.random.default_rng(0), set()
+    while len(questions) < 512:
+        questions.add(draw_question(rng, (5, 6)))
+    (directory / "train.jsonl").write_text(rows(sorted(questions), "arithmetic"))
+    return str(directory / "model"), str(directory / "train.jsonl")
+
+
+def train_steps(flags: list[str], directory: Path, ranks: int = 2, script: str = "train.py") -> tuple[list[float], list[dict]]:
+    """Wall-clock seconds between steps of a run, and its rows of metrics; the first step is a warm-up."""
+    command = torchrun(ranks, script, "--run_dir", str(directory), *flags)
+    lines = run(command, os.environ | {"OMP_NUM_THREADS": "1" if ranks > 1 else "2"})
+    times = [when for when, line in lines if line.startswith("step ")]
+    metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
+    return [b - a for a, b in zip(times, times[1:])], metrics[1:]
+
+
+def phases(metrics: list[dict]) -> str:
+    """Median seconds of each phase of a step."""
+    names = [n for n in metrics[0] if n.startswith("time/") and n != "time/step"]
+    return ", ".join(f"{n[5:]} {median(m.get(n, 0.0) for m in metrics):.2f}" for n in names)
+
+
+def bench_step(args: argparse.Namespace) -> Iterator[Row]:
+    steps = 20 if args.full else 8
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        model, questions = write_setup(directory)
+        theirs = {}
+        for label, flags in TRL.items():
+            command = torchrun(1, "studies/bench_trl.py", "--model", model, "--questions", questions,
+                               "--steps", str(steps), *flags)
+            try:
+                lines = run(command, os.environ | {"OMP_NUM_THREADS": "2"})
+            except RuntimeError as error:
+                if "TRL does not import" not in str(error):
+                    raise
+                yield "TRL", "skipped", "TRL does not import here: see the head of studies/bench.py"
+                break
+            result = json.loads(lines[-1][1])
+            theirs[label] = median(result["step"])
+            yield (f"TRL {result['version']}, {label}", f"{theirs[label]:.2f} s a step",
+                   f"generation {median(result['generation']):.2f} s, {result['length']:.0f} tokens a response")
+        for label, flags in OURS.items():
+            times, metrics = train_steps([
+                "--model", model, "--train_files", questions, "--reward", "studies.bench_step:coin", "--rho", "0",
+                "--batch_size", str(QUESTIONS), "--num_rollouts", str(RESPONSES), "--max_response_length", str(MAX_TOKENS),
+                "--max_prompt_length", "32", "--lr", "1e-6", "--steps", str(steps), "--eval_every", "0", *flags],
+                directory / label)
+            length = median(m["rollout/length"] for m in metrics)
+            yield f"ours, {label}, 2 ranks", f"{median(times):.2f} s a step", f"{phases(metrics)}; {length:.0f} tokens a response"
+            reference, bar = (list(TRL)[0], 0.70) if label == "float32" else (list(TRL)[2], 0.75)
+            if reference in theirs:
+                yield f"ours / TRL, {label}", f"{median(times) / theirs[reference]:.2f}", f"bar {bar}, against {reference}"

@@ -1,0 +1,66 @@
+"""Clocks and meters that the benchmarks share."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from itertools import accumulate
+from pathlib import Path
+from statistics import median
+
+Row = tuple[str, str, str]  # what, ours, reference or bar
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def seconds(function: Callable[[], object], repeats: int = 1) -> float:
+    """Median wall time of a call."""
+    return interleaved({"it": function}, repeats)["it"]
+
+
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
+    """Median wall time of each function, called in turns, so that a busy spell of the machine hits them alike."""
+    times = {name: [] for name in functions}
+    for _ in range(repeats):
+        for name, function in functions.items():
+            start = time.perf_counter()
+            function()
+            times[name].append(time.perf_counter() - start)
+    return {name: median(values) for name, values in times.items()}
+
+
+def peak_tensor_bytes(function: Callable[[], object]) -> int:
+    """The most bytes of CPU tensors alive at once beyond those alive before, by the allocator's own events."""
+    from torch.profiler import ProfilerActivity, profile
+
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
+
+
+def peak_resident_bytes() -> int:
+    """The process's largest resident size so far (Linux; getrusage would count the parent's as well)."""
+    with open("/proc/self/status") as file:
+        return next(int(line.split()[1]) * 1024 for line in file if line.startswith("VmHWM"))
+
+
+def torchrun(ranks: int, *command: str) -> list[str]:
+    """A command line that runs a script of this repository on `ranks` processes of this machine."""
+    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *command]
+
+
+def run(command: list[str], environment: dict[str, str], timeout: float = 600) -> list[tuple[float, str]]:
+    """Run a command in the repository's root: its output lines with the time each appeared.
+
+    RuntimeError with the end of the output where it fails.
+    """
+    process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    lines, end = [], time.monotonic() + timeout
+    for line in process.stdout:
+        lines.append((time.perf_counter(), line.rstrip()))
+        if time.monotonic() > end:
+            process.kill()
+    if process.wait():
+        tail = "\n".join(line for _, line in lines[-25:])
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{tail}")
+    return lines

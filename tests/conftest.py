@@ -1,0 +1,121 @@
+"""Shared fixtures: a tiny random model as a Hugging Face directory, and functions run on several ranks."""
+
+import os
+import socket
+import traceback
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+
+
+def free_port() -> str:
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return str(s.getsockname()[1])
+
+
+os.environ["MASTER_PORT"] = free_port()  # test sessions side by side must not meet
+
+import multiprocessing  # noqa: E402
+
+import numpy as np  # noqa: E402
+import pytest  # noqa: E402
+import torch  # noqa: E402
+
+import parallel  # noqa: E402
+
+# Children are forked from a server that has torch and the model code loaded: no imports per rank, and no
+# threads of this process in them.
+FORKS = multiprocessing.get_context("forkserver")
+FORKS.set_forkserver_preload(["policy"])
+
+
+def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
+    """What `function(*args)` returns on each of `world_size` ranks of one node, on the CPU with gloo.
+
+    Raises AssertionError with the traceback of the first rank that fails.
+    """
+    port, pipes, ranks = free_port(), [], []
+    for rank in range(world_size):
+        mine, theirs = FORKS.Pipe(duplex=False)
+        ranks.append(FORKS.Process(target=_rank, args=(theirs, rank, world_size, port, function, args), daemon=True))
+        ranks[-1].start()
+        theirs.close()
+        pipes.append(mine)
+    try:
+        results = []
+        for rank, pipe in enumerate(pipes):
+            assert pipe.poll(timeout), f"rank {rank} of {world_size} did not return within {timeout} s"
+            ok, value = pipe.recv()
+            assert ok, f"rank {rank} of {world_size}:\n{value}"
+            results.append(value)
+        return results
+    finally:
+        for process in ranks:
+            process.join(10)
+            process.kill()
+
+
+def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size),
+                      MASTER_ADDR="127.0.0.1", MASTER_PORT=port, CUDA_VISIBLE_DEVICES="")
+    try:
+        torch.set_num_threads(1)
+        parallel.setup()
+        pipe.send((True, function(*args)))
+    except BaseException:
+        pipe.send((False, traceback.format_exc()))
+    finally:
+        if torch.distributed.is_initialized():
+            torch.distributed.destroy_process_group()
+
+
+def plain_scores(lm, prompt, response, temperature: float = 1.0):
+    """Log-probs and entropies (T,) of one response by an ordinary forward pass over the one sequence."""
+    ids = torch.as_tensor(np.concatenate([prompt, response]), dtype=torch.long)[None]
+    logits = lm(input_ids=ids).logits[0, len(prompt) - 1 : -1] / temperature  # (T, V)
+    distribution = torch.distributions.Categorical(logits=logits)
+    return distribution.log_prob(ids[0, len(prompt) :]), distribution.entropy()
+
+
+@pytest.fixture(scope="session")
+def device() -> torch.device:
+    """This process's device, with a process group of one rank."""
+    return parallel.setup()
+
+
+@pytest.fixture(scope="session")
+def tokenizer():
+    """The built-in world's tokenizer, one token a character."""
+    from base_model import build_tokenizer
+
+    return build_tokenizer()
+
+
+@pytest.fixture(scope="session")
+def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
+    """{tied heads: directory}: Llamas with random weights, grouped-query attention and peaked distributions.
+
+    Their generation settings ask for a repetition penalty and top-k, which a trainer must not follow.
+    """
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    directories = {}
+    for tied in (False, True):
+        config = LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, head_dim=32, max_position_embeddings=512, tie_word_embeddings=tied, initializer_range=0.15,
+            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(1)
+            model = LlamaForCausalLM(config)
+        model.generation_config.update(do_sample=True, repetition_penalty=1.5, top_k=5)
+        directories[tied] = str(tmp_path_factory.mktemp("tied" if tied else "untied"))
+        model.save_pretrained(directories[tied])
+        tokenizer.save_pretrained(directories[tied])
+    return directories
+
+
+@pytest.fixture(scope="session")
+def tiny_model(tiny_models) -> str:
+    """The directory of the model with an output head of its own."""
+    return tiny_models[False]

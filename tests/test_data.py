@@ -1,0 +1,238 @@
+"""Questions and prompts: malformed files fail by name, row and column; templates; the fresh stream."""
+
+import json
+
+import numpy as np
+import pyarrow
+import pyarrow.parquet
+import pytest
+
+from config import Config
+from data import FreshStream, load_questions, load_tokenizer, render, sample_seed
+
+
+def row(question: str, answer="7", source: str = "arithmetic", **more) -> dict:
+    prompt = [{"role": "user", "content": question}]
+    return {"data_source": source, "prompt": prompt, "reward_model": {"ground_truth": answer}, **more}
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Writes rows to a file in the format of its suffix, text as it is, and returns its path."""
+
+    def write(name: str, rows) -> str:
+        file = tmp_path / name
+        if isinstance(rows, str):
+            file.write_text(rows)
+        elif name.endswith(".parquet"):
+            pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
+        else:
+            file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+        return str(file)
+
+    return write
+
+
+# ---- files -----------------------------------------------------------------------------------------
+
+
+def without(column: str) -> dict:
+    return {name: value for name, value in row("3a+4").items() if name != column}
+
+
+GOOD = row("1a+1", "2")
+MALFORMED = {
+    "missing.jsonl": ([GOOD, without("reward_model")], r"row 1: column\(s\) reward_model missing"),
+    "missing.parquet": ([without("prompt")], r"row 0: column\(s\) prompt missing; needed are prompt, reward_model, data_source"),
+    "empty.jsonl": ("", "holds no rows"),
+    "empty.parquet": ([], "holds no rows"),
+    "text.parquet": ("not parquet", "not a readable parquet file"),
+    "cut.jsonl": (json.dumps(GOOD) + "\n{'prompt': 3}\n", "line 2: not JSON"),
+    "array.jsonl": ("[1, 2]\n", "row 0: column"),
+    "pretty.json": (json.dumps([GOOD], indent=1), "line 1: not JSON"),
+    "questions.csv": ("prompt,answer\n1,2\n", "must end in .parquet or .jsonl"),
+    "noanswer.jsonl": ([GOOD, row("3a+4", None)], "row 1, column reward_model: must hold a non-empty ground_truth"),
+    "noanswer.parquet": ([row("3a+4", "")], "row 0, column reward_model: must hold a non-empty ground_truth"),
+    "nokey.jsonl": ([GOOD | {"reward_model": {"answer": "2"}}], "row 0, column reward_model"),
+    "plain.jsonl": ([GOOD | {"reward_model": "2"}], "row 0, column reward_model"),
+    "listed.jsonl": ([row("3a+4", ["7", "07"])], r"row 0, column reward_model: ground_truth must be text or a number"),
+    "listed.parquet": ([row("3a+4", ["7", "07"])], r"row 0, column reward_model: ground_truth must be text or a number"),
+    "text_prompt.jsonl": ([GOOD | {"prompt": "3a+4"}], "row 0, column prompt: must be a list of turns"),
+    "no_turns.jsonl": ([GOOD | {"prompt": []}], "row 0, column prompt"),
+    "no_content.jsonl": ([GOOD, GOOD | {"prompt": [{"role": "user", "content": None}]}], "row 1, column prompt"),
+    "no_role.jsonl": ([GOOD | {"prompt": [{"content": "3a+4"}]}], "row 0, column prompt"),
+    "null_prompt.parquet": ([GOOD, GOOD | {"prompt": None}], "row 1, column prompt"),
+    "source.jsonl": ([GOOD | {"data_source": 3}], "row 0, column data_source: must be text, got 3"),
+    "two_answers.jsonl": ([GOOD, row("3a+4"), row("1a+1", "3")], "row 2, column reward_model: .* '3', .* '2' in .*row 0"),
+}
+
+
+@pytest.mark.parametrize("name", MALFORMED)
+def test_a_malformed_file_fails_by_name_row_and_column(write, tokenizer, name):
+    """Whatever is wrong with a file, the error says which file, which row and which column."""
+    content, reason = MALFORMED[name]
+    file = write(name, content)
+    with pytest.raises(ValueError, match=reason) as error:
+        load_questions([file], Config(), tokenizer)
+    assert file in str(error.value)
+
+
+def same(a, b) -> bool:
+    return (a.id, a.text, a.answer, a.source) == (b.id, b.text, b.answer, b.source) and np.array_equal(a.prompt_ids, b.prompt_ids)
+
+
+def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
+    """The same rows, extra columns included, give the same questions in both formats; ids count through all files."""
+    rows = [row(f"{i}a+{j}", str((i + j) % 10), "ab"[j % 2], ability="math", extra_info={"index": i, "split": "train"})
+            for i in range(4) for j in range(3)]
+    one, counts = load_questions([write("a.parquet", rows)], Config(), tokenizer)
+    two, _ = load_questions([write("a.jsonl", rows[:5]), write("b.parquet", rows[5:])], Config(), tokenizer)
+    assert len(one) == 12 and counts == {"read": 12} and all(map(same, one, two))
+    assert [q.id for q in two] == list(range(12)) and [q.source for q in one] == ["a", "b", "a"] * 4
+    assert one[0].prompt_ids.dtype == np.int32 and tokenizer.decode(one[1].prompt_ids) == "<bos><user>0a+1<assistant>"
+
+
+def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
+    """A prompt of exactly the limit stays, a longer one is dropped; a repeated row (Avg@k files) counts once in its source."""
+    rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
+    questions, counts = load_questions([write("a.jsonl", rows)], Config(max_prompt_length=7), tokenizer)  # 3 special tokens + 4
+    assert [(q.text, q.source) for q in questions] == [("3a+4", "arithmetic"), ("5a+1", "arithmetic"), ("3a+4", "other")]
+    assert [q.id for q in questions] == [0, 1, 2]
+    assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
+    with pytest.raises(ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"):
+        load_questions([write("b.jsonl", rows)], Config(max_prompt_length=6), tokenizer)
+
+
+def test_answers_may_be_numbers(write, tokenizer):
+    """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
+    questions, _ = load_questions([write("a.jsonl", [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)])], Config(), tokenizer)
+    assert [q.answer for q in questions] == ["0", "7", "0.5"]
+    questions, _ = load_questions([write("a.parquet", [row("1a+1", 0), row("1a+2", 7)])], Config(), tokenizer)
+    assert [q.answer for q in questions] == ["0", "7"]
+
+
+# ---- prompts ---------------------------------------------------------------------------------------
+
+
+TURNS = [{"role": "system", "content": "be right"}, {"role": "user", "content": "3a+4"}]
+
+
+def test_prompt_templates(tokenizer):
+    """The chat template keeps every turn, a text takes the last; `response_prefix` ends both; braces in a question survive."""
+    assert tokenizer.decode(render(TURNS, Config(), tokenizer)) == "<bos><user>be right<user>3a+4<assistant>"
+    think = Config(response_prefix="<think>\n")
+    assert tokenizer.decode(render(TURNS, think, tokenizer)) == "<bos><user>be right<user>3a+4<assistant><think>\n"
+    text = Config(prompt_template="User: {question}\nAnswer: Let's think step by step.\n", response_prefix="So")
+    assert tokenizer.decode(render(TURNS, text, tokenizer)).endswith("User: 3a+4\nAnswer: Let's think step by step.\nSo")
+    braces = [{"role": "user", "content": "{x} and {question}"}]
+    assert tokenizer.decode(render(braces, Config(prompt_template="Q: {question}"), tokenizer)).endswith("Q: {x} and {question}")
+
+
+def test_special_tokens_once(tiny_model):
+    """The chat template writes its own special tokens; a plain template gets the tokenizer's. Neither doubles them."""
+    tokenizer = load_tokenizer(Config(), tiny_model)
+    ids = render(TURNS, Config(), tokenizer).tolist()
+    assert ids.count(tokenizer.bos_token_id) == 1 and tokenizer.eos_token_id not in ids
+
+
+def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path):
+    """No chat template where one is asked for, no end-of-sequence token: an error that says what to do."""
+    import copy
+
+    bare = copy.deepcopy(tokenizer)
+    bare.chat_template = None
+    with pytest.raises(ValueError, match="no chat template; set prompt_template"):
+        render(TURNS, Config(), bare)
+    bare.eos_token = None
+    bare.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="no eos_token"):
+        load_tokenizer(Config(), str(tmp_path))
+
+
+# ---- the fresh stream ------------------------------------------------------------------------------
+
+
+def test_an_epoch_is_a_permutation():
+    """Every question once per epoch, whatever the batch size; another order in the next epoch and for another seed."""
+    stream = FreshStream(10, seed=3)
+    drawn = [q for _ in range(5) for q in stream.draw(4, ())]
+    assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10)) and drawn[:10] != drawn[10:]
+    assert FreshStream(10, seed=3).draw(10, ()) == drawn[:10] != FreshStream(10, seed=4).draw(10, ())
+
+
+def test_retired_questions_are_never_drawn():
+    """Retirement takes effect at once, also for what is left of the epoch."""
+    stream = FreshStream(10, seed=0)
+    stream.draw(3, ())
+    rest = list(reversed(stream.queue))
+    retired = set(rest[:2])
+    assert stream.draw(5, retired) == rest[2:7]
+    assert not retired & {q for _ in range(20) for q in stream.draw(4, retired)}
+
+
+def test_skipped_questions_come_back_first():
+    """What is replayed in a batch is not drawn fresh in it; it is put back and opens the next batch, in its order."""
+    stream = FreshStream(8, seed=1)
+    order = FreshStream(8, seed=1).draw(8, ())
+    assert stream.draw(3, (), skip=[order[0], order[2]]) == [order[1], order[3], order[4]]
+    assert stream.draw(3, ()) == [order[0], order[2], order[5]]
+
+
+def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
+    """Where a batch spans two epochs, the second epoch's copies of what it has wait for the next batch."""
+    for seed in range(50):
+        stream = FreshStream(7, seed)
+        batches = [stream.draw(5, ()) for _ in range(14)]
+        assert all(len(set(batch)) == 5 for batch in batches)
+        assert np.ptp(np.bincount(np.concatenate(batches), minlength=7)) <= 1  # nobody is forgotten
+
+
+def test_the_batch_shrinks_and_ends():
+    """Fewer questions left than asked for: all of them, once; none left: []. Nothing loops for ever."""
+    stream = FreshStream(6, seed=0)
+    assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
+    assert sorted(stream.draw(10, {0, 1}, skip=[2])) == [3, 4, 5]
+    assert stream.draw(10, {0, 1, 2}, skip=[3, 4, 5]) == [] == stream.draw(4, set(range(6))) == stream.draw(0, ())
+    assert sorted(stream.draw(10, set(range(5)))) == [5]
+    assert FreshStream(0, seed=0).draw(3, ()) == []
+
+
+def test_the_stream_resumes_where_it_stood():
+    """A state that went through JSON continues exactly as the original."""
+    stream = FreshStream(9, seed=5)
+    stream.draw(4, (), skip=[stream.draw(1, ())[0]])
+    twin = FreshStream(9, seed=5)
+    twin.load_state_dict(json.loads(json.dumps(stream.state_dict())))
+    assert [stream.draw(4, {2}, skip=[1]) for _ in range(10)] == [twin.draw(4, {2}, skip=[1]) for _ in range(10)]
+
+
+def test_inserted_questions_are_drawn_within_the_epoch():
+    """Table 7: returned questions mix into what is left of the epoch, at seeded places, once each."""
+    seen = set()
+    for seed in range(40):
+        stream, retired = FreshStream(10, seed=0), {3, 4}
+        stream.draw(2, retired)
+        left = [q for q in stream.queue if q not in retired]
+        stream.queue = [q for q in stream.queue if q not in retired]
+        stream.insert([3, 4], np.random.default_rng(seed))
+        drawn = stream.draw(len(left) + 2, ())
+        assert sorted(drawn) == sorted([*left, 3, 4])
+        seen.add(drawn.index(3))
+    assert len(seen) > 4
+
+
+def test_a_question_that_returns_is_not_drawn_twice_in_the_epoch():
+    """A question retired and put back before its turn came does not stand in the epoch twice."""
+    for seed in range(20):
+        stream = FreshStream(10, seed=0)
+        stream.draw(2, {7})
+        stream.insert([7], np.random.default_rng(seed))
+        drawn = [q for _ in range(8) for q in stream.draw(1, ())]
+        assert sorted(drawn).count(7) == 1, drawn
+
+
+def test_sample_seeds_are_distinct_and_fixed():
+    """Seeds differ in every part of the key, fit 63 bits, and are the same in every process."""
+    seeds = {sample_seed(run, step, q, i) for run in range(3) for step in range(5) for q in range(20) for i in range(8)}
+    assert len(seeds) == 3 * 5 * 20 * 8 and 0 <= min(seeds) and max(seeds) < 2**63
+    assert sample_seed(0, 1, 2, 3) == 5735612403627336365

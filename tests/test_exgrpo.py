@@ -1,0 +1,559 @@
+"""Experience management on scripted runs: made-up rewards and scores, no engine, every outcome worked out by hand."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from buffer import Trajectory
+from config import Config
+from data import FreshStream, Question, Response, sample_seed
+from exgrpo import Experience, Group, Plan
+from policy import Policy
+
+K = 8
+
+
+def questions(n: int) -> list[Question]:
+    return [Question(i, f"q{i}", np.array([1, 100 + i], dtype=np.int32), str(i), "test") for i in range(n)]
+
+
+def experience(n: int = 40, **knobs) -> Experience:
+    """A run on n questions; replay starts at once unless the knobs say otherwise."""
+    knobs = {"batch_size": 8, "start_threshold": -1.0} | knobs
+    if "num_rollouts" in knobs:
+        knobs.setdefault("k_max", knobs["num_rollouts"] - 1)
+    return Experience(Config(**knobs), questions(n))
+
+
+def response(*token_ids: int) -> Response:
+    return Response(np.array(token_ids, dtype=np.int32), -np.arange(1, len(token_ids) + 1, dtype=np.float32) / 8, True)
+
+
+def by_last_token(sequences) -> list[float]:
+    """A score for plan(): a response's last token is its entropy."""
+    return [float(tokens[-1]) for _, tokens in sequences]
+
+
+def answer(run: Experience, plan: Plan, successes, grade=None) -> list[Group]:
+    """The groups of a plan: the first `successes(q)` of a question's new responses are right; no two responses are alike."""
+    graded = []
+    for q, requests in zip(plan.questions, run.requests(plan)):
+        right = successes(q)
+        graded.append([(response(q, plan.step, i), float(i < right)) for i in range(len(requests))])
+    return run.groups(plan, graded, grade)
+
+
+def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
+    plan = run.plan(step, by_last_token)
+    groups = answer(run, plan, successes)
+    run.collect(step, groups)
+    return plan, groups
+
+
+def store(run: Experience, question: int, k: int, *token_ids, step: int = 0) -> None:
+    """Put responses of a question into E; by default one, of one token."""
+    answers = [response(*ids) for ids in token_ids or [(7,)]]
+    run.buffer.add(question, k, [Trajectory(r.token_ids, r.logprobs, step) for r in answers])
+
+
+def stored(run: Experience, question: int) -> list[list[int]]:
+    return [t.token_ids.tolist() for t in run.buffer.trajectories(question)]
+
+
+# ---- the delayed start ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("threshold, successes_at_threshold", [(0.35, 14), (0.3, 12)])
+def test_delayed_start_is_exact_and_latched(threshold, successes_at_threshold):
+    """A Pass@1 equal to the threshold does not start; one more success does, with the next batch; no later batch ends it."""
+    run = experience(batch_size=5, start_threshold=threshold)  # 40 responses a batch
+
+    def first(total):  # `total` successes in a batch, at most 7 a question
+        left = iter([7] * (total // 7) + [total % 7] + [0] * 5)
+        return lambda q: next(left)
+
+    plan, groups = take_step(run, 0, first(successes_at_threshold))
+    assert np.concatenate([g.rewards for g in groups]).sum() == successes_at_threshold == round(40 * threshold)
+    assert not run.started and plan.clip_eps == 0.2
+
+    plan, _ = take_step(run, 1, first(successes_at_threshold + 1))  # the batch that exceeds it: still clipped, stores nothing
+    assert run.started and plan.clip_eps == 0.2 and len(run.buffer) == 0
+
+    plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
+    assert plan.clip_eps is None and not plan.replayed and len(run.buffer) == 5
+
+    plan, _ = take_step(run, 3, lambda q: 0)  # and the one after replays; a Pass@1 near 0 changes nothing
+    assert len(plan.replayed) == 2 and len(plan.fresh) == 3 and plan.clip_eps is None
+    plan, _ = take_step(run, 4, lambda q: 0)
+    assert run.started and len(plan.replayed) == 2 and plan.clip_eps is None
+
+
+def test_a_negative_threshold_starts_at_once():
+    """Collection from the first batch, replay from the second, never a clip."""
+    run = experience()
+    plan, _ = take_step(run, 0, lambda q: 2)
+    assert plan.clip_eps is None and not plan.replayed and len(run.buffer) == 8
+    plan, _ = take_step(run, 1, lambda q: 2)
+    assert len(plan.replayed) == 4
+
+
+def test_questions_retire_before_the_start():
+    """k = K retires from the first batch on, also while nothing is collected; a retired question is never drawn again."""
+    run = experience(12, start_threshold=1.0)
+    plan, _ = take_step(run, 0, lambda q: 8 if q % 2 else 3)
+    retired = {q for q in plan.fresh if q % 2}
+    assert set(run.buffer.retired) == retired and len(run.buffer) == 0 and not run.started
+    for step in range(1, 6):
+        plan, _ = take_step(run, step, lambda q: 3)
+        assert not retired & set(plan.questions)
+
+
+@pytest.mark.parametrize("knobs, clip_before, clip_after", [
+    ({}, 0.2, None), ({"clip": "on"}, 0.2, 0.2), ({"clip": "off"}, None, None), ({"clip_eps": 0.3}, 0.3, None),
+    ({"rho": 0.0}, 0.2, 0.2), ({"rho": 0.0, "clip": "off"}, None, None),
+])
+def test_clip(knobs, clip_before, clip_after):
+    """`auto` clips until replay starts, and always when ρ = 0; `on` and `off` do as they say."""
+    run = experience(**{"start_threshold": 0.1} | knobs)
+    assert [take_step(run, step, lambda q: 4)[0].clip_eps for step in (0, 1)] == [clip_before, clip_after]
+
+
+def test_rho_zero_is_the_plain_baseline():
+    """ρ = 0: nothing is stored, replayed or retired, whatever the Pass@1; `retire on` brings retirement alone."""
+    run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
+    for step in range(5):
+        plan, groups = take_step(run, step, lambda q: q % 9)
+        assert len(plan.fresh) == 8 and not plan.replayed and not any(g.replayed for g in groups)
+        take_step(retiring, step, lambda q: q % 9)
+    assert not run.started and len(run.buffer) == len(run.buffer.retired) == 0
+    assert set(retiring.buffer.retired) == {8} and len(retiring.buffer) == 0
+
+
+# ---- the plan ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rho, batch_size, buffered, n", [
+    (0.5, 8, 0, 0), (0.5, 8, 3, 3), (0.5, 8, 4, 4), (0.5, 8, 20, 4), (0.5, 7, 20, 3), (0.25, 8, 20, 2), (0.1, 8, 20, 0),
+    (1.0, 8, 20, 8), (1.0, 8, 5, 5), (0.29, 100, 40, 29), (0.57, 100, 60, 57),  # 0.29 · 100 = 28.999... in floating point
+])
+def test_number_of_replayed_questions(rho, batch_size, buffered, n):
+    """n = min(⌊ρB⌋, |E|), the rest fresh: B distinct questions, whatever is in E."""
+    run = experience(120, rho=rho, batch_size=batch_size)
+    for q in range(buffered):
+        store(run, q, 1 + q % 7)
+    plan = run.plan(0, by_last_token)
+    assert len(plan.replayed) == n and len(plan.fresh) == batch_size - n
+    assert len(set(plan.questions)) == batch_size and set(plan.replayed) <= set(range(buffered))
+
+
+def test_a_replayed_question_is_not_fresh_and_goes_back_to_the_front():
+    """A replayed question whose fresh turn it is waits, and opens the next batch in which it is not replayed."""
+    order = FreshStream(40, seed=0).draw(40, ())
+    run = experience()
+    for q in (order[0], order[2]):
+        store(run, q, 4)
+    plan = run.plan(0, by_last_token)
+    assert set(plan.replayed) == {order[0], order[2]} and plan.fresh == [order[i] for i in (1, 3, 4, 5, 6, 7)]
+    run.buffer.retire(order[2])
+    run.started = False  # nothing is replayed now
+    assert run.plan(1, by_last_token).fresh == [order[i] for i in (0, 8, 9, 10, 11, 12, 13, 14)]
+
+
+def test_a_buffered_question_may_be_drawn_fresh():
+    """B_on comes from all questions that are not retired; in such a batch it gets K new responses."""
+    run = experience(10, rho=0.1)  # n = 0: nothing is replayed
+    for q in range(10):
+        store(run, q, 4)
+    plan = run.plan(0, by_last_token)
+    assert len(plan.fresh) == 8 and {len(r) for r in run.requests(plan)} == {K}
+
+
+def test_the_plan_depends_on_seed_step_and_buffer_only():
+    """Equal histories plan alike, whatever the global random state, which is left alone; another seed or step plans otherwise."""
+
+    def plans(seed):
+        run, chosen = experience(seed=seed), []
+        for step in range(6):
+            np.random.seed(len(chosen) * seed)
+            before = np.random.get_state()[1].tolist()
+            plan, _ = take_step(run, step, lambda q, step=step: (q * 5 + step) % 9)
+            chosen.append((plan.fresh, list(plan.replayed), [t.token_ids.tolist() for t in plan.replayed.values()]))
+            assert np.random.get_state()[1].tolist() == before
+        return chosen, run.buffer.checksum()
+
+    assert plans(3) == plans(3) != plans(4)
+    run = experience()
+    for q in range(40):
+        store(run, q, 4)
+    assert list(run.plan(1, by_last_token).replayed) != list(run.plan(2, by_last_token).replayed)
+
+
+def test_the_run_ends_when_every_question_is_retired():
+    """Batches shrink to what is left, and when nothing is left the plan is None."""
+    run = experience(10)
+    sizes = []
+    for step in range(3):
+        plan = run.plan(step, by_last_token)
+        if plan is None:
+            break
+        sizes.append(len(plan.questions))
+        run.collect(step, answer(run, plan, lambda q: K))
+    assert sizes == [8, 2] and plan is None and len(run.buffer.retired) == 10
+
+
+# ---- which questions, which trajectory --------------------------------------------------------------
+
+
+def frequencies(draws: int = 600, **knobs) -> Counter:
+    """How often each bucket is drawn from, one question a batch: bucket 4 holds one question, bucket 1 nine."""
+    run = experience(rho=0.125, **knobs)
+    for q in range(10):
+        store(run, q, 4 if q == 0 else 1)
+    return Counter(run.buffer.num_success(*run.plan(step, by_last_token).replayed) for step in range(draws))
+
+
+def test_question_selection():
+    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2), whatever their sizes; uniform: 1 : 9, as the questions are."""
+    assert frequencies()[4] / 600 == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)  # 0.989, standard error 0.004
+    assert frequencies(question_selection="uniform")[4] / 600 == pytest.approx(0.1, abs=0.05)  # standard error 0.012
+    assert frequencies(sigma_unit="accuracy")[4] / 600 == pytest.approx(1 / (1 + np.exp(-0.5 * 0.375**2)), abs=0.08)
+    assert frequencies(mu=0.0)[1] / 600 == pytest.approx(1 / (1 + np.exp(-7.5)), abs=0.02)
+
+
+class KnownScores(Policy):
+    """A policy whose entropies and log-probs of stored responses are given: {token ids: (log-probs, entropies)}."""
+
+    def __init__(self, known: dict):
+        self.known = known
+
+    def score(self, sequences):
+        return [tuple(np.array(v, dtype=np.float32) for v in self.known[tuple(tokens.tolist())]) for _, tokens in sequences]
+
+
+SURE, UNSURE, LIKELY = (1,) * 20, (2,) * 3, (3,) * 6  # stored responses to one question, by what they are lowest in
+KNOWN = {  # their log-probs and entropies, token by token
+    SURE: ([-0.9] * 20, [0.10] * 20),  # mean entropy 0.10, total 2.0
+    UNSURE: ([-0.8] * 3, [0.50] * 3),  # mean entropy 0.50, total 1.5
+    LIKELY: ([-0.2] * 6, [0.40] * 6),  # mean entropy 0.40, total 2.4, NLL 0.2
+}
+
+
+def select(rule: str, score) -> tuple[int, ...]:
+    run = experience(trajectory_selection=rule)
+    store(run, 0, 4, *KNOWN)
+    return tuple(run.plan(0, score).replayed[0].token_ids.tolist())
+
+
+def test_lowest_mean_entropy_where_the_official_rule_errs():
+    """The official rule, (response's + prompt's entropies) / (8192 - the other's length), takes the short unsure one.
+
+    Ours takes the one whose mean is lowest, which is the longest here.
+    """
+    prompt_entropy = 0.7  # the same for both
+    official = {a: (sum(KNOWN[a][1]) + prompt_entropy) / (8192 - len(b)) for a, b in ((SURE, UNSURE), (UNSURE, SURE))}
+    assert min(official, key=official.get) == UNSURE
+    assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
+
+
+def test_other_trajectory_selections():
+    """highest_entropy and nll take the extreme of their score, random each candidate equally often and without any score."""
+    policy = KnownScores(KNOWN)
+    assert select("highest_entropy", policy.mean_entropy) == UNSURE
+    assert select("nll", policy.mean_nll) == LIKELY
+    run = experience(trajectory_selection="random")
+    store(run, 0, 4, *KNOWN)
+    picks = Counter(tuple(run.plan(step, None).replayed[0].token_ids.tolist()) for step in range(600))
+    assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)  # standard error 0.019
+
+
+def test_only_contested_choices_are_scored():
+    """A question with one stored response needs no score; scores reach the right candidates; the plan reports their means."""
+    run, asked = experience(), []
+    store(run, 0, 4, (5, 3), (5, 1), (5, 2))
+    store(run, 1, 4, (5, 9))
+    store(run, 2, 4, (6, 4), (6, 8))
+
+    def score(sequences):
+        asked.extend((prompt.tolist(), tokens.tolist()) for prompt, tokens in sequences)
+        return by_last_token(sequences)
+
+    plan = run.plan(0, score)
+    assert {q: t.token_ids.tolist() for q, t in plan.replayed.items()} == {0: [5, 1], 1: [5, 9], 2: [6, 4]}
+    assert sorted(asked) == [([1, 100], [5, 1]), ([1, 100], [5, 2]), ([1, 100], [5, 3]), ([1, 102], [6, 4]), ([1, 102], [6, 8])]
+    assert plan.selected_entropy == 2.5 and plan.candidate_entropy == 3.6  # (1 + 4) / 2 and (3 + 1 + 2 + 4 + 8) / 5
+
+
+def test_max_candidates_screens_by_the_stored_log_probs():
+    """Two of four responses are scored, those with the lowest stored NLL (highest where the highest entropy is sought);
+    the current policy's scores decide between them, and the default scores all four."""
+    for rule, limit, scored, chosen in (("entropy", 0, [11, 12, 13, 14], 11), ("entropy", 2, [12, 14], 12),
+                                        ("highest_entropy", 2, [11, 13], 13)):
+        run, seen = experience(trajectory_selection=rule, max_candidates=limit), []
+        for token, nll in ((11, 0.9), (12, 0.1), (13, 0.8), (14, 0.2)):
+            run.buffer.add(0, 4, [Trajectory(np.array([5, token], dtype=np.int32), np.full(2, -nll, dtype=np.float32), 0)])
+
+        def score(sequences, seen=seen):
+            seen += [int(tokens[-1]) for _, tokens in sequences]
+            return by_last_token(sequences)
+
+        assert run.plan(0, score).replayed[0].token_ids[-1] == chosen
+        assert seen == scored
+
+
+def test_ties_go_to_the_oldest():
+    """Equal scores are no accident waiting to happen: the oldest response is taken."""
+    run = experience()
+    store(run, 0, 4, (5, 1), (6, 1), (7, 1))
+    assert run.plan(0, by_last_token).replayed[0].token_ids.tolist() == [5, 1]
+
+
+# ---- requests and groups ----------------------------------------------------------------------------
+
+
+def test_requests_and_their_seeds():
+    """K requests for a fresh question, K - 1 for a replayed one; seeds hash (run seed, step, question, index), all distinct."""
+    seeds = []
+    for step in (0, 1):
+        run = experience(seed=5)
+        for q in range(4):
+            store(run, q, 4)
+        plan = run.plan(step, by_last_token)
+        requests = run.requests(plan)
+        for q, ours in zip(plan.questions, requests):
+            indices = range(1, K) if q in plan.replayed else range(K)
+            assert [r.seed for r in ours] == [sample_seed(5, step, q, i) for i in indices]
+            assert all(np.array_equal(r.prompt_ids, run.questions[q].prompt_ids) for r in ours)
+            seeds += [r.seed for r in ours]
+    assert len(set(seeds)) == len(seeds) == 2 * (4 * 7 + 4 * 8)
+
+
+def test_a_mixed_group_is_o_star_and_its_new_responses():
+    """G* = {o*} ∪ {K - 1 new}: exactly the stored tokens and log-probs, o* first, k counts it, one mean for all K advantages."""
+    run = experience(20)
+    store(run, 3, 4, (9, 9, 9))
+    plan = run.plan(0, by_last_token)
+    groups = answer(run, plan, lambda q: 2)
+    mixed = next(g for g in groups if g.replayed)
+    star = run.buffer.trajectories(3)[0]
+    assert mixed.question.id == 3 and len(mixed.token_ids) == K and mixed.num_success == 3
+    assert mixed.token_ids[0].tolist() == [9, 9, 9] and np.array_equal(mixed.logprobs[0], star.logprobs)
+    assert mixed.rewards.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
+
+    samples = [s for part in run.mini_batches(0, groups) for s in part if s.prompt_ids[1] == 103]
+    assert [s.replayed for s in samples] == [True] + [False] * 7
+    assert [s.advantage for s in samples] == [0.625] * 3 + [-0.375] * 5  # 1 - 3/8, 0 - 3/8
+    fresh = [s for part in run.mini_batches(0, groups) for s in part if s.prompt_ids[1] == 100 + plan.fresh[0]]
+    assert [s.advantage for s in fresh] == [0.75] * 2 + [-0.25] * 6 and not any(s.replayed for s in fresh)
+
+
+# ---- what a group leaves in E -----------------------------------------------------------------------
+
+
+def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
+    """A run in which question 0, stored in bucket 4 with two responses, has just been replayed; o* is (5, 1)."""
+    run = experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
+    store(run, 0, 4, (5, 1), (5, 2))
+    plan, groups = take_step(run, 1, lambda q: successes)
+    assert plan.replayed[0].token_ids.tolist() == [5, 1] and groups[0].num_success == successes + 1
+    return run, stored(run, 0)
+
+
+@pytest.mark.parametrize("successes, knobs, bucket, new", [
+    (0, {}, 1, 0),  # only o* itself is right: k = 1
+    (2, {}, 3, 2), (5, {}, 6, 5), (3, {}, 4, 3),
+    (0, {"k_min": 2}, 4, 0), (5, {"k_max": 4}, 4, 0),  # outside the eligible range: as it was
+])
+def test_a_replayed_group_moves_its_question(successes, knobs, bucket, new):
+    """The latest k, o* included, is the bucket; new successes are stored, o* not again; k outside the range changes nothing."""
+    run, now = replay_one(successes, **knobs)
+    assert run.buffer.num_success(0) == bucket
+    assert now == [[5, 1], [5, 2]] + [[0, 1, i] for i in range(new)]
+    assert [t.step for t in run.buffer.trajectories(0)] == [0, 0] + [1] * new
+
+
+def test_a_replayed_group_that_is_all_right_retires():
+    """o* and K - 1 new successes: k = K, retired, its trajectories dropped; with `retire off` nothing changes."""
+    run, now = replay_one(7)
+    assert set(run.buffer.retired) == {0} and len(run.buffer) == 0 and now == []
+    run, now = replay_one(7, retire="off")
+    assert not run.buffer.retired and run.buffer.num_success(0) == 4 and len(now) == 2
+
+
+@pytest.mark.parametrize("k, knobs, bucket", [
+    (0, {}, None), (1, {}, 1), (7, {}, 7), (8, {}, None), (1, {"k_min": 2}, None), (7, {"k_max": 6}, None), (2, {"k_min": 2}, 2),
+])
+def test_what_a_fresh_group_stores(k, knobs, bucket):
+    """0 < k < K within the eligible range: all successes with their log-probs and step, in bucket k. Else nothing."""
+    run = experience(1, batch_size=1, mini_batches=1, **knobs)
+    _, (group,) = take_step(run, 0, lambda q: k)
+    assert {b: list(qs) for b, qs in run.buffer.buckets.items()} == ({bucket: [0]} if bucket else {})
+    assert stored(run, 0) == ([[0, 0, i] for i in range(k)] if bucket else [])
+    assert all(np.array_equal(t.logprobs, group.logprobs[i]) and t.step == 0 for i, t in enumerate(run.buffer.trajectories(0)))
+    assert set(run.buffer.retired) == ({0} if k == 8 else set())
+
+
+def test_the_latest_count_wins_and_zero_changes_nothing():
+    """Fresh draws of a buffered question: k = 2, 6 move it, k = 0 leaves it in bucket 6 with all it has."""
+    run = experience(1, batch_size=1, rho=0.1, mini_batches=1)
+    buckets = []
+    for step, k in enumerate((4, 2, 6, 0)):
+        take_step(run, step, lambda q, k=k: k)
+        buckets.append((run.buffer.num_success(0), len(stored(run, 0))))
+    assert buckets == [(4, 4), (2, 6), (6, 12), (6, 12)]
+
+
+def test_the_same_response_again_replaces_the_stored_one():
+    """A new success with the tokens of a stored one, be it o*, is stored once, with the newer log-probs and step."""
+    run = experience(1, batch_size=1, rho=1.0, mini_batches=1)
+    store(run, 0, 4, (5, 1), (5, 2))
+    plan = run.plan(3, by_last_token)
+    again = Response(np.array([5, 1], dtype=np.int32), np.array([-7, -7], dtype=np.float32), True)
+    run.collect(3, run.groups(plan, [[(again, 1.0)] + [(response(8, i), 0.0) for i in range(6)]], None))
+    assert stored(run, 0) == [[5, 2], [5, 1]] and run.buffer.num_success(0) == 2
+    assert run.buffer.trajectories(0)[1].logprobs.tolist() == [-7, -7] and run.buffer.trajectories(0)[1].step == 3
+
+
+def test_a_replayed_question_that_the_cap_pushed_out():
+    """With `max_trajectories`, fresh successes may evict a replayed question within the batch: with nothing new it stays out."""
+    run = experience(8, max_trajectories=4, rho=0.125)
+    store(run, 0, 4)
+    plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
+    assert list(plan.replayed) == [0] and 0 not in run.buffer and run.buffer.num_trajectories == 4
+
+
+def test_success_is_a_reward_above_a_half():
+    """A user's reward of 0.5 or 0.4 is no success, 0.75 is: k, what is stored, and retirement agree on it."""
+    run = experience(2, num_rollouts=4, batch_size=2, mini_batches=1)
+    plan, groups = continuous(run, 0, [0.5, 0.5, 0.4, 0.75], [0.75, 0.6, 1, 1])
+    half, solved = plan.fresh
+    assert [g.num_success for g in groups] == [1, 4]
+    assert run.buffer.num_success(half) == 1 and stored(run, half) == [[half, 0, 3]] and set(run.buffer.retired) == {solved}
+
+
+def test_reinstatement():
+    """Table 7: at steps 25, 50, ... a seeded tenth of S returns, into what is left of the epoch and not into E."""
+
+    def returned(seed):
+        run, drawn = experience(400, reinstate_every=25, seed=seed), []
+        for q in range(30):
+            run.buffer.retire(q)
+        for step in range(46):  # 25 batches of 8 before, 21 after: an epoch of 370 is nearly over
+            drawn += run.plan(step, by_last_token).fresh
+            assert len(run.buffer.retired) == (30 if step < 25 else 27)
+        back = set(range(30)) - set(run.buffer.retired)
+        assert sorted(q for q in drawn + run.stream.queue if q in back) == sorted(back)  # once each
+        assert run.stream.epoch == 0 and len(run.buffer) == 0 and {q for q in drawn if q < 30} <= back
+        return back
+
+    assert returned(0) == returned(0) != returned(1)
+    experience(4, reinstate_every=1).plan(1, by_last_token)  # an empty S gives nothing back, and no error
+
+
+# ---- continuous rewards (Sec. 5.3) ------------------------------------------------------------------
+
+
+def continuous(run: Experience, step: int, *rewards: list[float], grade=lambda pairs: []) -> tuple[Plan, list[Group]]:
+    plan = run.plan(step, by_last_token)
+    graded = [[(response(q, step, i), r) for i, r in enumerate(row)] for q, row in zip(plan.questions, rewards)]
+    groups = run.groups(plan, graded, grade)
+    run.collect(step, groups)
+    return plan, groups
+
+
+def test_continuous_rewards_go_by_their_spread():
+    """σ = 0, 0.25, 0.5 with K = 4 are buckets 0, 2, 4: of the middle one what lies above its mean is stored; nothing retires."""
+    run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
+    plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
+    middle = plan.fresh[1]
+    assert {k: list(qs) for k, qs in run.buffer.buckets.items()} == {2: [middle]}
+    assert stored(run, middle) == [[middle, 0, 1], [middle, 0, 3]] and not run.buffer.retired
+
+
+def test_continuous_rewards_with_equal_spreads():
+    """Where all groups spread alike, σ̃ = 0: bucket 0, nothing stored, no division by zero."""
+    run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread")
+    continuous(run, 0, [0, 1, 0, 1], [0, 1, 0, 1])
+    assert len(run.buffer) == 0
+
+
+def test_a_replayed_response_keeps_its_continuous_reward():
+    """o* is graded again and enters the group's mean, spread and advantages with that reward, not with 1."""
+    run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", mini_batches=1)
+    store(run, 1, 2, (5, 1))
+    graded = []
+
+    def grade(pairs):
+        graded.extend((q.id, tokens.tolist()) for q, tokens in pairs)
+        return [0.5 for _ in pairs]
+
+    _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75], grade=grade)
+    assert graded == [(1, [5, 1])] and groups[1].rewards.tolist() == [0.5, 0.25, 0.5, 0.75]
+    advantages = [s.advantage for s in run.mini_batches(0, groups)[0] if s.prompt_ids[1] == 101]
+    assert advantages == [0, -0.25, 0, 0.25]
+
+
+# ---- the batch of Eq. 4 -----------------------------------------------------------------------------
+
+
+def one_batch(replayed: int = 4, batch_size: int = 8, step: int = 0, **knobs):
+    run = experience(batch_size=batch_size, **knobs)
+    for q in range(replayed):
+        store(run, q, 4)
+    return run, answer(run, run.plan(step, by_last_token), lambda q: q % 9)
+
+
+def ids(part) -> list[int]:
+    return [int(s.prompt_ids[1]) - 100 for s in part]
+
+
+@pytest.mark.parametrize("replayed, batch_size, parts", [(4, 8, 2), (3, 8, 2), (0, 8, 2), (5, 10, 3), (1, 3, 2)])
+def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
+    """Whole groups, sizes and numbers of replayed ones differ by at most one, every response once."""
+    run, groups = one_batch(replayed, batch_size, mini_batches=parts)
+    split = run.mini_batches(0, groups)
+    assert len(split) == parts
+    assert sorted(q for part in split for q in ids(part)) == sorted(g.question.id for g in groups for _ in range(K))
+    for part in split:
+        assert all(ids(part)[i : i + K] == [ids(part)[i]] * K for i in range(0, len(part), K))
+    sizes, shares = [len(part) // K for part in split], [sum(s.replayed for s in part) for part in split]
+    assert np.ptp(sizes) <= 1 and np.ptp(shares) <= 1 and sum(shares) == sum(g.replayed for g in groups)
+
+
+def test_mini_batches_are_shuffled_by_seed_and_step():
+    """The same seed and step give the same split; another step another; a question's place in the plan does not fix it."""
+    run, groups = one_batch()
+    split = [ids(part) for part in run.mini_batches(0, groups)]
+    assert split == [ids(part) for part in run.mini_batches(0, groups)]
+    assert len({str([ids(part) for part in run.mini_batches(step, groups)]) for step in range(10)}) > 5
+
+
+def test_fewer_questions_than_mini_batches():
+    """A shrunken batch of one question is one mini-batch, not an empty one beside it."""
+    run, groups = one_batch()
+    assert [len(part) for part in run.mini_batches(0, groups[:1])] == [K]
+
+
+def test_all_equal_groups_stay_in():
+    """Groups of k = 0 and k = K keep their responses, with advantage exactly 0."""
+    run = experience(2, batch_size=2, mini_batches=1)
+    groups = answer(run, run.plan(0, by_last_token), lambda q: K * q)
+    assert [s.advantage for s in run.mini_batches(0, groups)[0]] == [0.0] * (2 * K)
+
+
+@pytest.mark.parametrize("low, high, kept", [(0.25, 0.75, {2, 3, 4, 5, 6}), (0.0, 0.25, {1, 2}), (0.0, 1.0, set(range(1, 8)))])
+def test_masked_grpo(low, high, kept):
+    """Eq. 14, a closed interval of k/K: groups outside it keep their responses in the normaliser, with advantage 0."""
+    run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=low, alpha_high=high)
+    groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q
+    (part,) = run.mini_batches(0, groups)
+    assert len(part) == 9 * K
+    assert {int(s.prompt_ids[1]) - 100 for s in part if s.advantage} == kept
+
+
+def test_advantages_with_standard_deviation():
+    """`normalize_std` divides by the group's standard deviation (GRPO)."""
+    run = experience(1, batch_size=1, mini_batches=1, normalize_std=True)
+    groups = answer(run, run.plan(0, by_last_token), lambda q: 4)
+    std = np.sqrt(8 * 0.5**2 / 7)
+    assert [s.advantage for s in run.mini_batches(0, groups)[0]] == pytest.approx([0.5 / std] * 4 + [-0.5 / std] * 4)

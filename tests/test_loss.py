@@ -1,0 +1,183 @@
+"""The objective against a loop written from the formulas, closed forms, and poison (Eq. 2-4, Sec. 4.2)."""
+
+import math
+
+import pytest
+import torch
+
+from loss import group_advantages, masked_mean, policy_loss, shape
+
+L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
+
+
+def make_case(seed=0, n=6, t=9, spread=0.6):
+    """Random inputs of `policy_loss`; two responses are replayed, lengths differ."""
+    g = torch.Generator().manual_seed(seed)
+    old = -3 * torch.rand(n, t, generator=g)
+    new = old + spread * torch.randn(n, t, generator=g)
+    advantages = torch.randn(n, generator=g)
+    lengths = torch.randint(1, t + 1, (n,), generator=g)
+    mask = torch.arange(t) < lengths[:, None]  # (n, t)
+    replay = torch.tensor([i % 3 == 1 for i in range(n)])
+    return [new, old, advantages, mask, replay]
+
+
+def run(case, **knobs):
+    return policy_loss(*case, max_length=L_MAX, num_responses=N, **knobs)
+
+
+def naive_loss(case, clip_eps, beta):
+    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ_i Σ_t of CLIP(w, A), or of f(w*) A where i is replayed."""
+    new, old, advantages, mask, replay = (x.tolist() for x in case)
+    total = 0.0
+    for i, advantage in enumerate(advantages):
+        for t in range(len(new[i])):
+            if not mask[i][t]:
+                continue
+            w = math.exp(new[i][t] - old[i][t])
+            if replay[i]:
+                total += (w / (w + beta) if beta else w) * advantage
+            elif clip_eps:
+                total += min(w * advantage, max(1 - clip_eps, min(w, 1 + clip_eps)) * advantage)
+            else:
+                total += w * advantage
+    return -total / (L_MAX * N)
+
+
+@pytest.mark.parametrize("beta", [0.1, 0.5, None])
+@pytest.mark.parametrize("clip_eps", [0.2, None])
+def test_loss_is_eq_4_token_by_token(clip_eps, beta):
+    """Equal to the loop over tokens, replayed and fresh responses mixed, with and without clip and shaping."""
+    for seed in range(3):
+        case = make_case(seed)
+        loss, _ = run(case, clip_eps=clip_eps, beta=beta)
+        assert loss.item() == pytest.approx(naive_loss(case, clip_eps, beta), rel=1e-5, abs=1e-7)
+
+
+@pytest.mark.parametrize("w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (0.01, 0.1 * 0.01 / 0.11**2), (30.0, 3.0 / 30.1**2)])
+def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
+    """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β, 0.0826 at w = 1, fading to both sides."""
+    new = torch.tensor([[-1.0]], requires_grad=True)
+    old = torch.tensor([[-1.0 - math.log(w)]])
+    one = torch.ones(1, 1, dtype=torch.bool)
+    loss, metrics = run([new, old, torch.tensor([0.7]), one, one[0]], beta=0.1)
+    loss.backward()
+    assert loss.item() == pytest.approx(-0.7 * shape(torch.tensor(w)).item() / (L_MAX * N), rel=1e-5)
+    assert new.grad.item() == pytest.approx(-0.7 * weight / (L_MAX * N), rel=1e-4)
+    assert metrics["replay_pull"].item() == pytest.approx(0.7 * weight, rel=1e-4)
+
+
+def test_gradient_of_a_fresh_token_in_closed_form():
+    """-A w / (L_max N) where the clip does not bind, 0 where it does; it binds only on the side that gains."""
+    w = torch.tensor([[1.1, 1.5, 0.5], [1.1, 1.5, 0.5]])
+    new, advantages = w.log().requires_grad_(), torch.tensor([1.0, -1.0])
+    mask, fresh = torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
+    loss, metrics = run([new, torch.zeros(2, 3), advantages, mask, fresh], clip_eps=0.2)
+    loss.backward()
+    expected = -torch.tensor([[1.1, 0.0, 0.5], [-1.1, -1.5, 0.0]]) / (L_MAX * N)
+    torch.testing.assert_close(new.grad, expected)
+    assert metrics["clipped"] == 2 and metrics["pull"].item() == pytest.approx(1.1 + 0.5 + 1.1 + 1.5)
+
+
+@pytest.mark.parametrize("knobs", [dict(clip_eps=0.2, beta=0.1), dict(clip_eps=None, beta=None)])
+@pytest.mark.parametrize("poison", [1e4, -1e4, math.inf, -math.inf, math.nan])
+def test_poisoned_padding_changes_nothing(poison, knobs):
+    """Whatever stands outside the response mask: same loss, metrics and gradients, and a gradient of exactly 0 there."""
+    case = make_case()
+    mask = case[3]
+
+    def outcome(new, old):
+        new, old = new.clone().requires_grad_(), old.clone().requires_grad_()
+        loss, metrics = run([new, old, *case[2:]], **knobs)
+        loss.backward()
+        return loss.detach(), new.grad, old.grad, metrics
+
+    loss, grad_new, grad_old, metrics = outcome(case[0], case[1])
+    assert not mask.all() and grad_new[mask].any()
+    for where in ((True, True), (True, False), (False, True)):
+        poisoned = [torch.where(mask, x, poison) if bad else x for x, bad in zip(case[:2], where)]
+        again = outcome(*poisoned)
+        assert torch.equal(again[0], loss) and torch.equal(again[1], grad_new) and torch.equal(again[2], grad_old)
+        assert (again[1][~mask] == 0).all() and (again[2][~mask] == 0).all()
+        assert {k: v.item() for k, v in again[3].items()} == {k: v.item() for k, v in metrics.items()}
+
+
+@pytest.mark.parametrize("beta", [0.1, None])
+@pytest.mark.parametrize("log_ratio", [1e4, -1e4, 200.0, -200.0])
+def test_huge_ratios_stay_finite(log_ratio, beta):
+    """Log-ratios far beyond exp's range give finite losses and gradients, shaped or plain, replayed or fresh."""
+    new, mask = torch.full((2, 3), log_ratio, requires_grad=True), torch.ones(2, 3, dtype=torch.bool)
+    loss, metrics = run([new, torch.zeros(2, 3), torch.tensor([1.0, -1.0]), mask, torch.tensor([True, False])], beta=beta)
+    loss.backward()
+    assert loss.isfinite() and new.grad.isfinite().all() and all(v.isfinite() for v in metrics.values())
+    if beta:  # f(∞) = 1, f(0) = 0: a token that far off no longer pulls
+        assert new.grad[0].abs().max() == 0
+
+
+def test_micro_batches_add_up():
+    """The losses and gradients of the parts, with the normaliser of the whole, sum to those of the whole."""
+    case = make_case(n=8)
+    whole = case[0].clone().requires_grad_()
+    loss, metrics = run([whole, *case[1:]], clip_eps=0.2)
+    loss.backward()
+    parts, total, sums = case[0].clone().requires_grad_(), 0.0, dict.fromkeys(metrics, 0.0)
+    for rows in (slice(0, 1), slice(1, 5), slice(5, 8)):
+        part, m = run([parts[rows], *(x[rows] for x in case[1:])], clip_eps=0.2)
+        part.backward()
+        total += part.item()
+        sums = {k: max(v, m[k].item()) if k.endswith("_max") else v + m[k].item() for k, v in sums.items()}
+    assert total == pytest.approx(loss.item(), rel=1e-5)
+    torch.testing.assert_close(parts.grad, whole.grad)
+    assert sums == pytest.approx({k: v.item() for k, v in metrics.items()}, rel=1e-5)
+
+
+def test_half_precision_inputs_are_computed_in_float32():
+    """bfloat16 log-probs give the float32 loss of the same (rounded) numbers."""
+    case = make_case()
+    case[0], case[1] = case[0].bfloat16(), case[1].bfloat16()
+    loss, _ = run(case, clip_eps=0.2)
+    assert loss.dtype == torch.float32
+    assert loss.item() == pytest.approx(naive_loss(case, 0.2, 0.1), rel=1e-5)
+
+
+def test_metrics_by_hand():
+    """Sums of ratios, counts of clipped tokens, maxima and pulls of a two-response case worked out by hand."""
+    w = torch.tensor([[2.0, 1.0, 9.0], [0.1, 0.4, 9.0]])
+    mask = torch.tensor([[True, True, False]] * 2)
+    _, m = run([w.log(), torch.zeros(2, 3), torch.tensor([2.0, -1.0]), mask, torch.tensor([False, True])], clip_eps=0.2)
+    pull = 0.1 * 0.1 / 0.2**2 + 0.1 * 0.4 / 0.5**2  # β w / (w + β)² of the two replayed tokens, |A| = 1
+    expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=2, replay_ratio=0.5,
+                    replay_ratio_squared=0.17, replay_ratio_max=0.4, replay_pull=pull)
+    assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
+
+
+def test_metrics_of_one_kind_only():
+    """Without replayed (or fresh) responses the other kind's sums and maxima are 0, not an error."""
+    case = make_case()
+    assert run([*case[:4], torch.zeros(6, dtype=torch.bool)])[1]["replay_ratio_max"] == 0
+    assert run([*case[:4], torch.ones(6, dtype=torch.bool)])[1]["ratio_max"] == 0
+
+
+def test_arguments_are_left_as_they_were():
+    """Nothing is written into the tensors passed in."""
+    case = make_case()
+    copies = [x.clone() for x in case]
+    run(case, clip_eps=0.2)
+    assert all(torch.equal(a, b) for a, b in zip(case, copies))
+
+
+def test_advantages_by_hand():
+    """r - mean (Dr. GRPO); equal rewards give exactly 0; with `normalize_std` divided by the group's std (K - 1)."""
+    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0.1, 0.1, 0.1, 0.1]])
+    expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4, [0.0] * 4])
+    assert torch.equal(group_advantages(rewards), expected)
+    expected[0] /= 0.5  # std of (1, 0, 0, 0): sqrt((0.75² + 3 · 0.25²) / 3) = 0.5
+    torch.testing.assert_close(group_advantages(rewards, normalize_std=True), expected)
+    assert group_advantages(rewards.int()).dtype == torch.float32
+
+
+def test_masked_mean():
+    """The mean of what the mask keeps, whatever the rest holds; 0 for an empty mask."""
+    values = torch.tensor([1.0, 3.0, math.nan])
+    assert masked_mean(values, torch.tensor([True, True, False])) == 2
+    assert masked_mean(values, torch.zeros(3, dtype=torch.bool)) == 0

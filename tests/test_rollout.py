@@ -1,0 +1,177 @@
+"""Both engines sample from the policy's own distribution, sample by sample, before and after a weight sync."""
+
+import importlib.util
+import math
+
+import numpy as np
+import pytest
+import torch
+from conftest import plain_scores
+from transformers import AutoModelForCausalLM
+
+import rollout
+from config import Config
+from data import Request
+from policy import Policy
+from rollout import HFEngine, VLLMEngine, make_engine
+
+EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
+needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
+ENGINES = [pytest.param(HFEngine, id="hf"), pytest.param(VLLMEngine, id="vllm", marks=needs_vllm)]
+
+
+def make_config(**knobs):
+    return Config(max_prompt_length=256, max_response_length=64, temperature=T, **knobs)
+
+
+def make_requests(n=10, seed=0):
+    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with its own seed."""
+    rng = np.random.default_rng(seed)
+    prompts = [rng.integers(3, 100, size).astype(np.int32) for size in [200, 1, *rng.integers(2, 30, n)]][:n]
+    prompts[2][0] = EOS
+    return [Request(p, int(rng.integers(2**63))) for p in prompts]
+
+
+@pytest.fixture(scope="module")
+def engines(device, tokenizer, tiny_models):
+    """(engine class, tied) -> (engine, policy) on the same weights, made once each."""
+    assert tokenizer.eos_token_id == EOS
+    made = {}
+
+    def get(kind, tied=False):
+        if (kind, tied) not in made:
+            config = make_config()
+            made[kind, tied] = (kind(config, tiny_models[tied], EOS, device), Policy(config, tiny_models[tied], device))
+        return made[kind, tied]
+
+    return get
+
+
+@pytest.fixture(params=ENGINES)
+def engine(request, engines):
+    return engines(request.param)[0]
+
+
+def same(a, b):
+    return len(a) == len(b) and all(np.array_equal(x.token_ids, y.token_ids) for x, y in zip(a, b))
+
+
+def greedy(lm, prompt, n):
+    """The arg max of plain forward passes, one token after the other, up to EOS."""
+    ids = prompt.tolist()
+    while len(ids) < len(prompt) + n and (len(ids) == len(prompt) or ids[-1] != EOS):
+        ids.append(int(lm(input_ids=torch.tensor([ids])).logits[0, -1].argmax()))
+    return ids[len(prompt) :]
+
+
+@torch.no_grad()
+def check_engine(engine, policy, lm):
+    """Greedy tokens are `lm`'s, and log-probs of samples are the policy's and `lm`'s; returns the greedy tokens."""
+    requests = make_requests()
+    chosen = engine.generate(requests, temperature=0.0, max_tokens=8)
+    for request, response in zip(requests, chosen):
+        assert response.token_ids.tolist() == greedy(lm, request.prompt_ids, 8)
+    sampled = engine.generate(requests, temperature=T, max_tokens=20)
+    scores = policy.score([(q.prompt_ids, r.token_ids) for q, r in zip(requests, sampled)])
+    for request, response, (logprobs, _) in zip(requests, sampled, scores):
+        np.testing.assert_allclose(response.logprobs, logprobs, atol=1e-4)
+        plain = plain_scores(lm, request.prompt_ids, response.token_ids, T)[0].numpy()
+        np.testing.assert_allclose(response.logprobs, plain, atol=1e-4)
+    return chosen
+
+
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):
+    """Same greedy tokens as plain forward passes, log-probs within 1e-4 of the policy's, also after every weight was
+    moved and synced (cached prefixes of the same prompts included), and after moving back."""
+    engine, policy = engines(kind, tied)
+    lm = AutoModelForCausalLM.from_pretrained(tiny_models[tied])
+    before = check_engine(engine, policy, lm)
+    original = {name: tensor.clone() for name, tensor in policy.named_tensors()}
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for p in policy.module.parameters():
+            p.to_local().add_(0.03 * torch.randn(p.to_local().shape, generator=generator))
+    engine.sleep()
+    engine.wake(policy.named_tensors(engine.dtype))
+    lm.load_state_dict(dict(policy.named_tensors()))
+    assert not same(check_engine(engine, policy, lm), before)
+    with torch.no_grad():
+        for name, p in policy.module.lm.named_parameters():
+            p.to_local().copy_(original[name])
+    engine.load(policy.named_tensors(engine.dtype))
+    lm.load_state_dict(original)
+    assert same(check_engine(engine, policy, lm), before)
+
+
+def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
+    """The same request gives the same response in any order, company and batch size, whatever the global random
+    state; another seed gives another one."""
+    requests = make_requests()
+    reference = engine.generate(requests, T, 20)
+    torch.manual_seed(1)
+    assert same(engine.generate(requests, T, 20), reference)
+    assert same(engine.generate(requests[::-1], T, 20)[::-1], reference)
+    assert same([engine.generate([r], T, 20)[0] for r in requests[:3]], reference[:3])
+    monkeypatch.setattr(HFEngine, "batch_size", 3)
+    assert same(engine.generate(requests + requests[::-1], T, 20), reference + reference[::-1])
+    others = engine.generate([Request(r.prompt_ids, r.seed + 1) for r in requests], T, 20)
+    assert not any(np.array_equal(a.token_ids, b.token_ids) for a, b in zip(others, reference))
+
+
+def test_many_long_prompts_at_once(engine):
+    """More prompt tokens than one engine step takes (12,000): each sample is still that of its request alone."""
+    rng = np.random.default_rng(3)
+    requests = [Request(rng.integers(3, 100, 200).astype(np.int32), i) for i in range(60)]
+    crowd = engine.generate(requests, T, 4)
+    for i in (0, 30, 45, 59):
+        assert same(engine.generate([requests[i]], T, 4), crowd[i : i + 1])
+
+
+def test_responses_end_as_they_say(engine):
+    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none; each token
+    has a log-prob; on_finish saw every response once."""
+    prompt, seen = make_requests()[3].prompt_ids, {}
+    requests = [Request(prompt, seed) for seed in range(100)]
+    responses = engine.generate(requests, T, 30, on_finish=lambda i, r: seen.setdefault(i, []).append(r))
+    for r in responses:
+        assert r.finished == (r.token_ids[-1] == EOS) and EOS not in r.token_ids[:-1]
+        assert len(r.token_ids) == 30 or (r.finished and len(r.token_ids) < 30)
+        assert r.logprobs.shape == r.token_ids.shape and (r.token_ids.dtype, r.logprobs.dtype) == (np.int32, np.float32)
+    assert 5 < sum(r.finished for r in responses) < 95
+    assert seen.keys() == set(range(100)) and all(seen[i] == [r] for i, r in enumerate(responses))
+    assert engine.generate([], T, 30) == []
+
+
+def test_first_tokens_follow_the_softmax(engine, tiny_model):
+    """Frequencies of 2,000 first tokens (seeds in a row) are within 4.5 standard deviations of the probabilities, each."""
+    n, prompt = 2000, make_requests()[4].prompt_ids
+    responses = engine.generate([Request(prompt, seed) for seed in range(n)], T, 1)
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model)
+    with torch.no_grad():
+        p = (lm(input_ids=torch.tensor(prompt[None].astype(np.int64))).logits[0, -1] / T).softmax(-1).numpy()
+    frequencies = np.bincount([r.token_ids[0] for r in responses], minlength=len(p)) / n
+    assert p.max() < 0.9 and (p > 0.01).sum() > 3  # a distribution worth testing
+    assert (np.abs(frequencies - p) <= 4.5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
+    entropy, surprise = -(p * np.log(p)).sum(), -np.mean([r.logprobs[0] for r in responses])
+    assert abs(surprise - entropy) < 4.5 * math.sqrt((p * np.log(p) ** 2).sum() / n)
+
+
+def test_hf_sync_names_must_match(device, tiny_model):
+    """A sync with a weight missing, or with an unknown one, raises and names it."""
+    engine = HFEngine(make_config(), tiny_model, EOS, device)
+    weights = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
+    with pytest.raises(KeyError, match=r"lm_head\.weight"):
+        engine.load((k, v) for k, v in weights.items() if k != "lm_head.weight")
+    with pytest.raises(KeyError, match="stranger"):
+        engine.load({**weights, "stranger": torch.zeros(1)}.items())
+
+
+def test_engine_choice(device, tiny_model, monkeypatch):
+    """`hf` is Hugging Face; where vLLM is missing, `auto` is too and `vllm` says what to do."""
+    assert isinstance(make_engine(make_config(engine="hf"), tiny_model, EOS, device), HFEngine)
+    monkeypatch.setattr(rollout.importlib.util, "find_spec", lambda name: None)
+    assert isinstance(make_engine(make_config(), tiny_model, EOS, device), HFEngine)
+    with pytest.raises(RuntimeError, match="make install"):
+        make_engine(make_config(engine="vllm"), tiny_model, EOS, device)

@@ -1,0 +1,197 @@
+"""Whole runs on a tiny world: the command of the README under torchrun with vLLM, what it leaves, one rank against two."""
+
+import importlib.util
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from conftest import on_ranks
+from transformers import AutoModelForCausalLM, AutoTokenizer
+
+import eval as evaluation
+from config import parse_config
+from exgrpo import Experience
+from policy import Policy
+from train import train
+
+ROOT = Path(__file__).parent.parent
+ENGINE = "vllm" if importlib.util.find_spec("vllm") else "hf"
+STEPS = 3
+PHASES = {"plan", "rollout", "collect", "update", "sync"}
+SETTINGS = ["--batch_size", "8", "--max_prompt_length", "16", "--max_response_length", "24", "--reward", "arithmetic:reward",
+            "--start_threshold", "-1", "--eval_every", "2", "--lr", "1e-3"]
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory) -> Path:
+    """A directory with a model that has seen 200 batches of one- to three-step questions, and question files; 2 seconds."""
+    from arithmetic import World, draw_sets, rows
+    from base_model import build_model, build_tokenizer, pretrain
+
+    small = World(train_operations=(1, 2), ood_operations=(3, 3), train_size=64, test_size=12, hidden=32, layers=2, heads=1,
+                  intermediate=64, shortcut=0.4)
+    directory, sets, tokenizer = tmp_path_factory.mktemp("world"), draw_sets(small), build_tokenizer()
+    model = build_model(small, tokenizer)
+    pretrain(model, tokenizer, small, set().union(*sets.values()), steps=200)
+    model.save_pretrained(directory / "model")
+    tokenizer.save_pretrained(directory / "model")
+    for name, questions in sets.items():
+        (directory / f"{name}.jsonl").write_text(rows(questions, "arithmetic-ood" if name == "ood" else "arithmetic"))
+    return directory
+
+
+def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
+    files = ["--train_files", f"{world}/train.jsonl", "--val_files", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
+    return ["--model", f"{world}/model", *files, "--run_dir", str(run_dir), "--steps", str(STEPS), *SETTINGS, *more]
+
+
+def shell(*command: str) -> str:
+    """The output of a command that must succeed."""
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done.stdout
+
+
+def train_from(argv: list[str]) -> dict[str, float]:
+    return train(parse_config(argv))
+
+
+def metrics(run_dir: Path) -> list[dict]:
+    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+
+
+@pytest.fixture(scope="module")
+def run(world, tmp_path_factory) -> tuple[Path, str]:
+    """A run of the command, two ranks and vLLM where it is installed, that replays from its second step: directory, output."""
+    directory = tmp_path_factory.mktemp("run")
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
+    return directory, shell(*torchrun, *arguments(world, directory, "--engine", ENGINE))
+
+
+def test_a_run_logs_what_it_did(run):
+    """Every step: finite numbers, engine and policy agree, all phases timed; replay from the second step on, w* near 1."""
+    start, *rows = metrics(run[0])
+    assert start["step"] == 0 and [row["step"] for row in rows] == list(range(1, STEPS + 1))
+    assert all(math.isfinite(value) for row in rows for value in row.values())
+    for number, row in enumerate(rows):
+        assert row["engine/drift"] < 1e-4  # nats a token: the engine runs the policy's weights, before and after a sync
+        assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0 and row["loss/entropy"] > 0
+        assert PHASES <= {name.removeprefix("time/") for name, seconds in row.items() if name.startswith("time/") and seconds > 0}
+        assert row["replay/questions"] == (4 if number else 0)
+        assert row["rollout/tokens"] > 0 and row["buckets/questions"] == sum(row[f"buckets/k={k}"] for k in range(1, 8))
+    for row in rows[1:]:
+        assert 0.5 < row["replay/ratio"] < 2 and row["replay/ratio_max"] < 10 and 0 < row["replay/gradient_share"] < 0.5
+        assert row["replay/selected_score"] <= row["replay/candidate_score"]
+
+
+def test_a_run_ends_with_table_curve_and_scores(run):
+    """Validation before, every second step and at the end; result.json and the table hold the first and the last of them."""
+    directory, output = run
+    rows = metrics(directory)
+    scores = [{name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")} for row in rows]
+    assert [bool(s) for s in scores] == [True, False, True, True]
+    assert json.loads((directory / "result.json").read_text()) == {"base": scores[0], "trained": scores[-1]}
+    assert {f"{name}/{source}" for name in ("pass_at_1", "valid", "length", "truncated")
+            for source in ("arithmetic", "arithmetic-ood")} == set(scores[-1])
+    assert "trained" in output and f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
+    assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count("\nstep ") == STEPS
+
+
+def test_the_trained_model_is_an_ordinary_directory(run, world):
+    """transformers loads model and tokenizer; the weights are the trained ones, all of them moved, all finite, in safetensors."""
+    directory = run[0] / "model"
+    before, after = (AutoModelForCausalLM.from_pretrained(d).state_dict() for d in (world / "model", directory))
+    assert before.keys() == after.keys()
+    assert all(torch.isfinite(after[name]).all() and not torch.equal(before[name], after[name]) for name in after)
+    assert list(directory.glob("*.safetensors")) and not list(directory.glob("*.bin"))
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    assert tokenizer.apply_chat_template([{"role": "user", "content": "3a+4"}], tokenize=False) == "<bos><user>3a+4"
+
+
+def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
+    files = ["--data", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
+    return ["--model", f"{run_dir}/model", *files, "--max_tokens", "24", "--engine", engine]
+
+
+def test_eval_repeats_the_last_validation(run, world):
+    """eval.py, a process of its own with the saved model and one rank, gives exactly the scores that training ended with."""
+    output = shell(sys.executable, "eval.py", *evaluate_args(world, run[0], ENGINE))
+    report = json.loads(output[output.index("{\n") :])
+    trained = json.loads((run[0] / "result.json").read_text())["trained"]
+    assert {name: report[name] for name in trained} == trained
+
+
+def test_eval_with_the_other_engine(run, world, device):
+    """Hugging Face reads the model of a vLLM run; its random numbers are others, so its scores are near, not equal."""
+    scores = evaluation.main(evaluate_args(world, run[0], "hf"))
+    trained = json.loads((run[0] / "result.json").read_text())["trained"]
+    assert scores.keys() == trained.keys() and scores["truncated/arithmetic"] <= 0.5
+    assert abs(scores["length/arithmetic"] - trained["length/arithmetic"]) < 6
+
+
+def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
+    """ρ = 0 on two ranks with Hugging Face: nothing stored, replayed or retired; eval.py repeats its scores too."""
+    argv = arguments(world, tmp_path, "--engine", "hf", "--rho", "0")
+    scores = on_ranks(2, train_from, argv)
+    assert scores[0] == scores[1] == json.loads((tmp_path / "result.json").read_text())["trained"]
+    for row in metrics(tmp_path)[1:]:
+        assert {row[f"buckets/{name}"] for name in ("questions", "trajectories", "retired")} == {0}
+        assert row["replay/questions"] == row["replay/token_share"] == row["replay/gradient_share"] == 0
+        assert row["reward/pass_at_1"] == row["reward/pass_at_1_fresh"]
+    assert evaluation.main(evaluate_args(world, tmp_path, "hf")) == scores[0]
+
+
+class Recorded(Exception):
+    """Ends a run once its first step is recorded."""
+
+
+def first_step(argv: list[str]) -> dict:
+    """Plan, responses, rewards and metrics of the first step of a run."""
+    record = {}
+    collect, update = Experience.collect, Policy.update
+
+    def recorded_collect(self, step, groups):
+        record["questions"] = [g.question.id for g in groups]
+        record["responses"] = [tokens.tolist() for g in groups for tokens in g.token_ids]
+        record["logprobs"] = np.concatenate([values for g in groups for values in g.logprobs])
+        record["rewards"] = np.concatenate([g.rewards for g in groups]).tolist()
+        collect(self, step, groups)
+        record["buffer"] = {k: list(questions) for k, questions in self.buffer.buckets.items()}
+
+    def recorded_update(self, mini_batches, clip_eps):
+        record["mini_batches"] = [[(s.token_ids.tolist(), s.advantage) for s in part] for part in mini_batches]
+        record["metrics"] = update(self, mini_batches, clip_eps)
+        record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.named_tensors()}
+        raise Recorded
+
+    Experience.collect, Policy.update = recorded_collect, recorded_update
+    try:
+        train_from(argv)
+    except Recorded:
+        return record
+    finally:
+        Experience.collect, Policy.update = collect, update
+
+
+def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
+    """Equal plans, samples and mini-batches; losses and gradient norms within 1e-5; the weights move alike."""
+    argv = arguments(world, tmp_path, "--engine", "hf", "--tokens_per_micro_batch", "700", "--entropy_coef", "0.001")
+    (one,) = on_ranks(1, first_step, argv)
+    two, other = on_ranks(2, first_step, argv)
+    for name in ("questions", "responses", "rewards", "buffer", "mini_batches"):
+        assert one[name] == two[name] == other[name], name
+    np.testing.assert_allclose(one["logprobs"], two["logprobs"], atol=1e-5)
+    for name in ("loss/objective", "loss/entropy", "loss/grad_norm", "loss/grad_norm_max", "loss/ratio"):
+        assert two["metrics"][name] == pytest.approx(one["metrics"][name], rel=1e-5, abs=1e-7), name
+        assert two["metrics"][name] == other["metrics"][name], name
+    lr = parse_config(argv).lr
+    for name, weight in one["weights"].items():
+        assert np.array_equal(two["weights"][name], other["weights"][name])
+        assert np.abs(weight - two["weights"][name]).mean() < 0.01 * lr, name
