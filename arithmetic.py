@@ -101,6 +101,11 @@ def check_chain(question: str, response: str) -> Chain:
     return Chain(valid=complete, valid_steps=good / max(len(wanted), len(written)))
 
 
+def valid_chain(question: str, response: str) -> bool:
+    """Whether the reasoning of `response` is flawless: the judge of evaluation."""
+    return check_chain(question, response).valid
+
+
 def draw_question(rng: np.random.Generator, operations: tuple[int, int]) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
     n = int(rng.integers(operations[0], operations[1] + 1))

@@ -13,6 +13,7 @@ from typing import Literal
 import numpy as np
 
 import parallel
+from arithmetic import valid_chain
 from config import Config, knob
 from data import Question, Request, load_questions, load_tokenizer, sample_seed
 from grading import Grader, drop_unreadable, rollout
@@ -83,11 +84,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     config.max_prompt_length = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, e.model).max_position_embeddings
     config.max_response_length = max_tokens = min(e.max_tokens, positions - config.max_prompt_length)
-    judge = None
     if not e.reward and all(q.source.startswith("arithmetic") for q in questions):
-        from arithmetic import check_chain
-
-        config.reward, judge = "arithmetic:reward", lambda question, response: check_chain(question, response).valid
+        config.reward = "arithmetic:reward"
+    judge = valid_chain if config.reward == "arithmetic:reward" else None
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
         readable = drop_unreadable(questions, verifier)
         counts["answers unreadable"] = len(questions) - len(readable)

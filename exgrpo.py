@@ -27,8 +27,8 @@ class Plan:
     fresh: list[int]  # B_on: question ids
     replayed: dict[int, Trajectory]  # B_exp: question id -> o*
     clip_eps: float | None = None  # ε of CLIP for on-policy tokens, None for no clip
-    selected_entropy: float = 0.0  # mean score of the chosen o*, and of all candidates (entropy in nats, or NLL)
-    candidate_entropy: float = 0.0
+    selected_score: float = 0.0  # mean score of the chosen o*, and of all candidates (entropy in nats, or NLL)
+    candidate_score: float = 0.0
 
     @property
     def questions(self) -> list[int]:
@@ -99,7 +99,7 @@ class Experience:
             best.append(values[pick])
             everything.extend(values)
         means = [float(np.mean(v)) if v else 0.0 for v in (best, everything)]
-        return Plan(step, [], replayed, selected_entropy=means[0], candidate_entropy=means[1])
+        return Plan(step, [], replayed, selected_score=means[0], candidate_score=means[1])
 
     def _candidates(self, question_id: int) -> list[Trajectory]:
         """The stored responses that o* is chosen from: all, or `max_candidates` screened by their stored log-probs."""

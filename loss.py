@@ -30,11 +30,6 @@ def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
     return ratio / (ratio + beta)
 
 
-def masked_mean(values: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Mean of `values` where `mask` is set; 0 where it is set nowhere."""
-    return torch.where(mask, values, 0).sum() / mask.sum().clamp(min=1)
-
-
 def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, *, max_length: int,
                 num_responses: int, clip_eps: float | None = None, beta: float | None = 0.1):
     """Minus the objective of Eq. 4 over the responses given: -Σ_tokens / (max_length · num_responses).

@@ -18,7 +18,6 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from watchdog import watchdog
 
-
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
 
 
@@ -30,8 +29,9 @@ def run(program: Callable[[], object]) -> None:
     watchdog.start()
     try:
         program()
+        barrier()  # nobody has failed
         watchdog.stop()
-        barrier()
+        barrier()  # nobody watches any more: now ranks may end one by one
     except Exception as error:
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one

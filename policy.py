@@ -6,7 +6,6 @@ the *global* mini-batch, so the gradient does not depend on the number of ranks 
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -215,20 +214,6 @@ class Policy:
         if main:
             self.module.lm.save_pretrained(directory, state_dict=weights)
         dist.barrier()
-
-
-@contextmanager
-def memory_advice(config: Config) -> Iterator[None]:
-    """Turn "out of memory" into a RuntimeError that names the knobs."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
-            raise
-        raise RuntimeError(
-            f"out of memory in the update. Lower tokens_per_micro_batch (now {config.tokens_per_micro_batch}), turn on "
-            f"gradient_checkpointing (now {config.gradient_checkpointing}) and shard (now {config.shard}), or use more ranks: "
-            "none of these changes the gradient. On a GPU rollout_memory is what the engine may keep.") from error
 
 
 def _combine(parts: list[dict[str, float]]) -> dict[str, float]:

@@ -11,18 +11,22 @@ import dataclasses
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
+import torch
 
 import parallel
+from arithmetic import valid_chain
 from checkpoint import Checkpoints
 from config import Config, parse_config
-from data import Question, load_questions, load_tokenizer
+from data import Question, Request, load_questions, load_tokenizer
 from eval import evaluate
 from exgrpo import Experience, Group, Plan
 from grading import Grader, drop_unreadable, rollout
-from policy import Policy, memory_advice
+from policy import Policy
 from reward import Verifier
 from rollout import make_engine
 from tracking import Timer, Tracker
@@ -94,9 +98,9 @@ def with_built_in_world(config: Config) -> Config:
     """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
     if config.train_files:
         return config
-    command = [sys.executable, "base_model.py", "--directory", config.world_dir]
-    if parallel.rank() == 0:  # in a process of its own, with both cores, while the other ranks wait
-        subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "2"})
+    command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute())]
+    if parallel.rank() == 0:  # in a process of its own, while the other ranks wait
+        subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
     parallel.barrier()
     from base_model import build_world
 
@@ -125,8 +129,6 @@ def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -
 
 def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
     """Print one prompt as the model sees it, and one response: most template mistakes show here."""
-    from data import Request
-
     (response, reward), = rollout(engine, grader, [question], [[Request(question.prompt_ids, config.seed)]],
                                   config.temperature, config.max_response_length)[0]
     tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n---- a response, reward {reward} ----\n"
@@ -135,16 +137,24 @@ def show_example(engine, grader: Grader, question: Question, config: Config, tra
 
 def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
     """`val/<score>` on the test questions; with the built-in world also the share of valid chains."""
-    judge = None
-    if config.reward == "arithmetic:reward":
-        from arithmetic import check_chain
-
-        def judge(question: str, response: str) -> bool:
-            return check_chain(question, response).valid
-
+    judge = valid_chain if config.reward == "arithmetic:reward" else None
     scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
                       judge=judge)
     return {f"val/{name}": value for name, value in scores.items()}
+
+
+@contextmanager
+def memory_advice(config: Config) -> Iterator[None]:
+    """Turn "out of memory" into a RuntimeError that names the knobs."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise RuntimeError(
+            f"out of memory in the update. Lower tokens_per_micro_batch (now {config.tokens_per_micro_batch}), turn on "
+            f"gradient_checkpointing (now {config.gradient_checkpointing}) and shard (now {config.shard}), or use more ranks: "
+            "none of these changes the gradient. On a GPU rollout_memory is what the engine may keep.") from error
 
 
 def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Experience, verifier: Verifier) -> dict[str, float]:
@@ -163,8 +173,8 @@ def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Expe
         "rollout/truncated": float(np.mean([not r.finished for r in responses])),
         "replay/questions": len(plan.replayed),
         "replay/age": float(np.mean([plan.step - t.step for t in plan.replayed.values()] or [0.0])),
-        "replay/selected_score": plan.selected_entropy,
-        "replay/candidate_score": plan.candidate_entropy,
+        "replay/selected_score": plan.selected_score,
+        "replay/candidate_score": plan.candidate_score,
         "buckets/questions": len(experience.buffer),
         "buckets/trajectories": experience.buffer.num_trajectories,
         "buckets/retired": len(experience.buffer.retired),

@@ -62,8 +62,13 @@ class Watchdog:
         os._exit(1)
 
     def _note(self, number, frame) -> None:
-        if not self.interrupted:
-            print(f"{self.name}: {signal.Signals(number).name}: finishing the step, then saving", file=sys.stderr)
+        name = signal.Signals(number).name
+        if dead := self.dead():  # torchrun ends the others then
+            self.end(f"{name}, and {' and '.join(dead)} died: nothing can be saved")
+        if self.phase == "set-up":
+            self.end(f"{name} before the first step: there is nothing to save")
+        if not self.interrupted and self.name == "rank 0":
+            print(f"{name}: finishing the step, then saving", file=sys.stderr, flush=True)
         self.interrupted = True
 
     def _watch(self) -> None:

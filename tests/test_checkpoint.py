@@ -1,6 +1,7 @@
 """Checkpoints come back exactly, on any number of ranks; no crash loses the last one; nothing read can run code."""
 
 import errno
+import itertools
 import json
 import os
 import pickle
@@ -185,6 +186,17 @@ def test_no_whole_checkpoint_is_an_error(copy):
         pick(copy)
 
 
+def fails_from(first, calls, function):
+    """The function, until the `first` call of any that share the counter; from then on the disk is full."""
+
+    def wrapper(*args, **kwargs):
+        if next(calls) >= first:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return function(*args, **kwargs)
+
+    return wrapper
+
+
 def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tiny_model, tmp_path, monkeypatch):
     """The save fails at its 1st, 2nd, ... file operation until it succeeds: always a whole checkpoint, the old or the new."""
     run = Run(tiny_model, tmp_path, keep=1)
@@ -195,18 +207,10 @@ def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tiny_model, tmp_p
     previous = "step-0000001"
     for failing in range(1, 100):
         run.train(1 + failing)
-        calls = 0
         with monkeypatch.context() as patch:
+            calls = itertools.count(1)
             for where, name in operations:
-
-                def broken(*args, real=getattr(where, name), **kwargs):
-                    nonlocal calls
-                    calls += 1
-                    if calls >= failing:
-                        raise OSError(errno.ENOSPC, "No space left on device")
-                    return real(*args, **kwargs)
-
-                patch.setattr(where, name, broken)
+                patch.setattr(where, name, fails_from(failing, calls, getattr(where, name)))
             try:
                 run.checkpoints.save(1 + failing)
                 break

@@ -281,7 +281,7 @@ def test_only_contested_choices_are_scored():
     plan = run.plan(0, score)
     assert {q: t.token_ids.tolist() for q, t in plan.replayed.items()} == {0: [5, 1], 1: [5, 9], 2: [6, 4]}
     assert sorted(asked) == [([1, 100], [5, 1]), ([1, 100], [5, 2]), ([1, 100], [5, 3]), ([1, 102], [6, 4]), ([1, 102], [6, 8])]
-    assert plan.selected_entropy == 2.5 and plan.candidate_entropy == 3.6  # (1 + 4) / 2 and (3 + 1 + 2 + 4 + 8) / 5
+    assert plan.selected_score == 2.5 and plan.candidate_score == 3.6  # (1 + 4) / 2 and (3 + 1 + 2 + 4 + 8) / 5
 
 
 def test_max_candidates_screens_by_the_stored_log_probs():

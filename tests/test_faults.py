@@ -21,8 +21,7 @@ from test_train import ENGINE, ROOT, arguments, metrics, world  # noqa: F401
 
 import parallel
 from config import Config, parse_config
-from policy import memory_advice
-from train import train
+from train import memory_advice, train
 from watchdog import watchdog
 
 # ---- two ranks, one fault -------------------------------------------------------------------------
@@ -139,7 +138,8 @@ def test_three_skipped_steps_stop_the_run(device, tiny_model, tmp_path):
 
 def test_out_of_memory_names_the_knobs():
     """An allocation that fails says what to lower; other errors pass unchanged."""
-    with pytest.raises(RuntimeError, match="tokens_per_micro_batch.*now 4096.*gradient_checkpointing.*shard"), memory_advice(Config()):
+    knobs = "tokens_per_micro_batch.*now 77.*gradient_checkpointing.*shard"
+    with pytest.raises(RuntimeError, match=knobs), memory_advice(Config(tokens_per_micro_batch=77)):
         torch.empty(1 << 55)
     with pytest.raises(RuntimeError, match="^shapes differ$"), memory_advice(Config()):
         raise RuntimeError("shapes differ")
@@ -162,10 +162,10 @@ def test_ranks_that_drift_apart_are_told_where(device):
 # ---- interrupted runs equal uninterrupted ones ----------------------------------------------------
 
 
-def launch(world, run_dir, *more, ranks=2):  # noqa: F811
-    """torchrun of a run on the tiny world; its output goes to run_dir.log."""
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", "train.py"]
-    return subprocess.Popen([*command, *arguments(world, run_dir, *more)], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+def launch(world, run_dir, *more, restarts=0):  # noqa: F811
+    """torchrun of a run on the tiny world with two ranks; its output goes to run_dir.log."""
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", f"--max_restarts={restarts}"]
+    return subprocess.Popen([*torchrun, "train.py", *arguments(world, run_dir, *more)], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
                             stdout=open(f"{run_dir}.log", "ab"), stderr=subprocess.STDOUT, start_new_session=True)
 
 
@@ -220,6 +220,18 @@ def test_sigterm_saves_and_resume_continues_exactly(world, uninterrupted, tmp_pa
     saved = [path.name for path in (run / "checkpoints").glob("step-*")]
     assert saved == [f"step-{steps_done(run):07d}"] and 3 <= steps_done(run) < 6 + 4 * KILLS
     finish(launch(world, run, *LONG, "--resume"), run)
+    same_run(run, uninterrupted)
+
+
+@pytest.mark.slow
+def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):  # noqa: F811
+    """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume without being told to."""
+    run = tmp_path / "run"
+    process = launch(world, run, *LONG, "--save_every", "1", restarts=1)
+    wait_for(lambda: (run / "checkpoints" / "step-0000002").exists(), process)
+    os.kill(children(process.pid)[0], signal.SIGKILL)
+    finish(process, run)
+    assert "resumed from" in Path(f"{run}.log").read_text()
     same_run(run, uninterrupted)
 
 

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from loss import group_advantages, masked_mean, policy_loss, shape
+from loss import group_advantages, policy_loss, shape
 
 L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
@@ -174,10 +174,3 @@ def test_advantages_by_hand():
     expected[0] /= 0.5  # std of (1, 0, 0, 0): sqrt((0.75² + 3 · 0.25²) / 3) = 0.5
     torch.testing.assert_close(group_advantages(rewards, normalize_std=True), expected)
     assert group_advantages(rewards.int()).dtype == torch.float32
-
-
-def test_masked_mean():
-    """The mean of what the mask keeps, whatever the rest holds; 0 for an empty mask."""
-    values = torch.tensor([1.0, 3.0, math.nan])
-    assert masked_mean(values, torch.tensor([True, True, False])) == 2
-    assert masked_mean(values, torch.zeros(3, dtype=torch.bool)) == 0

@@ -53,7 +53,8 @@ def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
 
 def shell(*command: str) -> str:
     """The output of a command that must succeed."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # this process's own group
+    environment = {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
