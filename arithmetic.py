@@ -106,6 +106,19 @@ def valid_chain(question: str, response: str) -> bool:
     return check_chain(question, response).valid
 
 
+def takes_shortcut(question: str, response: str) -> bool:
+    """Whether `response` states an answer without a single step: this world's black box (paper, App. F.4)."""
+    return not STEP.search(response)
+
+
+JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation reports beside Pass@1
+
+
+def graded_reward(response: str, question: str) -> float:
+    """A continuous reward (Sec. 5.3): the share of valid steps. The row's `ground_truth` must be its question."""
+    return check_chain(question, response).valid_steps
+
+
 def draw_question(rng: np.random.Generator, operations: tuple[int, int]) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
     n = int(rng.integers(operations[0], operations[1] + 1))
@@ -168,13 +181,13 @@ class Teacher:
         return "".join(parts) + "#" + value
 
 
-def rows(questions: list[str], data_source: str) -> str:
-    """JSON lines in the column layout of verl and LUFFY."""
+def rows(questions: list[str], data_source: str, graded: bool = False) -> str:
+    """JSON lines in the column layout of verl and LUFFY; `graded`: for `graded_reward`."""
     return "".join(
         json.dumps({
             "data_source": data_source,
             "prompt": [{"role": "user", "content": question}],
-            "reward_model": {"ground_truth": answer_of(question)},
+            "reward_model": {"ground_truth": question if graded else answer_of(question)},
             "extra_info": {"index": i},
         }) + "\n"
         for i, question in enumerate(questions)

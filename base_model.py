@@ -109,14 +109,14 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
     return loss.item()
 
 
-def build_world(directory: str | Path, seed: int = 0, progress: bool = True) -> Path:
-    """The directory of the world with this seed, under `directory`; built if it is not there yet.
+def build_world(directory: str | Path, seed: int = 0, progress: bool = True, pretrain_steps: int = World.pretrain_steps) -> Path:
+    """The directory of the world with this seed and base model, under `directory`; built if it is not there yet.
 
     It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `base.txt` (the base model in figures). It
     is built aside and moved into place, so a directory that exists is complete. Same seed, same number of
     threads, same type of machine: same weights.
     """
-    world = World(seed=seed)
+    world = World(seed=seed, pretrain_steps=pretrain_steps)
     fingerprint = hashlib.sha256(json.dumps(asdict(world)).encode()).hexdigest()[:10]
     final = Path(directory) / f"arithmetic-{fingerprint}"
     if final.exists():
@@ -184,10 +184,11 @@ def main():
     parser = argparse.ArgumentParser(description="Build the arithmetic world and describe its base model.")
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world of the same kind")
+    parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining steps: fewer make a weaker base model")
     args = parser.parse_args()
     torch.set_num_threads(1)  # fixed, so that sums are taken in the same order; more hardly help at this size
     start = time.time()
-    directory = build_world(args.directory, args.seed)
+    directory = build_world(args.directory, args.seed, pretrain_steps=args.steps)
     print(f"{directory}  ({time.time() - start:.0f} s)\n{(directory / 'base.txt').read_text()}", end="")
 
 

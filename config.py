@@ -32,6 +32,7 @@ class Config:
     train_files: list[str] = knob([], "Parquet or JSONL files of training questions, verl-LUFFY columns.")
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
     world_dir: str = knob(".cache", "Where the built-in world is built once and kept.")
+    base_steps: int = knob(1500, "Pretraining steps of the built-in world's base model; fewer make a weaker one (Fig. 4).")
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} [Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
     response_prefix: str = knob("", "Text that ends every prompt after the template [paper: '<think>\\n'].")
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].")
@@ -62,7 +63,7 @@ class Config:
     sigma: float = knob(1.0, "σ: their width, in `sigma_unit` [1.0].")
     sigma_unit: Literal["count", "accuracy"] = knob("count", "Scale of p_k: N(k; μK, σ) on success counts, or N(k/K; μ, σ) as printed in the paper.")
     question_selection: Literal["gaussian", "uniform"] = knob("gaussian", "Which buffered questions are replayed; uniform: 'no question selection' of Table 6.")
-    trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy"] = knob("entropy", "o* among a question's stored responses: lowest mean entropy under the current policy, or an ablation of Table 6.")
+    trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob("entropy", "o* among a question's stored responses: lowest mean entropy under the current policy, or an ablation of Table 6; official: lowest *sum* of entropies, what the official code's rule comes to.")
     k_min: int = knob(1, "Smallest success count that is collected, official experience_lbound + 1 [1].")
     k_max: int = knob(7, "Largest success count that is collected, official experience_rbound [7].")
     start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds this; negative: at once [0.35].")
@@ -132,7 +133,7 @@ def _problems(c: Config):
         if value != value:
             yield f"{f.name} must be a number, got {value}"
     for name in ("max_prompt_length", "max_response_length", "batch_size", "mini_batches", "steps", "verify_workers",
-                 "rollout_tp", "tokens_per_micro_batch", "keep"):
+                 "base_steps", "rollout_tp", "tokens_per_micro_batch", "keep"):
         if getattr(c, name) < 1:
             yield f"{name} must be at least 1, got {getattr(c, name)}"
     for name in ("temperature", "sigma", "beta", "lr", "max_grad_norm", "skip_grad_norm", "verify_timeout", "max_drift",

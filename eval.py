@@ -6,25 +6,28 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Literal
 
 import numpy as np
 
 import parallel
-from arithmetic import valid_chain
+from arithmetic import JUDGES
 from config import Config, knob
 from data import Question, Request, load_questions, load_tokenizer, sample_seed
 from grading import Grader, drop_unreadable, rollout
 
+NO_JUDGES: Mapping[str, Callable[[str, str], bool]] = MappingProxyType({})
+
 
 def evaluate(engine, grader: Grader, questions: list[Question], *, temperature: float, max_tokens: int, samples: int = 1,
-             seed: int = 0, judge: Callable[[str, str], bool] | None = None) -> dict[str, float]:
+             seed: int = 0, judges: Mapping[str, Callable[[str, str], bool]] = NO_JUDGES) -> dict[str, float]:
     """Mean reward of `samples` responses a question, per data_source (a collective).
 
     Returns `pass_at_1/<source>` (the mean over samples too: Avg@k for k samples), `length/<source>` in tokens,
-    `truncated/<source>`, and with a `judge(question, response) -> bool` of the reasoning `valid/<source>`.
+    `truncated/<source>`, and with judges of the reasoning, {name: (question, response) -> bool}, `<name>/<source>`.
     Seeds do not depend on the step, so two models are compared on the same random numbers.
     """
     requests = [[Request(q.prompt_ids, sample_seed("eval", seed, q.id, i)) for i in range(samples)] for q in questions]
@@ -35,8 +38,8 @@ def evaluate(engine, grader: Grader, questions: list[Question], *, temperature: 
             values[f"pass_at_1/{question.source}"].append(reward)
             values[f"length/{question.source}"].append(len(response.token_ids))
             values[f"truncated/{question.source}"].append(not response.finished)
-            if judge:
-                values[f"valid/{question.source}"].append(judge(question.text, grader.text(response.token_ids)))
+            for name, judge in judges.items():
+                values[f"{name}/{question.source}"].append(judge(question.text, grader.text(response.token_ids)))
     return {name: float(np.mean(v)) for name, v in values.items()}
 
 
@@ -86,13 +89,13 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     config.max_response_length = max_tokens = min(e.max_tokens, positions - config.max_prompt_length)
     if not e.reward and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "arithmetic:reward"
-    judge = valid_chain if config.reward == "arithmetic:reward" else None
+    judges = JUDGES if config.reward == "arithmetic:reward" else NO_JUDGES
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
         readable = drop_unreadable(questions, verifier)
         counts["answers unreadable"] = len(questions) - len(readable)
         engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
         scores = evaluate(engine, Grader(config, tokenizer, verifier), readable, temperature=e.temperature,
-                          max_tokens=max_tokens, samples=e.samples, seed=e.seed, judge=judge)
+                          max_tokens=max_tokens, samples=e.samples, seed=e.seed, judges=judges)
     if parallel.rank() == 0:
         about = {"model": e.model, "samples": e.samples, "max_tokens": max_tokens, "questions": counts}
         print(json.dumps(about | scores, indent=1))

@@ -94,6 +94,8 @@ class Experience:
                 replayed[q] = trajectories[0]
                 continue
             values = [next(scores) for _ in trajectories]
+            if rule == "official":  # a sum over the response, so that shorter ones are preferred
+                values = [value * len(t.token_ids) for value, t in zip(values, trajectories)]
             pick = int(np.argmax(values) if rule == "highest_entropy" else np.argmin(values))
             replayed[q] = trajectories[pick]
             best.append(values[pick])

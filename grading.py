@@ -21,13 +21,17 @@ class Grader:
         """The response as text, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
+    def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
+        """What the verifier is given of a response: all of its text, or with Math-Verify what `graded_text` picks."""
+        text = self.text(token_ids)
+        if self.config.reward != "math":
+            return text
+        thinking = self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
+        return graded_text(text, thinking, self.config.require_box)
+
     def submit(self, question: Question, token_ids: np.ndarray):
         """Start grading a response; `.result()` of what is returned is a list of one reward (Eq. 1)."""
-        text = self.text(token_ids)
-        if self.config.reward == "math":
-            thinking = self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
-            text = graded_text(text, thinking, self.config.require_box)
-        return self.verifier.submit([text], [question.answer])
+        return self.verifier.submit([self.piece(question, token_ids)], [question.answer])
 
     def grade(self, pairs: list[tuple[Question, np.ndarray]]) -> list[float]:
         """Rewards of (question, response token ids) pairs."""

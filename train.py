@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 import parallel
-from arithmetic import valid_chain
+from arithmetic import JUDGES
 from checkpoint import Checkpoints
 from config import Config, parse_config
 from data import Question, Request, load_questions, load_tokenizer
-from eval import evaluate
+from eval import NO_JUDGES, evaluate
 from exgrpo import Experience, Group, Plan
 from grading import Grader, drop_unreadable, rollout
 from policy import Policy
@@ -98,13 +98,13 @@ def with_built_in_world(config: Config) -> Config:
     """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
     if config.train_files:
         return config
-    command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute())]
+    command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute()), "--steps", str(config.base_steps)]
     if parallel.rank() == 0:  # in a process of its own, while the other ranks wait
         subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
     parallel.barrier()
     from base_model import build_world
 
-    world = build_world(config.world_dir)
+    world = build_world(config.world_dir, pretrain_steps=config.base_steps)
     files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
     return dataclasses.replace(config, model=config.model or str(world / "model"), train_files=files[:1],
                                val_files=config.val_files or files[1:], reward="arithmetic:reward")
@@ -136,10 +136,10 @@ def show_example(engine, grader: Grader, question: Question, config: Config, tra
 
 
 def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
-    """`val/<score>` on the test questions; with the built-in world also the share of valid chains."""
-    judge = valid_chain if config.reward == "arithmetic:reward" else None
+    """`val/<score>` on the test questions; with the built-in world also the shares of valid chains and of shortcuts."""
+    judges = JUDGES if config.reward.startswith("arithmetic:") else NO_JUDGES
     scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
-                      judge=judge)
+                      judges=judges)
     return {f"val/{name}": value for name, value in scores.items()}
 
 

@@ -19,6 +19,9 @@ GOLD_REPAIRS = [  # for golds that do not parse as they are
     (re.compile(r"_\{\\([a-zA-Z]+) *\}"), r"_{\1}"),  # m_{\max}, M_{\odot}
 ]
 
+WRAPPERS = re.compile(r"\\(?:boxed|text|textbf|textrm|mathrm|mathbf)\b|[{}$]")
+CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(?:\s+((?:(?!\b[A-J]\b).)*))?)?", re.DOTALL)  # a second letter is no answer
+
 ELEMENTARY = (sympy.Add, sympy.Mul, sympy.Pow, sympy.Symbol, sympy.Number, sympy.NumberSymbol, type(sympy.I))
 ELEMENTARY += (sympy.exp, sympy.log, sympy.sin, sympy.cos, sympy.tan)
 MAX_NODES = 200  # of the two expressions together, for the numeric comparison
@@ -28,6 +31,12 @@ symbolic_eq = grader.sympy_symbolic_eq  # Math-Verify's own, which `numeric_then
 def latex(text: str) -> str:
     r"""Math-Verify reads `1e11` as 1·e·11, which no right answer equals: it becomes `1 \times 10^{11}`."""
     return E_NOTATION.sub(r"\\boxed{\1 \\times 10^{\2}}", text)
+
+
+def choice(boxed: str) -> str | None:
+    r"""The letter of a multiple-choice answer: C for `\boxed{\textbf{(C)} 12 days}`; None where it is none, or two."""
+    found = CHOICE.fullmatch(WRAPPERS.sub("", boxed).strip())
+    return found[1] if found else None
 
 
 def has_expression(parsed: list) -> bool:
@@ -60,6 +69,8 @@ def math_reward(text: str | None, answer: str) -> float:
         text = latex(text)
         if text == boxed:
             return float(bool(gold))
+        if len(answer.strip()) == 1 and answer.strip() == choice(text):  # Math-Verify knows (C), but not `C.` or `C) 12 days`
+            return 1.0
         integers = PLAIN_INTEGER.fullmatch(boxed), PLAIN_INTEGER.fullmatch(text)
         if all(integers):
             return float(integers[0][1] == integers[1][1])

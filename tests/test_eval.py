@@ -55,7 +55,7 @@ def test_means_per_source():
     questions = [question(0, "a", "3"), question(1, "a", "9"), question(2, "b", "4")]
     grader = Grader(Config(reward="arithmetic:reward"), script, script)
     scores = evaluate(script, grader, questions, temperature=0.6, max_tokens=9, samples=2, seed=7,
-                      judge=lambda text, response: (text, response) == ("q0", "3 3 3"))
+                      judges={"valid": lambda text, response: (text, response) == ("q0", "3 3 3")})
     assert scores == {
         "pass_at_1/a": 0.75, "length/a": 5.0, "truncated/a": 0.25, "valid/a": 0.5,
         "pass_at_1/b": 0.5, "length/b": 3.0, "truncated/b": 0.0, "valid/b": 0.0}

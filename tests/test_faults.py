@@ -165,7 +165,8 @@ def test_ranks_that_drift_apart_are_told_where(device):
 def launch(world, run_dir, *more, restarts=0):  # noqa: F811
     """torchrun of a run on the tiny world with two ranks; its output goes to run_dir.log."""
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", f"--max_restarts={restarts}"]
-    return subprocess.Popen([*torchrun, "train.py", *arguments(world, run_dir, *more)], cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"},
+    return subprocess.Popen([*torchrun, "train.py", *arguments(world, run_dir, *more)], cwd=ROOT,
+                            env=os.environ | {"OMP_NUM_THREADS": "1"},
                             stdout=open(f"{run_dir}.log", "ab"), stderr=subprocess.STDOUT, start_new_session=True)
 
 
