@@ -184,7 +184,7 @@ def main():
     parser = argparse.ArgumentParser(description="Build the arithmetic world and describe its base model.")
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world of the same kind")
-    parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining steps: fewer make a weaker base model")
+    parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining steps: fewer, weaker")
     args = parser.parse_args()
     torch.set_num_threads(1)  # fixed, so that sums are taken in the same order; more hardly help at this size
     start = time.time()

@@ -57,8 +57,12 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         torch.cuda.set_device(device)
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
+        store, rank, size = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
         # the watchdog reports a hang first, with more to say
-        dist.init_process_group(backend, timeout=timedelta(seconds=hang_timeout + 60 if hang_timeout else 1e7))
+        timeout = timedelta(seconds=hang_timeout + 60 if hang_timeout else 1e7)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         global _ranks_per_node
         _ranks_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
     _introduce(hang_timeout)

@@ -98,7 +98,8 @@ def with_built_in_world(config: Config) -> Config:
     """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
     if config.train_files:
         return config
-    command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute()), "--steps", str(config.base_steps)]
+    command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute()),
+               "--steps", str(config.base_steps)]
     if parallel.rank() == 0:  # in a process of its own, while the other ranks wait
         subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
     parallel.barrier()

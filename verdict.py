@@ -59,8 +59,9 @@ def parse_gold(answer: str) -> tuple[str, list]:
 def math_reward(text: str | None, answer: str) -> float:
     """Eq. 1: 1.0 if `text`, from `graded_text`, is the answer, else 0.0. With None: 1.0 if the answer parses.
 
-    The shortcuts decide as Math-Verify does. Its verdict is true if any pair of candidates matches, equal
-    strings included, so strings may come first; and plain integers have no other candidates.
+    The shortcuts decide as Math-Verify does, but for the letter of a multiple-choice answer, of which they know more
+    spellings. Its verdict is true if any pair of candidates matches, equal strings included, so strings may come
+    first; and plain integers have no other candidates.
     """
     try:
         boxed, gold = parse_gold(answer)

@@ -10,7 +10,18 @@ import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 import base_model
-from arithmetic import Teacher, World, check_chain, draw_question, draw_sets, reward, rows, solve
+from arithmetic import (
+    Teacher,
+    World,
+    check_chain,
+    draw_question,
+    draw_sets,
+    graded_reward,
+    reward,
+    rows,
+    solve,
+    takes_shortcut,
+)
 from base_model import build_model, build_tokenizer, build_world, encode_demonstrations, pretrain, sample
 
 TINY = World(train_size=60, test_size=20, hidden=32, layers=1, heads=1, intermediate=32, batch=8)
@@ -59,6 +70,14 @@ def test_judge_agrees_with_hand_worked_cases(case, response, valid, share):
     verdict = check_chain(QUESTION, response)
     assert verdict.valid is valid, case
     assert verdict.valid_steps == pytest.approx(share), case
+
+
+def test_shortcut_and_graded_reward():
+    """A shortcut is an answer without a step, however right; the graded reward is the share of valid steps."""
+    assert [takes_shortcut(QUESTION, r) for r in ("#9", "", "b7*2=4#4", VALID)] == [True, True, False, False]
+    assert [graded_reward(r, QUESTION) for r in (VALID, "a3+4=7b8*2=6c4-5=9#9", "#9")] == [1, pytest.approx(1 / 3), 0]
+    graded, = map(json.loads, rows([QUESTION], "x", graded=True).splitlines())
+    assert graded["reward_model"]["ground_truth"] == graded["prompt"][0]["content"] == QUESTION
 
 
 def test_the_worked_chain_of_any_question_is_valid_and_only_that_one():
@@ -135,7 +154,7 @@ def test_a_seed_fixes_questions_weights_and_samples_and_leaves_global_randomness
 
 
 def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(base_model, "World", lambda seed: replace(TINY, seed=seed, pretrain_steps=2))
+    monkeypatch.setattr(base_model, "World", lambda seed, pretrain_steps: replace(TINY, seed=seed, pretrain_steps=2))
     world = build_world(tmp_path, seed=3, progress=False)
     assert [p.name for p in tmp_path.iterdir()] == [world.name]
     stamp = (world / "base.txt").stat().st_mtime_ns

@@ -1,6 +1,7 @@
 """Evaluation: the means per source by hand, and the command on a tiny model."""
 
 import json
+from math import comb
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from config import Config
 from data import Question, Response, sample_seed
 from eval import evaluate
 from grading import Grader
+from scores import compare, interval, majority, pass_at_k, statistics
 
 
 class Scripted:
@@ -63,6 +65,87 @@ def test_means_per_source():
     assert "valid/a" not in evaluate(script, grader, questions, temperature=0.6, max_tokens=9, samples=2, seed=7)
 
 
+def record(source: str, question: str, reward: float, **more) -> dict:
+    return {"source": source, "question": question, "reward": reward, "length": 1, "truncated": False, **more}
+
+
+@pytest.mark.parametrize("n, successes, k, chance", [
+    (4, 1, 1, 1 / 4), (4, 1, 2, 1 / 2), (4, 2, 2, 5 / 6), (4, 2, 3, 1), (4, 0, 4, 0), (8, 8, 1, 1), (5, 2, 3, 9 / 10),
+])
+def test_pass_at_k(n, successes, k, chance):
+    """1 - C(n-c, k) / C(n, k), worked out by hand."""
+    assert pass_at_k(n, successes, k) == pytest.approx(chance, abs=1e-15)
+
+
+def test_pass_at_k_is_unbiased():
+    """Its mean over 4 responses, each right with chance 0.3, is 1 - 0.7^k exactly."""
+    for k in (1, 2, 3, 4):
+        mean = sum(comb(4, c) * 0.3**c * 0.7 ** (4 - c) * pass_at_k(4, c, k) for c in range(5))
+        assert mean == pytest.approx(1 - 0.7**k, abs=1e-12)
+
+
+@pytest.mark.parametrize("answers, rewards, value", [
+    (["1", "2", " 2 "], [1, 0, 0], 0.0),  # spaces do not count
+    (["1", "2", "2", None, None, None], [0, 1, 1, 0, 0, 0], 1.0),  # no box, no vote
+    (["1", "2"], [1, 0], 0.5),  # a tie, settled by a coin
+    ([None, None], [0, 0], 0.0),
+])
+def test_majority(answers, rewards, value):
+    """Maj@k of one question by hand."""
+    assert majority([record("m", "q", r, answer=a) for a, r in zip(answers, rewards)]) == value
+
+
+def test_intervals():
+    """Wilson's by hand for one response a question; wider where the samples of a question agree; normal outside [0, 1]."""
+    # 5 of 10, spread 0.5 * sqrt(10/9) / sqrt(10): 9 trials; (0.5 + 1.96²/18 ± 1.96 sqrt(1/36 + 1.96²/324)) / (1 + 1.96²/9)
+    assert interval([[1.0], [0.0]] * 5) == pytest.approx([0.22640, 0.77360], abs=1e-5)
+    assert interval([[0.0]] * 10) == pytest.approx([0, 3.8416 / 13.8416], abs=1e-9)  # none right: no spread, ten trials
+    assert interval([[1.0]]) == pytest.approx([1 / 4.8416, 1], abs=1e-9)
+    assert interval([[1.0] * 4, [0.0] * 4] * 5) == interval([[1.0], [0.0]] * 5)  # more of the same is no evidence
+    narrow = interval([[1.0, 0.0], [0.0, 1.0]] * 5)  # no spread between questions: 10 trials, not 20
+    assert narrow == pytest.approx([0.23659, 0.76341], abs=1e-5)
+    assert interval([[-1.0], [1.0]]) == pytest.approx([-1.96, 1.96])
+
+
+def test_intervals_cover():
+    """Of 400 runs of 200 questions of different difficulty, 4 samples each, 92 to 98% of intervals hold the true mean."""
+    rng = np.random.default_rng(0)
+    chances = rng.beta(0.5, 1.0, (400, 200))  # mean 1/3
+    drawn = rng.binomial(1, chances[..., None], (400, 200, 4)).astype(float)
+    bounds = [interval(run.tolist()) for run in drawn]
+    assert 0.92 < np.mean([low <= 1 / 3 <= high for low, high in bounds]) < 0.98
+
+
+def test_statistics_by_hand():
+    """Pass@2, Maj@2, no-box rate and the averages of Table 1 for two benchmarks and one that is in no average."""
+    records = [
+        record("aime", "a", 1.0, answer="1"), record("aime", "a", 0.0, answer=None),
+        record("aime", "b", 0.0, answer="3"), record("aime", "b", 0.0, answer="4"),
+        record("math", "c", 1.0, answer="5"), record("arc_c", "d", 0.0, answer=None), record("mine", "e", 1.0)]
+    found = statistics(records)
+    assert found | {"interval/aime": 0, "interval/math": 0, "interval/arc_c": 0, "interval/mine": 0} == {
+        "questions/aime": 2, "samples/aime": 2, "interval/aime": 0, "pass_at_2/aime": 0.5, "maj_at_2/aime": 0.5,
+        "no_box/aime": 0.25, "questions/math": 1, "samples/math": 1, "interval/math": 0, "no_box/math": 0.0,
+        "questions/arc_c": 1, "samples/arc_c": 1, "interval/arc_c": 0, "no_box/arc_c": 1.0,
+        "questions/mine": 1, "samples/mine": 1, "interval/mine": 0,
+        "average/in_distribution": (0.25 + 1.0) / 2, "average/out_of_distribution": 0.0}
+
+
+def test_compare(tmp_path, capsys):
+    """Two result files side by side, in percent, with intervals; what one of them lacks is a dash."""
+    a = {"model": "A", "pass_at_1/aime": 0.316, "interval/aime": [0.2, 0.45], "samples/aime": 32,
+         "average/in_distribution": 0.316}
+    b = {"model": "B", "pass_at_1/aime": 0.25, "samples/aime": 32,
+         "pass_at_1/math": 0.5, "interval/math": [0.4, 0.6], "samples/math": 1}
+    for name, content in (("a", a), ("b", b)):
+        (tmp_path / f"{name}.json").write_text(json.dumps(content))
+    files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
+    assert compare(files).splitlines() == [
+        "|  | A | B |", "| --- | --- | --- |", "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
+        "| math (Pass@1) | – | 50.0 [40.0, 60.0] |", "| in_distribution (average) | 31.6 | – |"]
+    assert evaluation.main(["--compare", *files]) == {} and "| aime (Avg@32) |" in capsys.readouterr().out
+
+
 @pytest.fixture
 def file(tmp_path):
     """Five questions of the built-in world, one of them twice, and one with a prompt that is too long."""
@@ -103,6 +186,51 @@ def test_main_with_math(tiny_model, device, file, tmp_path, capsys):
     scores = evaluation.main(["--model", tiny_model, "--data", str(path), "--engine", "hf", "--max_tokens", "5"])
     assert set(scores) == {"pass_at_1/math", "length/math", "truncated/math"} and scores["pass_at_1/math"] == 0
     assert json.loads(capsys.readouterr().out)["questions"] == {"read": 4, "repeated": 1, "answers unreadable": 1}
+
+
+def test_output_is_continued(tiny_model, device, file, tmp_path, capsys, monkeypatch):
+    """A command broken off is continued: only what is missing is generated, and the scores are those of one go."""
+    limits = ["--max_prompt_length", "30", "--max_tokens", "20", "--samples", "2"]
+    argv = ["--model", tiny_model, "--data", file, "--engine", "hf", *limits]
+    one_go = evaluation.main(argv)
+    out, asked, respond = tmp_path / "out", [], evaluation.respond
+
+    def counting(engine, grader, wanted, **options):
+        asked.append(len(wanted))
+        if len(asked) == 3:
+            raise KeyboardInterrupt
+        return respond(engine, grader, wanted, **options)
+
+    monkeypatch.setattr(evaluation, "respond", counting)
+    monkeypatch.setattr(evaluation, "SAVE_EVERY", 4)
+    with pytest.raises(KeyboardInterrupt):
+        evaluation.main([*argv, "--output", str(out)])
+    lines = (out / "responses.jsonl").read_text().splitlines()
+    assert len(lines) == 8
+    first = json.loads(lines[0])
+    assert {"source", "question", "sample", "reward", "length", "truncated", "gold", "response"} <= set(first)
+    (out / "responses.jsonl").write_text("\n".join(lines)[:-9])  # the last line was cut off when it was killed
+    capsys.readouterr()
+    assert evaluation.main([*argv, "--output", str(out)]) == one_go and asked == [4, 4, 2, 3]
+    rows = [json.loads(line) for line in (out / "responses.jsonl").read_text().splitlines()]
+    assert len({(r["question"], r["sample"]) for r in rows}) == len(rows) == 10
+    scores = json.loads((out / "scores.json").read_text())
+    assert scores["pass_at_1/arithmetic"] == one_go["pass_at_1/arithmetic"] and scores["questions/arithmetic"] == 5
+    assert evaluation.main([*argv[:-1], "3", "--output", str(out)]) and asked[4:] == [4, 1]  # more samples: only those
+    with pytest.raises(ValueError, match="temperature.*0.6 -> 1.0.*another --output"):
+        evaluation.main([*argv, "--output", str(out), "--temperature", "1"])
+
+
+def test_multiple_choice_answers():
+    """The letter in the spellings that models use is right, another letter, two letters or a word are wrong."""
+    from reward import graded_text
+    from verdict import math_reward
+
+    right = ["C", r"\text{C}", "(C)", "C.", "C)", r"\textbf{(C)}", r"\text{(C) days become shorter}", "C: 12", "$C$", "C) 12"]
+    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C1", "Carbon", "C, D", "ABC", "c2", ""]
+    for gold in "CI":  # I is the imaginary unit to Math-Verify
+        verdicts = {a: math_reward(graded_text(rf"\boxed{{{a}}}".replace("C", gold), False) or "", gold) for a in right + wrong}
+        assert {a for a, v in verdicts.items() if v} == set(right)
 
 
 @pytest.mark.parametrize("argv, reason", [

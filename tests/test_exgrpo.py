@@ -254,6 +254,7 @@ def test_lowest_mean_entropy_where_the_official_rule_errs():
     official = {a: (sum(KNOWN[a][1]) + prompt_entropy) / (8192 - len(b)) for a, b in ((SURE, UNSURE), (UNSURE, SURE))}
     assert min(official, key=official.get) == UNSURE
     assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
+    assert select("official", KnownScores(KNOWN).mean_entropy) == UNSURE
 
 
 def test_other_trajectory_selections():

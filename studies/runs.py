@@ -1,0 +1,277 @@
+"""The training runs and sampling passes behind the studies: what they are, where they are kept, and how they are run.
+
+A run is a set of knobs of `train.py` and a seed. It is made once, in `studies/cache/<hash of knobs and seed>/`, by the
+ordinary command line, and shared by every study that asks for it; the same command continues what was interrupted.
+Runs with equal seeds are paired: same base model, same stream of fresh questions, same seeds of the samples, same tests.
+"""
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from tqdm import tqdm
+
+from arithmetic import World, draw_sets, rows
+from config import Config
+
+ROOT = Path(__file__).resolve().parent.parent
+CACHE = ROOT / "studies" / "cache"
+WEAK_STEPS = 250  # pretraining steps of the weak base model of fig4; the usual one has 1500
+POLL_SECONDS = 1.0
+SAVE_SECONDS = 120  # how long an interrupted run may take to finish its step and save
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every run of every study gets: fixed once."""
+
+    steps: int
+    eval_every: int
+    eval_questions: int  # of each of the two test sets
+    sampled_questions: int  # of a sampling pass, with K responses each
+
+    @property
+    def knobs(self) -> dict:
+        return {"steps": self.steps, "eval_every": self.eval_every, "eval_questions": self.eval_questions}
+
+
+FULL = Budget(steps=120, eval_every=10, eval_questions=400, sampled_questions=800)  # 3 to 5 minutes on one core
+QUICK = Budget(steps=32, eval_every=8, eval_questions=100, sampled_questions=200)
+
+WEAK = {"base_steps": WEAK_STEPS}
+GRADED = {"reward": "arithmetic:graded_reward", "model": "{world}/model", "train_files": ["{graded}/train.jsonl"],
+          "val_files": ["{graded}/test.jsonl", "{graded}/ood.jsonl"]}
+
+RUNS = {  # name -> knobs that differ from the defaults of train.py
+    "exgrpo": {},
+    "on_policy": {"rho": 0.0},
+    # Masked GRPO (Eq. 14), with K = 8: Easy is k = 6, 7; Medium k = 3, 4, 5; Hard k = 1, 2
+    "easy": {"rho": 0.0, "alpha_low": 0.75},
+    "medium": {"rho": 0.0, "alpha_low": 0.3, "alpha_high": 0.7},
+    "hard": {"rho": 0.0, "alpha_high": 0.25},
+    # Table 6
+    "no_question_selection": {"question_selection": "uniform"},
+    "no_trajectory_selection": {"trajectory_selection": "random"},
+    "no_selection": {"question_selection": "uniform", "trajectory_selection": "random"},
+    "highest_entropy": {"trajectory_selection": "highest_entropy"},
+    "no_shaping": {"shaping": False},
+    "no_importance_correction": {"importance_correction": False},
+    "rho_25": {"rho": 0.25},
+    "rho_75": {"rho": 0.75},
+    # Table 3
+    "sigma_05": {"sigma": 0.5},
+    "sigma_15": {"sigma": 1.5},
+    "mu_25": {"mu": 0.25},
+    "accuracy_scale": {"sigma_unit": "accuracy"},
+    # Table 7, Sec. 5.3, the official selection rule, the shaping
+    "reinstate": {"reinstate_every": 25},
+    "on_policy_graded": {"rho": 0.0, **GRADED},
+    "exgrpo_graded": {"difficulty": "spread", **GRADED},
+    "official": {"trajectory_selection": "official"},
+    "beta_003": {"beta": 0.03},
+    "beta_03": {"beta": 0.3},
+    "beta_1": {"beta": 1.0},
+    # Fig. 4: replay from the start, as the paper does for Llama-3.1-8B
+    "on_policy_weak": {"rho": 0.0, **WEAK},
+    "exgrpo_weak": {"start_threshold": -1.0, **WEAK},
+    # the first third of on_policy: the model whose responses are judged in Fig. 1b
+    "on_policy_early": {"rho": 0.0, "share_of_steps": 1 / 3},
+}
+SAMPLINGS = {"base": None, "early": "on_policy_early"}  # name -> the run whose model is sampled; None: the base model
+
+
+@dataclass(frozen=True)
+class Job:
+    """A training run, or a sampling pass, with one seed."""
+
+    name: str
+    seed: int
+    budget: Budget
+    sampling: bool = False
+
+    @property
+    def knobs(self) -> dict:
+        """What makes this job different from any other one: the cache is keyed by it."""
+        if self.sampling:
+            needs = self.needs.knobs if self.needs else None
+            return {"sampling": self.name, "model": needs, "questions": self.budget.sampled_questions, "seed": self.seed}
+        knobs = {**self.budget.knobs, **RUNS[self.name], "seed": self.seed}
+        knobs["steps"] = round(knobs["steps"] * knobs.pop("share_of_steps", 1))
+        return knobs
+
+    @property
+    def needs(self) -> "Job | None":
+        """The run that has to be there first."""
+        source = SAMPLINGS[self.name] if self.sampling else None
+        return Job(source, self.seed, self.budget) if source else None
+
+    @property
+    def directory(self) -> Path:
+        return CACHE / hashlib.sha256(json.dumps(self.knobs, sort_keys=True).encode()).hexdigest()[:16]
+
+    @property
+    def done(self) -> bool:
+        return (self.directory / "result.json").exists()
+
+    @property
+    def size(self) -> int:
+        """Its length for the progress bar, in training steps."""
+        return 20 if self.sampling else self.knobs["steps"]
+
+    def progress(self) -> int:
+        """How much of `size` is done."""
+        if self.done:
+            return self.size
+        file = self.directory / "metrics.jsonl"
+        return min(self.size, max(0, file.read_text().count("\n") - 1)) if file.exists() else 0
+
+    def rows(self) -> list[dict]:
+        """The finished run's metrics, a row a step; row 0 is the validation before training."""
+        return [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+
+    def result(self) -> dict:
+        return json.loads((self.directory / "result.json").read_text())
+
+    @property
+    def seconds(self) -> float:
+        """Wall time spent on it, on one core."""
+        return self._note()["seconds"]
+
+    def command(self, places: dict[str, str]) -> list[str]:
+        """The command line; `places` fills in {world} and {graded}."""
+        if self.sampling:
+            model = f"{self.needs.directory}/model" if self.needs else "{world}/model".format(**places)
+            return [sys.executable, "-m", "studies.sampling", "--model", model, "--world", places["world"], "--out",
+                    str(self.directory), "--questions", str(self.budget.sampled_questions), "--seed", str(self.seed)]
+        flags = []
+        for name, value in self.knobs.items():
+            values = value if isinstance(value, list) else [value]
+            flags += [f"--{name}", *(str(v).format(**places) for v in values)]
+        return [sys.executable, "train.py", *flags, "--run_dir", str(self.directory), "--keep", "1", "--resume", "True"]
+
+    # ---- bookkeeping --------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the directory and note what the job is; ValueError where what lies there was made by another recipe."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self._write({"seconds": 0.0, **self._note(), "name": self.name, "knobs": self.knobs, "recipe": recipe()})
+
+    def finish(self, seconds: float) -> None:
+        """Add to the time spent; once done, drop the checkpoints."""
+        note = self._note()
+        self._write({**note, "seconds": note["seconds"] + seconds})
+        if self.done:
+            shutil.rmtree(self.directory / "checkpoints", ignore_errors=True)
+
+    def _note(self) -> dict:
+        file = self.directory / "job.json"
+        note = json.loads(file.read_text()) if file.exists() else {}
+        if changed := changes(note.get("recipe", {}), recipe(), self.knobs):
+            raise ValueError(f"{self.directory} ({self.name}, seed {self.seed}) was made with other defaults: {changed}. "
+                             "Remove it, and it is made again.")
+        return note
+
+    def _write(self, note: dict) -> None:
+        aside = self.directory / "job.json.tmp"
+        aside.write_text(json.dumps(note, indent=1))
+        aside.replace(self.directory / "job.json")
+
+
+def recipe() -> dict:
+    """The defaults that a job's knobs leave unsaid, as plain JSON values."""
+    return json.loads(json.dumps({"config": dataclasses.asdict(Config()), "world": dataclasses.asdict(World())}))
+
+
+def changes(old: dict, new: dict, knobs: dict) -> dict:
+    """{name: [then, now]} of defaults that differ and that `knobs` does not set. Knobs added since count for nothing."""
+    pairs = [(name, value, new[part].get(name)) for part in old for name, value in old[part].items()]
+    return {name: [then, now] for name, then, now in pairs if then != now and name not in knobs}
+
+
+# ---------------------------------------------------------------- running them
+
+
+def make_places(jobs: list[Job]) -> dict[str, str]:
+    """Build the worlds that the jobs need, where they are missing, and the question files of the graded reward."""
+    places = {}
+    for steps in sorted({job.knobs.get("base_steps", World.pretrain_steps) for job in jobs} | {World.pretrain_steps}):
+        command = [sys.executable, "base_model.py", "--directory", ".cache", "--steps", str(steps)]
+        output = subprocess.run(command, cwd=ROOT, env=environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
+        if steps == World.pretrain_steps:
+            places["world"] = output.split()[0]  # the first word it prints
+    graded = CACHE / "graded"
+    graded.mkdir(parents=True, exist_ok=True)
+    for name, questions in draw_sets(World()).items():
+        source = "arithmetic-ood" if name == "ood" else "arithmetic"
+        (graded / f"{name}.jsonl").write_text(rows(questions, source, graded=True))
+    return places | {"graded": str(graded.relative_to(ROOT))}
+
+
+def environment() -> dict[str, str]:
+    """One thread a process: several processes share the machine."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "VLLM_CPU_OMP_THREADS_BIND": "nobind", "TQDM_DISABLE": "1"}
+
+
+def run_jobs(jobs: list[Job], workers: int, places: dict[str, str]) -> dict[Job, str]:
+    """Run what is not done yet, `workers` processes at a time; returns {job: why} for those that failed.
+
+    Ctrl-C lets every running job finish its step and save, then raises KeyboardInterrupt.
+    """
+    jobs = list(dict.fromkeys([*(job.needs for job in jobs if job.needs), *jobs]))
+    for job in jobs:
+        job.prepare()
+    waiting, failed = [job for job in jobs if not job.done], {}
+    running: dict[subprocess.Popen, tuple[Job, float]] = {}
+    total, ready = sum(job.size for job in jobs), sum(job.progress() for job in jobs)
+    try:
+        with tqdm(total=total, initial=ready, unit="step", smoothing=0.02, dynamic_ncols=True) as bar:
+            while waiting or running:
+                for job in [job for job in waiting if job.needs in failed]:
+                    waiting.remove(job)
+                    failed[job] = f"{job.needs.name} failed"
+                for job in [job for job in waiting if not job.needs or job.needs.done][: workers - len(running)]:
+                    waiting.remove(job)
+                    running[_start(job, places)] = job, time.monotonic()
+                time.sleep(POLL_SECONDS)
+                for process in [process for process in running if process.poll() is not None]:
+                    job, start = running.pop(process)
+                    job.finish(time.monotonic() - start)
+                    if not job.done:
+                        failed[job] = f"ended with {process.returncode}, see {job.directory}/log"
+                        bar.write(f"{job.name}, seed {job.seed}: {failed[job]}")
+                bar.n = sum(job.progress() for job in jobs)
+                bar.set_postfix_str(", ".join(f"{job.name}/{job.seed}" for job, _ in running.values()))
+    except BaseException:
+        _stop(running)
+        raise
+    return failed
+
+
+def _start(job: Job, places: dict[str, str]) -> subprocess.Popen:
+    """The job's process, in a session of its own (Ctrl-C is passed on by `_stop`); its output goes to `log`."""
+    with open(job.directory / "log", "a") as log:
+        return subprocess.Popen(job.command(places), cwd=ROOT, env=environment(), stdout=log, stderr=subprocess.STDOUT,
+                                stdin=subprocess.DEVNULL, start_new_session=True)
+
+
+def _stop(running: dict[subprocess.Popen, tuple[Job, float]]) -> None:
+    """Ask every process to save and leave, and end those that do not."""
+    for process in running:
+        process.send_signal(signal.SIGINT)
+    deadline = time.monotonic() + SAVE_SECONDS
+    for process, (job, start) in running.items():
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, deadline - time.monotonic()))
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+        job.finish(time.monotonic() - start)
