@@ -31,10 +31,16 @@ class Question:
 
 
 def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; ValueError where it has no end-of-sequence token."""
+    """The model's tokenizer; ValueError where it has no end-of-sequence token, or its template never hands the turn over."""
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
     if tokenizer.eos_token_id is None:
         raise ValueError(f"{model}: the tokenizer has no eos_token, so responses could not end; set one in its files")
+    if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
+        question = [{"role": "user", "content": "1+1=?"}]
+        plain, ready = (tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=p) for p in (False, True))
+        if plain == ready:  # the model would go on with the question
+            raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as response_prefix, or set "
+                             "prompt_template to a text with {question}")
     return tokenizer
 
 
@@ -79,8 +85,8 @@ def read_rows(file: str) -> Iterable[dict]:
         except pyarrow.ArrowException as error:
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
     elif Path(file).suffix in (".jsonl", ".json"):
-        rows = []
-        for number, line in enumerate(Path(file).read_text().splitlines()):
+        rows, text = [], Path(file).read_text().rstrip("\n")
+        for number, line in enumerate(text.split("\n") if text else []):  # not splitlines: a string may hold U+2028
             try:
                 rows.append(json.loads(line))
             except json.JSONDecodeError as error:

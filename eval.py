@@ -1,8 +1,8 @@
 """Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier that training uses.
 
     python eval.py --model runs/default/model --data test.jsonl
-    torchrun --nproc_per_node=8 eval.py --model DIR --data valid.parquet arc_c.parquet --avg_samples 32 --output results/DIR
-    python eval.py --compare results/A/scores.json results/B/scores.json
+    torchrun --nproc_per_node=8 eval.py --model DIR --data valid.parquet arc_c.parquet --avg_samples 32 --output runs/A/eval
+    python eval.py --compare runs/A/eval/scores.json runs/B/eval/scores.json
 
 With --output every response is kept in responses.jsonl, and a command that is repeated generates only what is missing.
 """
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         return {}
     if not e.model or not e.data or e.samples < 1:
         raise ValueError("eval.py needs --model DIR, --data FILE and --samples of at least 1")
-    device = parallel.setup()
+    device = parallel.setup(hang_timeout=0)  # many samples of long responses may take hours
     config = Config(model=e.model, train_files=e.data, max_prompt_length=e.max_prompt_length, reward=e.reward or "math",
                     require_box=e.require_box, prompt_template=e.prompt_template, response_prefix=e.response_prefix,
                     rope_theta=e.rope_theta, max_position_embeddings=e.max_position_embeddings, engine=e.engine,
@@ -190,4 +190,4 @@ def _settings(e: EvalConfig, config: Config) -> dict:
 
 
 if __name__ == "__main__":
-    main()
+    parallel.run(main)

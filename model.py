@@ -76,11 +76,13 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
         return out[None], None  # (1, S, H, D)
 
     def pad(x):  # (1, heads, S, D) -> (N, heads, L, D)
+        if x.dtype == torch.bfloat16 and x.device.type == "cpu":
+            x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
         return F.embedding(packing.pad_index, x[0].transpose(0, 1).flatten(1)).unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)
 
     out = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_causal=True, scale=scaling,
                                          enable_gqa=query.shape[1] != key.shape[1])  # (N, H, L, D)
-    out = out.transpose(1, 2).flatten(0, 1).flatten(1)  # (N L, H D)
+    out = out.transpose(1, 2).flatten(0, 1).flatten(1).to(query.dtype)  # (N L, H D)
     return F.embedding(packing.cell_index, out).unflatten(-1, (-1, query.shape[-1]))[None], None
 
 

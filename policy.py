@@ -121,7 +121,10 @@ class Policy:
         parts, norms, skipped = [], [], 0
         for number, samples in enumerate(mini_batches):
             self.optimizer.zero_grad()
-            part = [self._backward(samples, items, clip_eps) for items in self._bins([s.length for s in samples])]
+            bins, part = self._bins([s.length for s in samples]), []
+            for items in bins:
+                self.module.set_requires_all_reduce(items is bins[-1])  # between nodes once, not per micro-batch
+                part.append(self._backward(samples, items, clip_eps))
             part = _reduce(part)
             if number == 0:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
                 drift = part["drift"] / max(part["tokens"], 1)

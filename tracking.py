@@ -1,6 +1,8 @@
-"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table and curve.png."""
+"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png, model card."""
 
 import json
+import math
+import re
 import sys
 import time
 from contextlib import contextmanager
@@ -10,6 +12,7 @@ import torch
 from tqdm import tqdm
 
 import parallel
+from config import Config
 from watchdog import watchdog
 
 
@@ -107,6 +110,21 @@ class Tracker:
         self._draw()
         print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
 
+    def describe_model(self, config: Config, tokenizer) -> None:
+        """README.md (the model card) and generation_config.json beside the weights in run_dir/model (rank 0).
+
+        Generation is that of validation, with the one stop token of training: the base model's own settings (penalties,
+        further stop tokens) are not what was trained.
+        """
+        from transformers import GenerationConfig
+
+        directory, t = self.run_dir / "model", tokenizer
+        ids = {"bos_token_id": t.bos_token_id, "eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id}
+        sampling = {"do_sample": True, "temperature": config.eval_temperature, "top_p": 1.0, "top_k": 0}
+        GenerationConfig(**sampling, **ids).save_pretrained(directory)
+        steps = self.rows[-1]["step"] if self.rows else 0
+        (directory / "README.md").write_text(model_card(config, steps, self.base, self.latest))
+
     def _draw(self) -> None:
         """curve.png: training and validation Pass@1, the buffer, entropy, length."""
         import matplotlib
@@ -129,3 +147,37 @@ class Tracker:
                 axis.legend(fontsize=7)
         figure.savefig(self.run_dir / "curve.png", dpi=90)
         plt.close(figure)
+
+
+def model_card(config: Config, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
+    """README.md of a model directory, with the head that the Hugging Face hub reads: method, data, steps, scores."""
+    c, method = config, "ExGRPO" if config.rho > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
+    origin = [f"base_model: {c.model}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", c.model) and not Path(c.model).exists() else []
+    head = "\n".join(["library_name: transformers", "pipeline_tag: text-generation", *origin, "tags: [exgrpo, grpo, rlvr]"])
+    knobs = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length", "temperature", "seed")
+    scores = "\n".join(f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |" for name, value in trained.items())
+    data = ", ".join(Path(file).name for file in c.train_files) or "the built-in arithmetic world"
+    prompt = "the tokenizer's chat template" if c.prompt_template == "chat" else f"the text {c.prompt_template!r}"
+    context = f", RoPE base {c.rope_theta:g}" if c.rope_theta else ""
+    return f"""---
+{head}
+---
+
+# {Path(c.run_dir).name}: {Path(c.model).name or "a model"} trained with {method}
+
+- **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
+- **Start**: {c.model or "the built-in base model"}{context}
+- **Data**: {data}; reward `{c.reward}`
+- **Steps**: {steps} batches of {c.batch_size} questions x {c.num_rollouts} responses
+- **Knobs**: {", ".join(f"{name}={getattr(c, name)}" for name in knobs)}
+- **Prompt**: {prompt}{f", ending in {c.response_prefix!r}" if c.response_prefix else ""}; at most {c.max_prompt_length} tokens
+
+Validation at temperature {c.eval_temperature:g}, top-p 1, one response a question; before and after:
+
+| score | base | trained |
+|---|---|---|
+{scores}
+
+The answer is only as reliable as these scores, on questions like those above; nothing else was measured. The license of
+the starting model and of the data applies to this model too.
+"""

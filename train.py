@@ -90,6 +90,7 @@ def train(config: Config) -> dict[str, float]:
         policy.save_pretrained(Path(config.run_dir) / "model")
         if tracker.main:
             tokenizer.save_pretrained(Path(config.run_dir) / "model")
+            tracker.describe_model(config, tokenizer)
         tracker.finish()
     return tracker.latest
 

@@ -57,9 +57,7 @@ class Watchdog:
         """Say why and leave at once: nothing that could wait for another rank is run."""
         lasted = time.monotonic() - self.since
         print(f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}", file=sys.stderr)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(1)
+        leave(1)
 
     def _note(self, number, frame) -> None:
         name = signal.Signals(number).name
@@ -88,6 +86,13 @@ class Watchdog:
                 os.kill(pid, DUMP)
                 time.sleep(0.5)  # keeps the stacks apart
         self.end("it hangs, or hang_timeout is too short for this phase; the stacks above show where each rank waits")
+
+
+def leave(code: int) -> None:
+    """End this process at once, output flushed, nothing cleaned up, no thread waited for."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
 
 
 def _alive(pid: int) -> bool:

@@ -92,7 +92,7 @@ def at_equal(what: str, a: list[dict], b: list[dict], metric: str = IN) -> float
 # ---------------------------------------------------------------- samples: what studies/sampling.py wrote
 
 
-BUCKETS = {"Easy": (0.75, 1.0), "Medium": (0.25, 0.75), "Hard": (0.0, 0.25)}  # of k/K, as in Sec. 3.2
+BUCKETS = ("Easy", "Medium", "Hard")  # k/K in [75%, 100%), (25%, 75%), (0, 25%], as in Sec. 3.2
 
 
 def columns(result: dict) -> dict[str, np.ndarray]:

@@ -86,19 +86,24 @@ class Budget:
     sync: dict[str, float]  # while weights go to the engine
 
 
-def activation_bytes(shape: Shape, compute: int) -> float:
-    """What the backward pass needs of one layer, per token: inputs of norms in float32, of everything else as computed."""
+def activation_bytes(shape: Shape, compute: int, on_cpu: bool) -> float:
+    """What the backward pass needs of one layer, per token: inputs of norms in float32, of everything else as computed.
+
+    On the CPU attention is computed in float32 (model.py), beside an output that is cast back.
+    """
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
     norms = 2 * (4 + 2 * compute) * shape.hidden  # float32 input, normalised, scaled
     attention = compute * (2 * query + 2 * key) + 4 * shape.heads  # q, k, v, output, log-sum-exp
+    if on_cpu:
+        attention = 4 * (2 * query + 2 * key + shape.heads) + compute * query
     return norms + attention + compute * 4 * shape.intermediate  # gate, its activation, up, product
 
 
-def budget(config: Config, shape: Shape, ranks: int, tokens: int, responses: int) -> Budget:
+def budget(config: Config, shape: Shape, ranks: int, tokens: int, responses: int, on_cpu: bool = False) -> Budget:
     """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses."""
     compute, n = (2 if config.dtype == "bfloat16" else 4), shape.parameters
     shards = ranks if config.shard else 1
-    layer = activation_bytes(shape, compute) * tokens
+    layer = activation_bytes(shape, compute, on_cpu) * tokens
     kept = compute * shape.hidden * tokens * shape.layers if config.gradient_checkpointing else layer * shape.layers
     chunk = 4 * min(LOGITS_CHUNK, responses * shape.vocabulary)
     edges = (4 + 3 * compute) * shape.hidden * tokens  # last norm, hidden states of the responses, gradient of the stream

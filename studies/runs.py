@@ -25,7 +25,7 @@ from config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "studies" / "cache"
-WEAK_STEPS = 250  # pretraining steps of the weak base model of fig4; the usual one has 1500
+WEAK_STEPS = 500  # pretraining steps of the weak base model of fig4, which guesses (STUDIES.md); the usual one has 1500
 POLL_SECONDS = 1.0
 SAVE_SECONDS = 120  # how long an interrupted run may take to finish its step and save
 
@@ -233,7 +233,8 @@ def run_jobs(jobs: list[Job], workers: int, places: dict[str, str]) -> dict[Job,
     running: dict[subprocess.Popen, tuple[Job, float]] = {}
     total, ready = sum(job.size for job in jobs), sum(job.progress() for job in jobs)
     try:
-        with tqdm(total=total, initial=ready, unit="step", smoothing=0.02, dynamic_ncols=True) as bar:
+        pause = 1 if sys.stderr.isatty() else 60  # seconds between two prints
+        with tqdm(total=total, initial=ready, unit="step", smoothing=0, mininterval=pause, miniters=0, dynamic_ncols=True) as bar:
             while waiting or running:
                 for job in [job for job in waiting if job.needs in failed]:
                     waiting.remove(job)
@@ -248,8 +249,8 @@ def run_jobs(jobs: list[Job], workers: int, places: dict[str, str]) -> dict[Job,
                     if not job.done:
                         failed[job] = f"ended with {process.returncode}, see {job.directory}/log"
                         bar.write(f"{job.name}, seed {job.seed}: {failed[job]}")
-                bar.n = sum(job.progress() for job in jobs)
-                bar.set_postfix_str(", ".join(f"{job.name}/{job.seed}" for job, _ in running.values()))
+                bar.set_postfix_str(", ".join(f"{job.name}/{job.seed}" for job, _ in running.values()), refresh=False)
+                bar.update(sum(job.progress() for job in jobs) - bar.n)
     except BaseException:
         _stop(running)
         raise
@@ -265,6 +266,8 @@ def _start(job: Job, places: dict[str, str]) -> subprocess.Popen:
 
 def _stop(running: dict[subprocess.Popen, tuple[Job, float]]) -> None:
     """Ask every process to save and leave, and end those that do not."""
+    if running:
+        print("\nstopping: every run finishes its step and saves", file=sys.stderr)
     for process in running:
         process.send_signal(signal.SIGINT)
     deadline = time.monotonic() + SAVE_SECONDS

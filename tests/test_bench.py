@@ -45,12 +45,12 @@ def middling_model(tmp_path_factory, tokenizer) -> str:
 @pytest.mark.parametrize("ranks, dtype, checkpointing",
                          [(1, "float32", False), (2, "float32", True), (2, "bfloat16", False), (2, "bfloat16", True)])
 def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkpointing):
-    """Held bytes are exact; the peak of an update is the plan's within 15%, by every way of keeping activations."""
+    """Held bytes are exact; the peak of an update is the plan's within 10%, by every way of keeping activations."""
     knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing}
-    plan = budget(Config(**knobs), model_shape(middling_model), ranks, tokens=2048, responses=8 * 192)
+    plan = budget(Config(**knobs), model_shape(middling_model), ranks, tokens=2048, responses=8 * 192, on_cpu=True)
     for held, peak in on_ranks(ranks, measured, middling_model, knobs):
         assert held == pytest.approx(sum(plan.held.values()), rel=0.01)
-        assert peak == pytest.approx(sum(plan.update.values()), rel=0.15), {k: v / 1e6 for k, v in plan.update.items()}
+        assert peak == pytest.approx(sum(plan.update.values()), rel=0.10), {k: v / 1e6 for k, v in plan.update.items()}
 
 
 def test_shapes_have_the_published_sizes(tmp_path):

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from config import Config
-from data import FreshStream, load_questions, load_tokenizer, render, sample_seed
+from data import FreshStream, load_questions, load_tokenizer, read_rows, render, sample_seed
 
 
 def row(question: str, answer="7", source: str = "arithmetic", **more) -> dict:
@@ -31,6 +31,12 @@ def write(tmp_path):
         return str(file)
 
     return write
+
+
+def test_line_separators_inside_a_text_do_not_end_a_row(write):
+    """JSON strings may hold U+2028 and the like unescaped; only a newline ends a row, and the last one is no row."""
+    line = json.dumps(row("3a\u2028+4\x85"), ensure_ascii=False)
+    assert [r["prompt"][0]["content"] for r in read_rows(write("q.jsonl", line + "\n" + line + "\n"))] == ["3a\u2028+4\x85"] * 2
 
 
 # ---- files -----------------------------------------------------------------------------------------
@@ -147,6 +153,19 @@ def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path):
     bare.save_pretrained(tmp_path)
     with pytest.raises(ValueError, match="no eos_token"):
         load_tokenizer(Config(), str(tmp_path))
+
+
+def test_a_template_without_a_generation_prompt_is_an_error(tokenizer, tmp_path):
+    """A template that ignores add_generation_prompt would have the model go on with the question; a prefix or a text will do."""
+    import copy
+
+    silent = copy.deepcopy(tokenizer)
+    silent.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
+    silent.save_pretrained(tmp_path)
+    with pytest.raises(ValueError, match="adds no generation prompt; give its text as response_prefix"):
+        load_tokenizer(Config(), str(tmp_path))
+    for knobs in ({"response_prefix": "A:"}, {"prompt_template": "{question}="}):
+        assert load_tokenizer(Config(**knobs), str(tmp_path)).chat_template == silent.chat_template
 
 
 # ---- the fresh stream ------------------------------------------------------------------------------

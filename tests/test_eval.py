@@ -5,6 +5,7 @@ from math import comb
 
 import numpy as np
 import pytest
+from conftest import on_ranks
 from transformers import AutoConfig
 
 import eval as evaluation
@@ -98,7 +99,7 @@ def test_majority(answers, rewards, value):
 def test_intervals():
     """Wilson's by hand for one response a question; wider where the samples of a question agree; normal outside [0, 1]."""
     # 5 of 10, spread 0.5 * sqrt(10/9) / sqrt(10): 9 trials; (0.5 + 1.96²/18 ± 1.96 sqrt(1/36 + 1.96²/324)) / (1 + 1.96²/9)
-    assert interval([[1.0], [0.0]] * 5) == pytest.approx([0.22640, 0.77360], abs=1e-5)
+    assert interval([[1.0], [0.0]] * 5) == pytest.approx([0.22653, 0.77347], abs=1e-5)
     assert interval([[0.0]] * 10) == pytest.approx([0, 3.8416 / 13.8416], abs=1e-9)  # none right: no spread, ten trials
     assert interval([[1.0]]) == pytest.approx([1 / 4.8416, 1], abs=1e-9)
     assert interval([[1.0] * 4, [0.0] * 4] * 5) == interval([[1.0], [0.0]] * 5)  # more of the same is no evidence
@@ -161,7 +162,7 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
     limits = ["--max_prompt_length", "30", "--max_tokens", "20", "--samples", "3"]
     argv = ["--model", tiny_model, "--data", file, "--engine", "hf", *limits]
     scores = evaluation.main(argv)
-    assert set(scores) == {f"{name}/arithmetic" for name in ("pass_at_1", "length", "truncated", "valid")}
+    assert set(scores) == {f"{name}/arithmetic" for name in ("pass_at_1", "length", "truncated", "valid", "shortcut")}
     report = json.loads(capsys.readouterr().out)
     assert report["questions"] == {"read": 7, "prompts too long": 1, "repeated": 1, "answers unreadable": 0}
     assert {name: report[name] for name in scores} == scores == evaluation.main(argv)
@@ -221,13 +222,22 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, capsys, monkeyp
         evaluation.main([*argv, "--output", str(out), "--temperature", "1"])
 
 
+def test_output_on_two_ranks(tiny_model, file, tmp_path):
+    """Work is split over the ranks, one of them writes: every response once, and the scores of one rank."""
+    argv = ["--model", tiny_model, "--data", file, "--engine", "hf", "--max_prompt_length", "30", "--max_tokens", "20"]
+    alone = evaluation.main(argv)
+    assert on_ranks(2, evaluation.main, [*argv, "--output", str(tmp_path / "out")]) == [alone, alone]
+    assert len((tmp_path / "out" / "responses.jsonl").read_text().splitlines()) == 5
+    assert on_ranks(2, evaluation.main, [*argv, "--output", str(tmp_path / "out")]) == [alone, alone]  # nothing left to do
+
+
 def test_multiple_choice_answers():
     """The letter in the spellings that models use is right, another letter, two letters or a word are wrong."""
     from reward import graded_text
     from verdict import math_reward
 
     right = ["C", r"\text{C}", "(C)", "C.", "C)", r"\textbf{(C)}", r"\text{(C) days become shorter}", "C: 12", "$C$", "C) 12"]
-    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C1", "Carbon", "C, D", "ABC", "c2", ""]
+    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2", ""]
     for gold in "CI":  # I is the imaginary unit to Math-Verify
         verdicts = {a: math_reward(graded_text(rf"\boxed{{{a}}}".replace("C", gold), False) or "", gold) for a in right + wrong}
         assert {a for a, v in verdicts.items() if v} == set(right)

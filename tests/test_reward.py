@@ -386,7 +386,7 @@ def test_memory_is_bounded(module):
                 return -1
             return os.getpid()
     """
-    with Verifier(workers=1, function=module(source), memory=2**30) as verifier:
+    with Verifier(workers=1, timeout=60, function=module(source), memory=2**30) as verifier:
         assert verifier.score([str(2**30)], [""]) == [-1.0]
         (before,) = verifier.score(["1"], [""])
         assert verifier.score([str(700 * 2**20), "2"], ["", ""])[0] == before

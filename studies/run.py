@@ -1,0 +1,67 @@
+"""The paper's claims on the built-in world: train what a study needs, measure, judge, draw (STUDIES.md).
+
+    python -m studies.run fig1a                 one study with 5 seeds
+    python -m studies.run all                   every study; Ctrl-C at any time, the same command continues
+    python -m studies.run all --quick           2 seeds and short runs, to see that everything works: not for STUDIES.md
+
+One process a core, each a single-rank `train.py`. Finished runs are kept in studies/cache/ and shared by the studies.
+Results go to studies/results/NAME/ (with --quick: studies/cache/quick/NAME/), and into the table of STUDIES.md.
+"""
+
+import argparse
+import fcntl
+import os
+import signal
+import sys
+
+from studies import report
+from studies.claims import ALIASES, STUDIES, Data
+from studies.runs import CACHE, FULL, QUICK, make_places, run_jobs
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("study", choices=["all", *STUDIES, *ALIASES], metavar="NAME", help=f"all, {', '.join(STUDIES)}")
+    parser.add_argument("--seeds", type=int, help="runs of every kind, 2 to 10 [5; with --quick 2]")
+    parser.add_argument("--quick", action="store_true", help="short runs on few questions")
+    parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes at a time [one a core]")
+    args = parser.parse_args(argv)
+    args.seeds = args.seeds or (2 if args.quick else 5)
+    if not 2 <= args.seeds <= 10 or args.workers < 1:
+        parser.error("--seeds must be 2 to 10 (an interval needs two), --workers at least 1")
+    args.names = list(STUDIES) if args.study == "all" else [ALIASES.get(args.study, args.study)]
+    return args
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the studies named; returns the exit status: 1 where a run failed, 130 when interrupted."""
+    args = parse(argv)
+    data = Data(args.seeds, QUICK if args.quick else FULL)
+    needed = {name: report.jobs_of(STUDIES[name], data) for name in args.names}
+    jobs = list(dict.fromkeys(job for name in args.names for job in needed[name]))
+    CACHE.mkdir(parents=True, exist_ok=True)
+    with open(CACHE / "lock", "w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            sys.exit("another studies.run is at work on this cache: wait for it, or stop it")
+        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+        done = sum(job.done for job in jobs)
+        print(f"{', '.join(args.names)}: {len(jobs)} jobs, {done} of them done, {args.workers} at a time")
+        try:
+            failed = run_jobs(jobs, args.workers, make_places(jobs)) if done < len(jobs) else {}
+        except KeyboardInterrupt:
+            print("\nstopped; the same command continues from here")
+            return 130
+    for name in args.names:
+        if missing := [f"{job.name}/{job.seed}" for job in needed[name] if not job.done]:
+            print(f"\n{name}: not written, without {', '.join(missing)}")
+            continue
+        print(report.text(report.write(name, data, CACHE / "quick" if args.quick else report.RESULTS)))
+    if report.full(data):
+        report.update()
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,227 @@
+"""The studies' machinery: pairing, the cache, interrupted and failed runs, results of made-up runs."""
+
+import json
+import signal
+import sys
+import time
+from types import SimpleNamespace
+
+import pytest
+from test_measures import sampled
+
+from config import Config
+from studies import report, run, runs
+from studies.claims import STUDIES, Data
+from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes, run_jobs
+
+# ---------------------------------------------------------------- jobs and their cache
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setattr(runs, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(runs, "POLL_SECONDS", 0.02)
+    return tmp_path / "cache"
+
+
+def test_every_run_is_a_command_that_train_py_takes(cache, tmp_path):
+    """Each run's flags parse into the configuration that its knobs name."""
+    from config import parse_config
+
+    for name in ("train", "test", "ood"):
+        (tmp_path / f"{name}.jsonl").write_text("{}\n")
+    for name in RUNS:
+        job = Job(name, 3, FULL)
+        command = job.command({"world": str(tmp_path), "graded": str(tmp_path)})
+        config = parse_config(command[2:])
+        assert command[1] == "train.py" and config.resume and config.run_dir == str(job.directory)
+        assert config.seed == 3 and config.eval_every == FULL.eval_every
+        for knob in set(job.knobs) - {"model", "train_files", "val_files"}:
+            assert getattr(config, knob) == job.knobs[knob], (name, knob)
+    assert Job("on_policy_early", 0, FULL).knobs["steps"] == FULL.steps // 3
+
+
+def test_the_cache_tells_jobs_apart(cache):
+    """Every name, seed, budget and kind has a directory of its own; the same job finds its own again."""
+    jobs = [Job(name, seed, budget) for name in RUNS for seed in (0, 1) for budget in (FULL, QUICK)]
+    jobs += [Job(name, seed, FULL, sampling=True) for name in SAMPLINGS for seed in (0, 1)]
+    assert len({job.directory for job in jobs}) == len(jobs)
+    assert Job("exgrpo", 1, FULL).directory == Job("exgrpo", 1, Budget(**vars(FULL))).directory
+
+
+def test_paired_runs_differ_in_nothing_but_what_they_compare(cache):
+    """Two runs of one seed share seed and budget."""
+    a, b = Job("exgrpo", 2, FULL).knobs, Job("highest_entropy", 2, FULL).knobs
+    assert {name: value for name, value in b.items() if a.get(name) != value} == {"trajectory_selection": "highest_entropy"}
+
+
+def test_changed_defaults_are_noticed(cache, monkeypatch):
+    """A run made with another default is refused, unless its own knobs set it; knobs added since count for nothing."""
+    job = Job("rho_25", 0, QUICK)
+    job.prepare()
+    job.finish(5.0)
+    note = json.loads((job.directory / "job.json").read_text())
+    assert note["seconds"] == job.seconds == 5.0 and note["recipe"]["config"]["lr"] == Config().lr
+    note["recipe"]["config"].update(rho=0.9)  # its own knob
+    del note["recipe"]["config"]["beta"]  # new since
+    (job.directory / "job.json").write_text(json.dumps(note))
+    assert job.seconds == 5.0
+    note["recipe"]["config"].update(lr=1.0)
+    (job.directory / "job.json").write_text(json.dumps(note))
+    with pytest.raises(ValueError, match="rho_25, seed 0.*other defaults.*'lr'.*Remove it"):
+        job.prepare()
+    assert changes({}, {"config": {"a": 1}}, {}) == {}
+
+
+SCRIPT = """
+import json, pathlib, signal, sys, time
+out, name = pathlib.Path(sys.argv[1]), sys.argv[2]
+with open(out / "metrics.jsonl", "a") as file:
+    file.write("{}\\n")
+(out.parent / "order").open("a").write(name + "\\n")
+def stop(*_):
+    (out / "saved").touch()
+    sys.exit(0)
+signal.signal(signal.SIGINT, stop)
+(out / "up").touch()
+if name == "slow" and not (out / "saved").exists():
+    time.sleep(60)
+if name == "broken":
+    sys.exit(3)
+(out / "result.json").write_text("{}")
+"""
+
+
+@pytest.fixture
+def scripted(cache, monkeypatch):
+    """Jobs whose process is a short script; seed 1 of `hard` is broken."""
+    def command(job, places):
+        name = "broken" if job.name == "hard" and job.seed == 1 else "slow" if job.name == "easy" else job.name
+        return [sys.executable, "-c", SCRIPT, str(job.directory), name]
+
+    monkeypatch.setattr(Job, "command", command)
+    return cache
+
+
+def test_jobs_run_once_and_failures_do_not_stop_the_others(scripted):
+    """A sampling pass waits for its run; a failure is reported and the rest is done; a second call runs only what is left."""
+    jobs = [Job("early", 0, QUICK, sampling=True), Job("hard", 1, QUICK), Job("medium", 0, QUICK)]
+    failed = run_jobs(jobs, 2, {})
+    assert {job.name: "ended with 3" in why for job, why in failed.items()} == {"hard": True}
+    assert jobs[0].needs.done and jobs[0].done and jobs[2].done and jobs[2].seconds > 0
+    order = (scripted / "order").read_text().split()
+    assert order.index("on_policy_early") < order.index("early") and len(order) == 4
+    run_jobs(jobs, 2, {})
+    assert (scripted / "order").read_text().split()[4:] == ["broken"]
+
+
+def test_ctrl_c_lets_a_run_save_and_the_next_call_continues(scripted, monkeypatch):
+    """The process is asked to save, its time is kept, KeyboardInterrupt goes on; the second call finishes the job."""
+    job = Job("easy", 0, QUICK)
+
+    def interrupt(seconds):
+        time.sleep(0.02)
+        if (job.directory / "up").exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(runs, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+        run_jobs([job], 1, {})
+    assert (job.directory / "saved").exists() and not job.done and job.seconds > 0
+    before = job.seconds
+    assert run_jobs([job], 1, {}) == {} and job.done and job.seconds > before
+
+
+# ---------------------------------------------------------------- results
+
+
+@pytest.fixture
+def made_up(cache):
+    """Two seeds of every run and sampling pass, made up: exgrpo learns faster than anything else by 0.1 to 0.2."""
+    budget = Budget(steps=4, eval_every=2, eval_questions=1, sampled_questions=2)
+    data = Data(2, budget)
+    for seed in range(2):
+        for name in RUNS:
+            gain = 0.3 + 0.01 * seed if name.startswith("exgrpo") else 0.1
+            rows = [{"step": step, "reward/pass_at_1": gain, "rollout/length": 9.0, "rollout/tokens": 50, "loss/entropy": 0.5,
+                     "buckets/questions": 500, "buckets/retired": 400, "replay/gradient_share": 0.2, "time/update": 1.0}
+                    for step in range(1, 5)]
+            rows = [{"step": 0}, *rows]
+            for row in rows[::2]:
+                scores = {"pass_at_1": 0.3 + gain * row["step"] / 4, "valid": gain, "shortcut": 0.3 - gain / 2}
+                row |= {f"val/{n}/{s}": v for n, v in scores.items() for s in ("arithmetic", "arithmetic-ood")}
+            write_job(Job(name, seed, budget), rows, {})
+        for name in SAMPLINGS:
+            write_job(Job(name, seed, budget, sampling=True), [], sampled())
+    return data
+
+
+def write_job(job: Job, rows: list[dict], result: dict) -> None:
+    job.prepare()
+    (job.directory / "metrics.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    (job.directory / "result.json").write_text(json.dumps(result))
+    job.finish(60.0)
+
+
+@pytest.mark.filterwarnings("ignore::RuntimeWarning")  # made-up samples leave a bucket empty
+@pytest.mark.parametrize("name", STUDIES)
+def test_every_study_writes_its_result(name, made_up, tmp_path):
+    """Numbers, verdicts and pictures of each study from made-up runs; a claim of learning agrees, as it was made up."""
+    result = report.write(name, made_up, tmp_path)
+    stored = json.loads((tmp_path / name / "result.json").read_text())
+    assert len(stored["claims"]) == len(STUDIES[name].claims) and all(len(c["values"]) == 2 for c in stored["claims"])
+    assert all((tmp_path / name / file).read_bytes().startswith(b"\x89PNG") for file in STUDIES[name].pictures)
+    assert result["core_seconds"] == 60.0 * len(report.jobs_of(STUDIES[name], made_up))
+    if name == "table1":
+        number = stored["claims"][0]  # the curve rises evenly to 0.3 + gain: the mean height is 0.3 + gain / 2
+        assert number["values"] == pytest.approx([0.1, 0.105]) and number["verdict"] == "agrees"
+        assert stored["runs"]["exgrpo"]["score_ood"] == pytest.approx([0.45, 0.455])
+    assert name in report.text(result)
+
+
+def test_the_page_holds_the_results(made_up, tmp_path):
+    """STUDIES.md gets a row per claim between its markers, the rest stays; a result of other claims is refused."""
+    report.write("table7", made_up, tmp_path)
+    page = tmp_path / "STUDIES.md"
+    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
+    report.update(page, tmp_path)
+    text = page.read_text()
+    assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
+    assert "| table7 | putting them back hurts | 48.3 > 45.3 | +0.102 ± 0.032 (2 seeds) | **agrees** |" in text
+    assert text.count("not run yet") == sum(len(s.claims) for s in STUDIES.values()) - 1
+    file = tmp_path / "table7" / "result.json"
+    file.write_text(file.read_text().replace("putting them back hurts", "something else"))
+    with pytest.raises(ValueError, match="other claims"):
+        report.update(page, tmp_path)
+    page.write_text("no markers")
+    with pytest.raises(ValueError, match="lost its markers"):
+        report.update(page, tmp_path)
+
+
+def test_the_committed_page_is_what_the_results_say():
+    """STUDIES.md can be written again from studies/results without a change."""
+    page = report.ROOT / "STUDIES.md"
+    assert report.table() in page.read_text()
+
+
+def test_the_command_line(capsys, monkeypatch, cache):
+    """Names, aliases, seeds; a study whose jobs are done is written without running anything."""
+    assert run.parse(["fig8"]).names == ["table6"] and run.parse(["all"]).names == list(STUDIES)
+    assert run.parse(["all"]).seeds == 5 and run.parse(["all", "--quick"]).seeds == 2
+    for argv in (["fig99"], ["fig1a", "--seeds", "1"], ["fig1a", "--seeds", "11"], ["fig1a", "--workers", "0"]):
+        with pytest.raises(SystemExit):
+            run.parse(argv)
+
+
+def test_quick_results_stay_out_of_the_page(made_up, cache, monkeypatch, capsys):
+    """With --quick the pictures go to the cache, STUDIES.md is not touched, and nothing is trained again."""
+    monkeypatch.setattr(run, "QUICK", made_up.budget)
+    monkeypatch.setattr(run, "CACHE", cache)
+    monkeypatch.setattr(report, "update", lambda *_: 1 / 0)
+    monkeypatch.setattr(run, "run_jobs", lambda *_: 1 / 0)
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert run.main(["table7", "--quick"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    assert (cache / "quick" / "table7" / "table7.png").exists() and "agrees" in capsys.readouterr().out
