@@ -14,7 +14,7 @@ from arithmetic import draw_sets, rows
 
 ROOT = Path(__file__).resolve().parent.parent
 KNOBS = dict(steps=3, batch_size=4, num_rollouts=4, k_max=3, max_prompt_length=64, max_response_length=24, start_threshold=-1,
-             eval_every=0, reward="studies.bench_step:coin", lr=1e-3, dtype="float32")
+             eval_every=0, reward="studies.bench_step:coin", lr=1e-3, tokens_per_micro_batch=128)  # several per rank
 
 
 @pytest.fixture

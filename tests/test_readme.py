@@ -39,5 +39,12 @@ def test_every_flag_named_exists():
     """Each `--flag` that the README gives to train.py is a knob."""
     from config import Config
 
-    flags = set(re.findall(r"--(\w+)", README)) - {"nproc_per_node", "config", "help", "data", "resume"}
+    flags = set(re.findall(r"--(\w+)", README)) - {"nproc_per_node", "config", "help", "data", "resume", "output", "question", "answer", "extract", "compare"}
     assert flags <= set(Config.__dataclass_fields__)
+
+
+def test_every_promise_names_a_test_that_exists():
+    """The reliability table points at tests."""
+    tests = set().union(*(definitions(f"tests/{path.name}") for path in (ROOT / "tests").glob("test_*.py")))
+    named = set(re.findall(r"`(test_\w+)`", README))
+    assert len(named) >= 10 and named <= tests
