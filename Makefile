@@ -15,7 +15,7 @@ endif
 export OMP_NUM_THREADS ?= 1
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test install bench lint
+.PHONY: train test install bench chaos lint
 train: install
 	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
 
@@ -24,6 +24,10 @@ test: install
 
 bench: install
 	$(BIN)/python -m studies.bench $(ARGS)
+
+# fifty kills at random moments, about twelve minutes; pytest alone does two
+chaos: install
+	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/test_faults.py -k chaos
 
 lint: install
 	$(BIN)/ruff check .

@@ -8,6 +8,7 @@ it is generated in nor on the rank (up to rounding, which now and then flips a t
 import importlib.util
 import os
 from collections.abc import Callable, Iterable
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -60,6 +61,12 @@ class VLLMEngine:
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
             hf_overrides=lambda hf_config: extend_context(hf_config, config), disable_log_stats=True)
         self.dtype = getattr(torch, config.rollout_dtype)
+        if not on_gpu and config.rollout_tp > 1:
+            # both ranks have mapped it: without its name, which is the same for every run, it cannot outlive this one
+            first = parallel.rank() // config.rollout_tp * config.rollout_tp
+            ranks = "-".join(str(r) for r in range(first, first + config.rollout_tp))
+            parallel.barrier()
+            Path(f"/dev/shm/-tp:0-[{ranks}]-cpushm_{parallel.rank() - first}").unlink(missing_ok=True)
 
     def generate(self, requests: list[Request], temperature: float, max_tokens: int,
                  on_finish: Callable[[int, Response], None] | None = None) -> list[Response]:

@@ -39,7 +39,7 @@ def test_every_flag_named_exists():
     """Each `--flag` that the README gives to train.py is a knob."""
     from config import Config
 
-    flags = set(re.findall(r"--(\w+)", README)) - {"nproc_per_node", "config", "help", "data", "resume", "output", "question", "answer", "extract", "compare"}
+    flags = set(re.findall(r"--(\w+)", README)) - {"nproc_per_node", "config", "help", "data", "resume", "output", "question", "answer", "extract", "compare", "shutdown"}
     assert flags <= set(Config.__dataclass_fields__)
 
 
