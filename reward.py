@@ -67,13 +67,19 @@ def graded_text(response: str, thinking: bool, require_box: bool = True) -> str 
     return None if require_box else response[-MAX_TEXT:].strip() or None
 
 
+def peak_memory() -> int:
+    """Most bytes this process has had resident. Not `ru_maxrss` on Linux: a process inherits it from its parent."""
+    with contextlib.suppress(FileNotFoundError), open("/proc/self/status") as status:
+        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
+
+
 def work(descriptor: int, name: str, timeout: float, max_bytes: int) -> None:
     """The life of a worker: until the parent closes the socket, or is gone, or the reward function raises."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     stream = socket.socket(fileno=descriptor).makefile("rw", encoding="ascii", newline="\n")
-    rss_unit = 1 if sys.platform == "darwin" else 1024
 
     def reply(**message) -> None:
         stream.write(json.dumps(message) + "\n")
@@ -92,8 +98,7 @@ def work(descriptor: int, name: str, timeout: float, max_bytes: int) -> None:
                 if not math.isfinite(score):
                     raise ValueError(f"{name} returned {score}")
                 # Bloated, it would soon fail good answers for lack of memory: it asks to be replaced.
-                bloated = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * rss_unit > max_bytes / 2
-                reply(score=score, replace=bloated)
+                reply(score=score, replace=peak_memory() > max_bytes / 2)
     except ConnectionError:  # the parent is gone
         pass
     except BaseException:

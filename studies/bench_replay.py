@@ -61,7 +61,7 @@ def steps_by_arm(flags: list[str], rounds: int, directory: Path, length: int) ->
     """Rows of metrics per arm of a run on two ranks, the first round left out."""
     steps = len(ARMS) * (rounds + 1)
     command = torchrun(2, "studies/bench_replay.py", str(length), "--steps", str(steps), "--run_dir", str(directory),
-                       "--eval_every", "0", "--eval_questions", "1", "--lr", "1e-7", *flags)
+                       "--eval_every", "0", "--eval_questions", "1", "--save_every", "0", "--lr", "1e-7", *flags)
     run(command, os.environ | {"OMP_NUM_THREADS": "1"})
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
     arms = defaultdict(list)
@@ -102,4 +102,4 @@ if __name__ == "__main__":
 
     length = int(sys.argv.pop(1))
     install_arms(length)
-    parallel.run(lambda: train.train(train.parse_config())) if hasattr(parallel, "run") else train.train(train.parse_config())
+    parallel.run(lambda: train.train(train.parse_config()))

@@ -55,7 +55,7 @@ def main() -> None:
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--checkpointing", action="store_true")
     args = parser.parse_args()
-    batch = QUESTIONS * RESPONSES  # responses of a step, in two optimiser steps
+    batch = QUESTIONS * RESPONSES // int(os.environ.get("WORLD_SIZE", 1))  # responses of a step, in two optimiser steps
     rows = [json.loads(line) for line in Path(args.questions).read_text().splitlines()]
     with tempfile.TemporaryDirectory() as directory:
         config = GRPOConfig(
@@ -72,8 +72,9 @@ def main() -> None:
         trainer.train()
     starts = clock.times[::2]  # generation happens in every second optimiser step
     length = [r["completions/mean_length"] for r in trainer.state.log_history if "completions/mean_length" in r]
-    print(json.dumps({"version": trl.__version__, "step": [b - a for a, b in zip(starts, starts[1:])][1:],
-                      "generation": trainer.generation[1:], "length": sum(length) / len(length)}))
+    if trainer.accelerator.is_main_process:
+        print(json.dumps({"version": trl.__version__, "step": [b - a for a, b in zip(starts, starts[1:])][1:],
+                          "generation": trainer.generation[1:], "length": sum(length) / len(length)}))
 
 
 if __name__ == "__main__":

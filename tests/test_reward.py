@@ -376,7 +376,8 @@ def test_a_pair_that_kills_its_worker_scores_zero(module):
 
 
 def test_memory_is_bounded(module):
-    """A worker cannot allocate beyond its limit, and one that has come near it is replaced."""
+    """A worker cannot allocate beyond its limit, and one that has come near it is replaced; a big parent does not matter."""
+    parent = b"x" * 700 * 2**20
     source = """
         import os
         def reward(response, answer):
@@ -392,6 +393,7 @@ def test_memory_is_bounded(module):
         assert verifier.score([str(700 * 2**20), "2"], ["", ""])[0] == before
         assert verifier.score(["3"], [""]) != [before]
         assert verifier.timeouts == 0
+    del parent
 
 
 def test_user_function(module):
