@@ -1,6 +1,8 @@
 """Questions and prompts: malformed files fail by name, row and column; templates; the fresh stream."""
 
+import contextlib
 import json
+import shutil
 
 import numpy as np
 import pyarrow
@@ -255,3 +257,23 @@ def test_sample_seeds_are_distinct_and_fixed():
     seeds = {sample_seed(run, step, q, i) for run in range(3) for step in range(5) for q in range(20) for i in range(8)}
     assert len(seeds) == 3 * 5 * 20 * 8 and 0 <= min(seeds) and max(seeds) < 2**63
     assert sample_seed(0, 1, 2, 3) == 5735612403627336365
+
+
+def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
+    """A directory that brings a tokenizer class of its own is refused, and its code does not run."""
+    directory, trace = shutil.copytree(tiny_model, tmp_path / "model"), tmp_path / "trace"
+    settings = json.loads((directory / "tokenizer_config.json").read_text())
+    settings |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}}
+    (directory / "tokenizer_config.json").write_text(json.dumps(settings))
+    (directory / "mine.py").write_text(f"open({str(trace)!r}, 'w')\nclass Mine: pass\n")
+    with contextlib.suppress(ValueError):  # refused, or read as an ordinary tokenizer
+        load_tokenizer(Config(), str(directory))
+    assert not trace.exists()
+
+
+def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
+    """A name that is no directory is announced before the hub is asked."""
+    monkeypatch.setattr("data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0)  # no network in a test
+    with pytest.raises(ZeroDivisionError):
+        load_tokenizer(Config(), "nobody/nothing")
+    assert "nobody/nothing is not a local directory: asking the Hugging Face hub" in capsys.readouterr().out
