@@ -1,7 +1,11 @@
-"""policy.update against a bare training loop, and the chunked head against full logits. One process, all its threads."""
+"""policy.update against a bare training loop, and the chunked head against full logits.
+
+One process, one thread, CPU time: figures that hold on a busy machine too.
+"""
 
 import argparse
 import tempfile
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +20,7 @@ from data import Sample
 from model import PackedLM, TokenScores, pack
 from policy import Policy
 from studies.bench_step import write_setup
-from studies.measure import Row, interleaved, peak_tensor_bytes, seconds
+from studies.measure import Row, interleaved, peak_tensor_bytes
 
 
 def random_samples(n: int, rng: np.random.Generator, prompt: int = 20, longest: int = 64) -> list[Sample]:
@@ -50,6 +54,7 @@ def bare_update(lm, optimizer, samples: list[Sample], dtype: torch.dtype, packed
 
 
 def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
+    torch.set_num_threads(1)
     device, samples = parallel.setup(), random_samples(128, np.random.default_rng(0))
     tokens = sum(s.length for s in samples)
     with tempfile.TemporaryDirectory() as directory:
@@ -66,8 +71,8 @@ def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
                 "padded": lambda l=loops, d=dtype: bare_update(*l["padded"], samples, d, packed=False),
                 "score": lambda policy=policy: policy.score([(s.prompt_ids, s.token_ids) for s in samples]),
             }
-            interleaved(functions, 1)
-            times = interleaved(functions, 15 if args.full else 7)
+            interleaved(functions, 1)  # warm-up
+            times = interleaved(functions, 15 if args.full else 7, time.process_time)
             yield (f"policy.update, {name}", f"{tokens / times['ours']:,.0f} tokens/s", "one optimiser step on 128 responses")
             for loop in ("packed", "padded"):
                 yield (f"bare loop on the same tokens, {loop}, {name}", f"{tokens / times[loop]:,.0f} tokens/s",
@@ -77,6 +82,7 @@ def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
 
 def bench_head(args: argparse.Namespace) -> Iterator[Row]:
     """Log-probs and entropies with gradients, 152k words and hidden size 1536, against autograd through all logits."""
+    torch.set_num_threads(1)
     tokens, vocabulary, hidden = 2048 if args.full else 768, 152_064, 1536
     h = torch.randn(tokens, hidden, requires_grad=True)
     w = (torch.randn(vocabulary, hidden) / hidden**0.5).requires_grad_()
@@ -96,7 +102,7 @@ def bench_head(args: argparse.Namespace) -> Iterator[Row]:
         h.grad = w.grad = None
         results[name] = peak_tensor_bytes(function) - gradients
     h.grad, w.grad = torch.zeros_like(h), torch.zeros_like(w)
-    times = {name: seconds(function) for name, function in {"chunked": chunked, "naive": naive}.items()}
+    times = interleaved({"chunked": chunked, "naive": naive}, 1, time.process_time)
     shape = f"{tokens:,} tokens x {vocabulary:,} words x {hidden}"
     yield (f"forward + backward, {shape}", f"{times['chunked']:.1f} s",
            f"full logits {times['naive']:.1f} s ({times['chunked'] / times['naive']:.2f} of it)")

@@ -62,7 +62,7 @@ def steps_by_arm(flags: list[str], rounds: int, directory: Path, length: int) ->
     steps = len(ARMS) * (rounds + 1)
     command = torchrun(2, "studies/bench_replay.py", str(length), "--steps", str(steps), "--run_dir", str(directory),
                        "--eval_every", "0", "--eval_questions", "1", "--save_every", "0", "--lr", "1e-7", *flags)
-    run(command, os.environ | {"OMP_NUM_THREADS": "1"})
+    run(command, os.environ | {"OMP_NUM_THREADS": "1"}, "step ")
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
     arms = defaultdict(list)
     for row in rows[len(ARMS) :]:

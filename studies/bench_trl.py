@@ -1,4 +1,7 @@
-"""One training of TRL's GRPOTrainer, timed: run by the section `step` of studies/bench.py, prints one line of JSON."""
+"""One training of TRL's GRPOTrainer, run and timed by the section `step` of studies/bench.py.
+
+It prints a line of losses after every two optimiser steps, which is a step of ours, and at the end a line of JSON.
+"""
 
 import argparse
 import json
@@ -21,19 +24,6 @@ except (ImportError, RuntimeError) as error:  # trl's lazy modules raise Runtime
     raise SystemExit(f"TRL does not import: {error}") from error
 
 from studies.bench_step import MAX_TOKENS, QUESTIONS, RESPONSES, coin
-
-
-class Clock(transformers.TrainerCallback):
-    """Notes the time at the start of every optimiser step."""
-
-    def __init__(self):
-        self.times = []
-
-    def on_step_begin(self, *args, **kwargs):
-        self.times.append(time.perf_counter())
-
-    def on_train_end(self, *args, **kwargs):
-        self.times.append(time.perf_counter())
 
 
 class TimedTrainer(GRPOTrainer):
@@ -64,16 +54,14 @@ def main() -> None:
             gradient_accumulation_steps=batch // 2 // args.per_device, steps_per_generation=batch // args.per_device,
             num_generations=RESPONSES, max_completion_length=MAX_TOKENS, temperature=1.0, beta=0.0, loss_type="dr_grpo",
             scale_rewards="none", report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=2, seed=0)
-        clock = Clock()
         trainer = TimedTrainer(
             args.model, reward_funcs=lambda completions, **_: [coin(c[0]["content"], "") for c in completions], args=config,
-            train_dataset=datasets.Dataset.from_list([{"prompt": r["prompt"]} for r in rows]), callbacks=[clock],
+            train_dataset=datasets.Dataset.from_list([{"prompt": r["prompt"]} for r in rows]),
             processing_class=transformers.AutoTokenizer.from_pretrained(args.model))
         trainer.train()
-    starts = clock.times[::2]  # generation happens in every second optimiser step
     length = [r["completions/mean_length"] for r in trainer.state.log_history if "completions/mean_length" in r]
     if trainer.accelerator.is_main_process:
-        print(json.dumps({"version": trl.__version__, "step": [b - a for a, b in zip(starts, starts[1:])][1:],
+        print(json.dumps({"version": trl.__version__,
                           "generation": trainer.generation[1:], "length": sum(length) / len(length)}))
 
 

@@ -4,6 +4,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
 from statistics import median
@@ -17,14 +18,14 @@ def seconds(function: Callable[[], object], repeats: int = 1) -> float:
     return interleaved({"it": function}, repeats)["it"]
 
 
-def interleaved(functions: dict[str, Callable[[], object]], repeats: int) -> dict[str, float]:
-    """Median wall time of each function, called in turns, so that a busy spell of the machine hits them alike."""
+def interleaved(functions: dict[str, Callable[[], object]], repeats: int, clock=time.perf_counter) -> dict[str, float]:
+    """Median time of each function, called in turns, so that a busy spell of the machine hits them alike."""
     times = {name: [] for name in functions}
     for _ in range(repeats):
         for name, function in functions.items():
-            start = time.perf_counter()
+            start = clock()
             function()
-            times[name].append(time.perf_counter() - start)
+            times[name].append(clock() - start)
     return {name: median(values) for name, values in times.items()}
 
 
@@ -49,18 +50,33 @@ def torchrun(ranks: int, *command: str) -> list[str]:
     return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *command]
 
 
-def run(command: list[str], environment: dict[str, str], timeout: float = 600) -> list[tuple[float, str]]:
-    """Run a command in the repository's root: its output lines with the time each appeared.
+@dataclass
+class Steps:
+    """What a run took from step to step, the first one left out."""
 
-    RuntimeError with the end of the output where it fails.
+    lines: list[str]  # everything it printed
+    wall: list[float]  # seconds
+    cpu: list[float]  # CPU seconds of all its processes: what the step costs, whoever else uses the machine
+
+
+def run(command: list[str], environment: dict[str, str], mark: str, timeout: float = 600) -> Steps:
+    """Run a command in the repository's root; a step ends with a line that starts with `mark`.
+
+    RuntimeError with the end of the output where the command fails.
     """
+    import psutil
+
+    environment = environment | {"PYTHONUNBUFFERED": "1"}
     process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-    lines, end = [], time.monotonic() + timeout
+    lines, marks, end = [], [], time.monotonic() + timeout
     for line in process.stdout:
-        lines.append((time.perf_counter(), line.rstrip()))
+        lines.append(line.rstrip())
+        if line.startswith(mark):
+            times = [p.cpu_times() for p in psutil.Process(process.pid).children(recursive=True)]
+            marks.append((time.perf_counter(), sum(t.user + t.system for t in times)))
         if time.monotonic() > end:
             process.kill()
     if process.wait():
-        tail = "\n".join(line for _, line in lines[-25:])
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{tail}")
-    return lines
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n" + "\n".join(lines[-25:]))
+    wall, cpu = ([b - a for a, b in zip(t, t[1:])] for t in zip(*marks))
+    return Steps(lines, wall, cpu)
