@@ -110,6 +110,6 @@ def bench_step(args: argparse.Namespace) -> Iterator[Row]:
                    f"{phases(metrics)}; {length:.0f} tokens a response")
             if best[dtype][0] < float("inf"):
                 wall, cpu = (a / b for a, b in zip(taken, best[dtype]))
-                yield f"ours / the fastest TRL, {dtype}", f"{wall:.2f} of its time, {cpu:.2f} of its CPU time", f"bar {BARS[dtype]}"
+                yield f"ours / the fastest TRL, {dtype}", f"{wall:.2f} of its time, {cpu:.2f} of its CPU", f"bar {BARS[dtype]}"
             else:
                 yield "TRL", "skipped", "it does not import here: see the head of studies/bench.py"
