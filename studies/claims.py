@@ -134,6 +134,11 @@ def _stall(data: Data) -> list[float]:
     return [0.05 - (end(rows) - curve(rows, IN)[1][0]) for rows in data.rows("on_policy_weak")]
 
 
+def _unharmed(data: Data, metric: str) -> list[float]:
+    """0.02 plus what a run in bfloat16 scores above one in float32."""
+    return [0.02 + d for d in pairs(data.scores("bfloat16", metric), data.scores("exgrpo", metric))]
+
+
 def _seen(rows: list[dict]) -> float:
     """Buffered and retired questions at the end, as a share of the training questions."""
     return sum(curve(rows, f"buckets/{name}")[1][-1] for name in ("questions", "retired")) / TRAIN_SIZE
@@ -265,5 +270,12 @@ STUDIES = {
         {"shaping.png": partial(pictures.curves, names=("exgrpo", *SHAPINGS),
                                 metrics=(IN, "loss/entropy", "replay/gradient_share"))},
         ("exgrpo", *SHAPINGS)),
+    "bfloat16": Study(
+        "Computing and generating in bfloat16 (master weights in float32), as on a GPU",
+        (Claim("learning is unharmed: 2 points plus the difference to float32, in distribution", "trains in bfloat16",
+               partial(_unharmed, metric=IN)),
+         Claim("and out of distribution", "trains in bfloat16", partial(_unharmed, metric=OOD))),
+        {"bfloat16.png": partial(pictures.curves, names=("exgrpo", "bfloat16"), metrics=(IN, OOD, "loss/entropy"))},
+        ("exgrpo", "bfloat16")),
 }
 ALIASES = {"fig1c": "fig1b", "fig6": "fig5", "fig7": "table6", "fig8": "table6"}  # drawn beside the study named

@@ -2,10 +2,11 @@
 
     python -m studies.run fig1a                 one study with 5 seeds
     python -m studies.run all                   every study; Ctrl-C at any time, the same command continues
+    python -m studies.run fig1a --fresh         the same, without the runs whose records are in studies/results/runs/
     python -m studies.run all --quick           2 seeds and short runs, to see that everything works: not for STUDIES.md
 
-One process a core, each a single-rank `train.py`. Finished runs are kept in studies/cache/ and shared by the studies.
-Results go to studies/results/NAME/ (with --quick: studies/cache/quick/NAME/), and into the table of STUDIES.md.
+One process a core, each a single-rank `train.py`. Finished runs are recorded and shared by the studies. Results go to
+studies/results/NAME/ (with --quick: studies/cache/quick/NAME/), and into the table of STUDIES.md.
 """
 
 import argparse
@@ -14,7 +15,7 @@ import os
 import signal
 import sys
 
-from studies import report
+from studies import verdicts
 from studies.claims import ALIASES, STUDIES, Data
 from studies.runs import CACHE, FULL, QUICK, make_places, run_jobs
 
@@ -24,6 +25,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("study", choices=["all", *STUDIES, *ALIASES], metavar="NAME", help=f"all, {', '.join(STUDIES)}")
     parser.add_argument("--seeds", type=int, help="runs of every kind, 2 to 10 [5; with --quick 2]")
     parser.add_argument("--quick", action="store_true", help="short runs on few questions")
+    parser.add_argument("--fresh", action="store_true", help="remove what is recorded of these runs and make them "
+                        "again; to continue after an interruption, leave it out")
     parser.add_argument("--workers", type=int, default=len(os.sched_getaffinity(0)), help="processes at a time [one a core]")
     args = parser.parse_args(argv)
     args.seeds = args.seeds or (2 if args.quick else 5)
@@ -37,14 +40,18 @@ def main(argv: list[str] | None = None) -> int:
     """Run the studies named; returns the exit status: 1 where a run failed, 130 when interrupted."""
     args = parse(argv)
     data = Data(args.seeds, QUICK if args.quick else FULL)
-    needed = {name: report.jobs_of(STUDIES[name], data) for name in args.names}
-    jobs = list(dict.fromkeys(job for name in args.names for job in needed[name]))
+    needed = {name: verdicts.jobs_of(STUDIES[name], data) for name in args.names}
+    jobs = dict.fromkeys(job for name in args.names for job in needed[name])
+    # seed by seed, so that some seeds are whole if time runs out; the two whose seconds are compared run side by side
+    jobs = sorted(jobs, key=lambda job: (job.seed, job.name not in ("exgrpo", "on_policy")))
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit("another studies.run is at work on this cache: wait for it, or stop it")
+        for job in jobs if args.fresh else ():
+            job.forget()
         signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
         done = sum(job.done for job in jobs)
         print(f"{', '.join(args.names)}: {len(jobs)} jobs, {done} of them done, {args.workers} at a time")
@@ -57,9 +64,9 @@ def main(argv: list[str] | None = None) -> int:
         if missing := [f"{job.name}/{job.seed}" for job in needed[name] if not job.done]:
             print(f"\n{name}: not written, without {', '.join(missing)}")
             continue
-        print(report.text(report.write(name, data, CACHE / "quick" if args.quick else report.RESULTS)))
-    if report.full(data):
-        report.update()
+        print(verdicts.text(verdicts.write(name, data, CACHE / "quick" if args.quick else verdicts.RESULTS)))
+    if verdicts.full(data):
+        verdicts.update()
     return 1 if failed else 0
 
 

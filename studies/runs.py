@@ -2,11 +2,14 @@
 
 A run is a set of knobs of `train.py` and a seed. It is made once, in `studies/cache/<hash of knobs and seed>/`, by the
 ordinary command line, and shared by every study that asks for it; the same command continues what was interrupted.
-Runs with equal seeds are paired: same base model, same stream of fresh questions, same seeds of the samples, same tests.
+What the studies need of a finished run is its record, `studies/results/runs/NAME-SEED.json.gz`, which is committed:
+numbers and pictures can be made again without training. Runs with equal seeds are paired: same base model, same stream of
+fresh questions, same seeds of the samples, same tests.
 """
 
 import contextlib
 import dataclasses
+import gzip
 import hashlib
 import json
 import os
@@ -25,6 +28,8 @@ from config import Config
 
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "studies" / "cache"
+RECORDS = ROOT / "studies" / "results" / "runs"
+DIGITS = 5  # significant digits of a record's numbers
 WEAK_STEPS = 500  # pretraining steps of the weak base model of fig4, which guesses (STUDIES.md); the usual one has 1500
 POLL_SECONDS = 1.0
 SAVE_SECONDS = 120  # how long an interrupted run may take to finish its step and save
@@ -83,6 +88,8 @@ RUNS = {  # name -> knobs that differ from the defaults of train.py
     # Fig. 4: replay from the start, as the paper does for Llama-3.1-8B
     "on_policy_weak": {"rho": 0.0, **WEAK},
     "exgrpo_weak": {"start_threshold": -1.0, **WEAK},
+    # not in the paper: a GPU computes in bfloat16
+    "bfloat16": {"dtype": "bfloat16", "rollout_dtype": "bfloat16", "max_drift": 0.05},
     # the first third of on_policy: the model whose responses are judged in Fig. 1b
     "on_policy_early": {"rho": 0.0, "share_of_steps": 1 / 3},
 }
@@ -119,7 +126,23 @@ class Job:
         return CACHE / hashlib.sha256(json.dumps(self.knobs, sort_keys=True).encode()).hexdigest()[:16]
 
     @property
+    def record_file(self) -> Path:
+        """Where its numbers are kept: with the repository if the budget is the full one, else beside the run."""
+        return (RECORDS if self.budget == FULL else self.directory) / f"{self.name}-{self.seed}.json.gz"
+
+    @property
     def done(self) -> bool:
+        """Whether its numbers are there; ValueError where other defaults than today's made them."""
+        if not self.record_file.exists():
+            return False
+        record = self.record()
+        if changed := changes(record["recipe"], recipe(), self.knobs):
+            raise ValueError(f"{self.record_file} was made with other defaults: {changed}. Run it again with --fresh.")
+        return record["knobs"] == self.knobs
+
+    @property
+    def made(self) -> bool:
+        """Whether it has run to its end on this machine, so that its model is here too."""
         return (self.directory / "result.json").exists()
 
     @property
@@ -128,23 +151,28 @@ class Job:
         return 20 if self.sampling else self.knobs["steps"]
 
     def progress(self) -> int:
-        """How much of `size` is done."""
-        if self.done:
+        """How much of `size` has run."""
+        if self.made:
             return self.size
         file = self.directory / "metrics.jsonl"
         return min(self.size, max(0, file.read_text().count("\n") - 1)) if file.exists() else 0
 
+    def record(self) -> dict:
+        """The finished job: its knobs, the defaults behind them, seconds of one core, and `rows` or `result`."""
+        return json.loads(gzip.decompress(self.record_file.read_bytes()))
+
     def rows(self) -> list[dict]:
         """The finished run's metrics, a row a step; row 0 is the validation before training."""
-        return [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+        return self.record()["rows"]
 
     def result(self) -> dict:
-        return json.loads((self.directory / "result.json").read_text())
+        """What the finished sampling pass has found."""
+        return self.record()["result"]
 
     @property
     def seconds(self) -> float:
         """Wall time spent on it, on one core."""
-        return self._note()["seconds"]
+        return self.record()["seconds"]
 
     def command(self, places: dict[str, str]) -> list[str]:
         """The command line; `places` fills in {world} and {graded}."""
@@ -166,11 +194,23 @@ class Job:
         self._write({"seconds": 0.0, **self._note(), "name": self.name, "knobs": self.knobs, "recipe": recipe()})
 
     def finish(self, seconds: float) -> None:
-        """Add to the time spent; once done, drop the checkpoints."""
+        """Add to the time spent; once it has run to its end, write its record and drop the checkpoints."""
         note = self._note()
-        self._write({**note, "seconds": note["seconds"] + seconds})
-        if self.done:
+        note["seconds"] = round(note["seconds"] + seconds, 3)
+        self._write(note)
+        if self.made:
+            if self.sampling:
+                note["result"] = json.loads((self.directory / "result.json").read_text())
+            else:
+                note["rows"] = [json.loads(line) for line in (self.directory / "metrics.jsonl").read_text().splitlines()]
+            self.record_file.parent.mkdir(parents=True, exist_ok=True)
+            _replace(self.record_file, gzip.compress(json.dumps(_rounded(note)).encode(), mtime=0))
             shutil.rmtree(self.directory / "checkpoints", ignore_errors=True)
+
+    def forget(self) -> None:
+        """Remove its record and its directory, so that it is made again."""
+        self.record_file.unlink(missing_ok=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
 
     def _note(self) -> dict:
         file = self.directory / "job.json"
@@ -181,9 +221,23 @@ class Job:
         return note
 
     def _write(self, note: dict) -> None:
-        aside = self.directory / "job.json.tmp"
-        aside.write_text(json.dumps(note, indent=1))
-        aside.replace(self.directory / "job.json")
+        _replace(self.directory / "job.json", json.dumps(note, indent=1).encode())
+
+
+def _replace(file: Path, content: bytes) -> None:
+    """Write a file in one step, so that no reader sees half of it."""
+    aside = file.with_suffix(".tmp")
+    aside.write_bytes(content)
+    aside.replace(file)
+
+
+def _rounded(value):
+    """The same JSON value with DIGITS significant digits."""
+    if isinstance(value, float):
+        return float(f"{value:.{DIGITS}g}")
+    if isinstance(value, dict):
+        return {name: _rounded(v) for name, v in value.items()}
+    return [_rounded(v) for v in value] if isinstance(value, list) else value
 
 
 def recipe() -> dict:
@@ -224,12 +278,14 @@ def environment() -> dict[str, str]:
 def run_jobs(jobs: list[Job], workers: int, places: dict[str, str]) -> dict[Job, str]:
     """Run what is not done yet, `workers` processes at a time; returns {job: why} for those that failed.
 
-    Ctrl-C lets every running job finish its step and save, then raises KeyboardInterrupt.
+    A job that needs another one's model has that one made first, also where its record is there already. Ctrl-C lets
+    every running job finish its step and save, then raises KeyboardInterrupt.
     """
-    jobs = list(dict.fromkeys([*(job.needs for job in jobs if job.needs), *jobs]))
+    todo = [job for job in jobs if not job.done]
+    jobs = list(dict.fromkeys([*(job.needs for job in todo if job.needs and not job.needs.made), *todo]))
     for job in jobs:
         job.prepare()
-    waiting, failed = [job for job in jobs if not job.done], {}
+    waiting, failed = list(jobs), {}
     running: dict[subprocess.Popen, tuple[Job, float]] = {}
     total, ready = sum(job.size for job in jobs), sum(job.progress() for job in jobs)
     try:
@@ -239,14 +295,14 @@ def run_jobs(jobs: list[Job], workers: int, places: dict[str, str]) -> dict[Job,
                 for job in [job for job in waiting if job.needs in failed]:
                     waiting.remove(job)
                     failed[job] = f"{job.needs.name} failed"
-                for job in [job for job in waiting if not job.needs or job.needs.done][: workers - len(running)]:
+                for job in [job for job in waiting if not job.needs or job.needs.made][: workers - len(running)]:
                     waiting.remove(job)
                     running[_start(job, places)] = job, time.monotonic()
                 time.sleep(POLL_SECONDS)
                 for process in [process for process in running if process.poll() is not None]:
                     job, start = running.pop(process)
                     job.finish(time.monotonic() - start)
-                    if not job.done:
+                    if not job.made:
                         failed[job] = f"ended with {process.returncode}, see {job.directory}/log"
                         bar.write(f"{job.name}, seed {job.seed}: {failed[job]}")
                 bar.set_postfix_str(", ".join(f"{job.name}/{job.seed}" for job, _ in running.values()), refresh=False)

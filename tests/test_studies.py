@@ -1,6 +1,7 @@
 """The studies' machinery: pairing, the cache, interrupted and failed runs, results of made-up runs."""
 
 import json
+import shutil
 import signal
 import sys
 import time
@@ -10,7 +11,7 @@ import pytest
 from test_measures import sampled
 
 from config import Config
-from studies import report, run, runs
+from studies import run, runs, verdicts
 from studies.claims import STUDIES, Data
 from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes, run_jobs
 
@@ -20,6 +21,7 @@ from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes, run
 @pytest.fixture
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "CACHE", tmp_path / "cache")
+    monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
     monkeypatch.setattr(runs, "POLL_SECONDS", 0.02)
     return tmp_path / "cache"
 
@@ -61,11 +63,11 @@ def test_changed_defaults_are_noticed(cache, monkeypatch):
     job.prepare()
     job.finish(5.0)
     note = json.loads((job.directory / "job.json").read_text())
-    assert note["seconds"] == job.seconds == 5.0 and note["recipe"]["config"]["lr"] == Config().lr
+    assert note["seconds"] == 5.0 and note["recipe"]["config"]["lr"] == Config().lr
     note["recipe"]["config"].update(rho=0.9)  # its own knob
     del note["recipe"]["config"]["beta"]  # new since
     (job.directory / "job.json").write_text(json.dumps(note))
-    assert job.seconds == 5.0
+    job.prepare()
     note["recipe"]["config"].update(lr=1.0)
     (job.directory / "job.json").write_text(json.dumps(note))
     with pytest.raises(ValueError, match="rho_25, seed 0.*other defaults.*'lr'.*Remove it"):
@@ -108,7 +110,7 @@ def test_jobs_run_once_and_failures_do_not_stop_the_others(scripted):
     jobs = [Job("early", 0, QUICK, sampling=True), Job("hard", 1, QUICK), Job("medium", 0, QUICK)]
     failed = run_jobs(jobs, 2, {})
     assert {job.name: "ended with 3" in why for job, why in failed.items()} == {"hard": True}
-    assert jobs[0].needs.done and jobs[0].done and jobs[2].done and jobs[2].seconds > 0
+    assert jobs[0].needs.made and jobs[0].done and jobs[2].done and jobs[2].seconds > 0
     order = (scripted / "order").read_text().split()
     assert order.index("on_policy_early") < order.index("early") and len(order) == 4
     run_jobs(jobs, 2, {})
@@ -127,9 +129,39 @@ def test_ctrl_c_lets_a_run_save_and_the_next_call_continues(scripted, monkeypatc
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
         patch.setattr(runs, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
         run_jobs([job], 1, {})
-    assert (job.directory / "saved").exists() and not job.done and job.seconds > 0
-    before = job.seconds
-    assert run_jobs([job], 1, {}) == {} and job.done and job.seconds > before
+    assert (job.directory / "saved").exists() and not job.done
+    before = json.loads((job.directory / "job.json").read_text())["seconds"]
+    assert before > 0 and run_jobs([job], 1, {}) == {} and job.done and job.seconds > before
+
+
+def test_a_record_stands_for_its_run(scripted, monkeypatch):
+    """With the runs themselves gone, their records are enough; the model of a recorded run is made again where it is needed;
+    a record made with other defaults is refused; forgotten, a run is made again. Full runs are recorded apart."""
+    early, medium = Job("early", 0, QUICK, sampling=True), Job("medium", 0, FULL)
+    run_jobs([early, medium], 2, {})
+    assert medium.record_file.parent == runs.RECORDS and early.record_file.parent == early.directory
+    for job in (medium, early.needs, early):
+        kept = job.record_file.read_bytes()
+        shutil.rmtree(job.directory)
+        job.record_file.parent.mkdir(exist_ok=True, parents=True)
+        job.record_file.write_bytes(kept)
+    ran = len((scripted / "order").read_text().split())
+    run_jobs([early, medium], 2, {})
+    assert len((scripted / "order").read_text().split()) == ran and not medium.made and medium.rows() == [{}]
+    early.forget()
+    run_jobs([early, medium], 2, {})
+    assert (scripted / "order").read_text().split()[ran:] == ["on_policy_early", "early"]
+    with monkeypatch.context() as patch:
+        patch.setattr(runs, "recipe", lambda: {"config": {"lr": 7.0}, "world": {}})
+        with pytest.raises(ValueError, match="medium-0.*other defaults.*'lr'.*--fresh"):
+            run_jobs([medium], 1, {})
+    medium.forget()
+    assert not medium.done
+
+
+def test_records_keep_five_digits():
+    """Numbers are rounded to significant digits, whatever they are nested in; integers and text stay."""
+    assert runs._rounded({"a": [0.000123456789, 123456], "b": "x", "c": 1.0}) == {"a": [0.00012346, 123456], "b": "x", "c": 1.0}
 
 
 # ---------------------------------------------------------------- results
@@ -142,7 +174,7 @@ def made_up(cache):
     data = Data(2, budget)
     for seed in range(2):
         for name in RUNS:
-            gain = 0.3 + 0.01 * seed if name.startswith("exgrpo") else 0.1
+            gain = 0.3 + 0.012 * seed if name.startswith("exgrpo") else 0.1
             rows = [{"step": step, "reward/pass_at_1": gain, "rollout/length": 9.0, "rollout/tokens": 50, "loss/entropy": 0.5,
                      "buckets/questions": 500, "buckets/retired": 400, "replay/gradient_share": 0.2, "time/update": 1.0}
                     for step in range(1, 5)]
@@ -167,41 +199,41 @@ def write_job(job: Job, rows: list[dict], result: dict) -> None:
 @pytest.mark.parametrize("name", STUDIES)
 def test_every_study_writes_its_result(name, made_up, tmp_path):
     """Numbers, verdicts and pictures of each study from made-up runs; a claim of learning agrees, as it was made up."""
-    result = report.write(name, made_up, tmp_path)
+    result = verdicts.write(name, made_up, tmp_path)
     stored = json.loads((tmp_path / name / "result.json").read_text())
     assert len(stored["claims"]) == len(STUDIES[name].claims) and all(len(c["values"]) == 2 for c in stored["claims"])
     assert all((tmp_path / name / file).read_bytes().startswith(b"\x89PNG") for file in STUDIES[name].pictures)
-    assert result["core_seconds"] == 60.0 * len(report.jobs_of(STUDIES[name], made_up))
+    assert result["core_seconds"] == 60.0 * len(verdicts.jobs_of(STUDIES[name], made_up))
     if name == "table1":
         number = stored["claims"][0]  # the curve rises evenly to 0.3 + gain: the mean height is 0.3 + gain / 2
-        assert number["values"] == pytest.approx([0.1, 0.105]) and number["verdict"] == "agrees"
-        assert stored["runs"]["exgrpo"]["score_ood"] == pytest.approx([0.45, 0.455])
-    assert name in report.text(result)
+        assert number["values"] == pytest.approx([0.1, 0.106]) and number["verdict"] == "agrees"
+        assert stored["runs"]["exgrpo"]["score_ood"] == pytest.approx([0.45, 0.456])
+    assert name in verdicts.text(result)
 
 
 def test_the_page_holds_the_results(made_up, tmp_path):
     """STUDIES.md gets a row per claim between its markers, the rest stays; a result of other claims is refused."""
-    report.write("table7", made_up, tmp_path)
+    verdicts.write("table7", made_up, tmp_path)
     page = tmp_path / "STUDIES.md"
-    page.write_text(f"before\n{report.BEGIN}\nold\n{report.END}\nafter\n")
-    report.update(page, tmp_path)
+    page.write_text(f"before\n{verdicts.BEGIN}\nold\n{verdicts.END}\nafter\n")
+    verdicts.update(page, tmp_path)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| table7 | putting them back hurts | 48.3 > 45.3 | +0.102 ± 0.032 (2 seeds) | **agrees** |" in text
+    assert "| table7 | putting them back hurts | 48.3 > 45.3 | +0.103 ± 0.038 (2 seeds) | **agrees** |" in text
     assert text.count("not run yet") == sum(len(s.claims) for s in STUDIES.values()) - 1
     file = tmp_path / "table7" / "result.json"
     file.write_text(file.read_text().replace("putting them back hurts", "something else"))
     with pytest.raises(ValueError, match="other claims"):
-        report.update(page, tmp_path)
+        verdicts.update(page, tmp_path)
     page.write_text("no markers")
     with pytest.raises(ValueError, match="lost its markers"):
-        report.update(page, tmp_path)
+        verdicts.update(page, tmp_path)
 
 
 def test_the_committed_page_is_what_the_results_say():
     """STUDIES.md can be written again from studies/results without a change."""
-    page = report.ROOT / "STUDIES.md"
-    assert report.table() in page.read_text()
+    page = verdicts.ROOT / "STUDIES.md"
+    assert verdicts.table() in page.read_text()
 
 
 def test_the_command_line(capsys, monkeypatch, cache):
@@ -217,7 +249,7 @@ def test_quick_results_stay_out_of_the_page(made_up, cache, monkeypatch, capsys)
     """With --quick the pictures go to the cache, STUDIES.md is not touched, and nothing is trained again."""
     monkeypatch.setattr(run, "QUICK", made_up.budget)
     monkeypatch.setattr(run, "CACHE", cache)
-    monkeypatch.setattr(report, "update", lambda *_: 1 / 0)
+    monkeypatch.setattr(verdicts, "update", lambda *_: 1 / 0)
     monkeypatch.setattr(run, "run_jobs", lambda *_: 1 / 0)
     handler = signal.getsignal(signal.SIGTERM)
     try:

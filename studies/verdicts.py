@@ -10,7 +10,7 @@ from studies.pictures import save
 from studies.runs import FULL, ROOT, Job
 
 RESULTS = ROOT / "studies" / "results"
-BEGIN, END = "<!-- results: written by studies/report.py -->", "<!-- end of results -->"
+BEGIN, END = "<!-- results: written by studies/verdicts.py -->", "<!-- end of results -->"
 HEAD = ("| study | claim | paper | ours: mean ± 95 % over seeds | verdict | cost | command |\n"
         "|---|---|---|---|---|---|---|\n")
 
