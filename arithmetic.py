@@ -85,20 +85,27 @@ class Chain:
     valid_steps: float  # share of valid steps, 0..1, out of those asked for or written, whichever are more
 
 
-def check_chain(question: str, response: str) -> Chain:
-    """Judge every written step: does step i take up the result written before it, apply the i-th operation of
-    `question`, and get that right? An early slip is counted once: later steps may build on it. A skipped
-    step puts those after it out of place. A bare answer has no valid step.
+def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
+    """Every written step, a match of STEP, and the verdict on it: does step i take up the result written before it, apply the
+    i-th operation of `question`, and get that right? An early slip is counted once: later steps may build on it. A skipped
+    step puts those after it out of place.
     """
-    wanted, written = parse(question), STEP.findall(response)
-    value, good = question[0], 0
-    for (label, left, operation, right, result), step in zip(written, wanted):
-        right_operands = left == value and (label, operation, right) == step
-        good += right_operands and int(result) == OPERATIONS[operation](int(left), int(right))
+    wanted, value, judged = parse(question), question[:1], []
+    for i, written in enumerate(STEP.finditer(response)):
+        label, left, operation, right, result = written.groups()
+        right_operands = i < len(wanted) and left == value and (label, operation, right) == wanted[i]
+        judged.append((written, right_operands and int(result) == OPERATIONS[operation](int(left), int(right))))
         value = result
-    text = "".join(f"{label}{a}{operation}{b}={c}" for label, a, operation, b, c in written)
-    complete = good == len(wanted) == len(written) and response == f"{text}#{value}"
-    return Chain(valid=complete, valid_steps=good / max(len(wanted), len(written)))
+    return judged
+
+
+def check_chain(question: str, response: str) -> Chain:
+    """Judge every written step, and the response as a whole. A bare answer has no valid step."""
+    wanted, judged = len(parse(question)), judge_steps(question, response)
+    good = sum(ok for _, ok in judged)
+    text = "".join(step[0] for step, _ in judged)
+    complete = good == wanted == len(judged) and response == f"{text}#{judged[-1][0][5] if judged else question[:1]}"
+    return Chain(valid=complete, valid_steps=good / max(wanted, len(judged), 1))
 
 
 def valid_chain(question: str, response: str) -> bool:
