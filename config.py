@@ -12,10 +12,14 @@ once, before anything is loaded.
 import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args, get_origin
 
 import yaml
+
+INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
+INSTALL_TRACKER = {"tensorboard": "pip install tensorboard==2.21.0", "wandb": "pip install wandb==0.31.0"}
 
 
 def knob(default, help):
@@ -96,6 +100,8 @@ class Config:
     max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].")
     skip_grad_norm: float = knob(10.0, "A step with a larger or non-finite gradient norm is skipped [500 in the official scale, 500/64 here].")
     dtype: Literal["float32", "bfloat16"] = knob("float32", "Compute type of the policy; master weights and optimiser are float32 [bfloat16].")
+    lora_rank: int = knob(0, "LoRA: train adapters of this rank on every linear layer of the decoder, the model itself frozen in `dtype`; usually at about ten times the lr. 0: train all weights [0].")
+    lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.")
     tokens_per_micro_batch: int = knob(4096, "Tokens of one forward and backward on one rank; lower it when memory runs out.")
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
     shard: bool = knob(True, "Shard weights, gradients and optimiser over the ranks of a node (FSDP2); off: replicate.")
@@ -104,6 +110,7 @@ class Config:
     # ---- run ----------------------------------------------------------------------------------------
     seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.")
     run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
+    tracker: Literal["none", "tensorboard", "wandb"] = knob("none", "Where metrics go beside metrics.jsonl: TensorBoard files in run_dir/tensorboard, or a Weights & Biases run.")
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].")
     save_every: int = knob(20, "Steps between checkpoints in run_dir/checkpoints; 0: only at the end and when interrupted [20].")
     keep: int = knob(2, "How many of the last checkpoints are kept; the best one by validation is kept too.")
@@ -137,11 +144,11 @@ def _problems(c: Config):
         if getattr(c, name) < 1:
             yield f"{name} must be at least 1, got {getattr(c, name)}"
     for name in ("temperature", "sigma", "beta", "lr", "max_grad_norm", "skip_grad_norm", "verify_timeout", "max_drift",
-                 "clip_eps", "adam_eps", "eval_temperature"):
+                 "clip_eps", "adam_eps", "eval_temperature", "lora_alpha"):
         if not getattr(c, name) > 0:
             yield f"{name} must be above 0, got {getattr(c, name)}"
     for name in ("entropy_coef", "weight_decay", "rope_theta", "max_position_embeddings", "max_trajectories", "max_candidates",
-                 "reinstate_every", "eval_every", "eval_questions", "seed", "save_every", "hang_timeout"):
+                 "reinstate_every", "eval_every", "eval_questions", "seed", "save_every", "hang_timeout", "lora_rank"):
         if getattr(c, name) < 0:
             yield f"{name} must not be negative, got {getattr(c, name)}"
     for name in ("rho", "mu", "reinstate_fraction", "alpha_low", "alpha_high", "rollout_memory"):
@@ -151,6 +158,8 @@ def _problems(c: Config):
         yield f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no advantage"
     if not 1 <= c.k_min <= c.k_max < c.num_rollouts:
         yield f"need 1 <= k_min <= k_max < num_rollouts, got {c.k_min}, {c.k_max}, {c.num_rollouts}"
+    if c.lora_rank and not find_spec("peft"):
+        yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.mini_batches > c.batch_size:
         yield f"mini_batches ({c.mini_batches}) must not exceed batch_size ({c.batch_size})"
     if c.alpha_low > c.alpha_high:
@@ -161,6 +170,8 @@ def _problems(c: Config):
         yield "train_files need a model (without them the built-in questions are used)"
     if c.reward != "math" and c.reward.count(":") != 1:
         yield f"reward must be 'math' or 'module:function', got {c.reward!r}"
+    if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):  # a directory of that name has no origin
+        yield f"tracker={c.tracker} needs a library that is not installed: {INSTALL_TRACKER[c.tracker]}"
     for name in c.train_files + c.val_files:
         if not Path(name).exists():
             yield f"no such file: {name}"

@@ -1,10 +1,10 @@
 """Log-probs and entropies of response tokens: packed without padding, without full-size logits.
 
-Sequences are laid end to end in one row. Position ids restart at 0 for each, and the attention function
-registered here keeps them apart: on a GPU by torch's variable-length kernel, on the CPU by attending over a
-padded copy of queries, keys and values only (attention is causal and padding stands to the right, so no mask is
-needed; every other layer sees no padding at all). The head is applied to chunks of response positions and
-recomputed in the backward pass.
+Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. Position ids restart
+at 0 for each sequence, and the attention function registered here keeps them apart: on a GPU by torch's variable-length
+kernel over a row in which every prompt is repeated, on the CPU by attending over a padded copy of queries, keys and
+values (attention is causal and padding stands to the right, so no mask is needed). Only attention sees copies and
+padding. The head is applied to chunks of response positions and recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -20,17 +20,21 @@ LOGITS_CHUNK = 2**25  # elements of float32 logits held at once: 128 MiB
 
 @dataclass
 class Packed:
-    """N sequences (prompt + response) end to end: S tokens, of which R are response tokens."""
+    """N sequences (prompt + response) in a row of S tokens, R of them response tokens; a shared prompt is there once.
+
+    E ≥ S is the sum of the sequences' lengths, the tokens that attention sees; L is the longest of them.
+    """
 
     input_ids: torch.Tensor  # (1, S)
-    position_ids: torch.Tensor  # (1, S), restarts at 0
-    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts
-    max_seqlen: int
-    predictors: torch.Tensor  # (R,) positions whose hidden state predicts a response token
+    position_ids: torch.Tensor  # (1, S), place in the token's own sequence
+    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among the E tokens
+    repeated: torch.Tensor  # (E,) place in the row of each of them
+    once: torch.Tensor  # (S,) the other way round; of a shared prompt its first copy
+    pad_index: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
+    cell_index: torch.Tensor  # (S,) padded cell of each token
+    predictors: torch.Tensor  # (R,) places whose hidden state predicts a response token
     targets: torch.Tensor  # (R,) those response tokens
     response_mask: torch.Tensor  # (N, T) bool, right-padded
-    pad_index: torch.Tensor  # (N, max_seqlen) position in the row of each padded cell; padding points at 0
-    cell_index: torch.Tensor  # (S,) padded cell of each token
 
     def unpack(self, values: torch.Tensor) -> torch.Tensor:
         """(R,) values of response tokens -> (N, T), zeros outside the responses."""
@@ -39,41 +43,57 @@ class Packed:
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
-    """Pack (prompt ids, response ids) pairs; both must be non-empty."""
-    prompts, responses = [len(p) for p, _ in sequences], [len(r) for _, r in sequences]
-    lengths = np.add(prompts, responses)
-    starts = np.concatenate([[0], np.cumsum(lengths)])
-    positions = np.concatenate([np.arange(n) for n in lengths])
-    predictors = np.concatenate([s + p - 1 + np.arange(r) for s, p, r in zip(starts, prompts, responses)])
+    """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts share one."""
+    prompts, responses = (np.array([len(pair[side]) for pair in sequences]) for side in (0, 1))
+    row, end, prompt_starts, response_starts = [], 0, [], []
+    for i, (prompt, response) in enumerate(sequences):
+        if i and np.array_equal(prompt, sequences[i - 1][0]):
+            prompt_starts.append(prompt_starts[-1])
+        else:
+            prompt_starts.append(end)
+            row.append(prompt)
+            end += len(prompt)
+        response_starts.append(end)
+        row.append(response)
+        end += len(response)
+    lengths = prompts + responses
     columns = np.arange(lengths.max())
-    pad_index = np.where(columns < lengths[:, None], starts[:-1, None] + columns, 0)
-    cell_index = np.repeat(np.arange(len(lengths)) * lengths.max(), lengths) + positions
+    in_prompt, real = columns < prompts[:, None], columns < lengths[:, None]  # (N, L)
+    starts = np.where(in_prompt, np.array(prompt_starts)[:, None], (np.array(response_starts) - prompts)[:, None])
+    pad_index = np.where(real, starts + columns, 0)
+    cells = np.flatnonzero(real)  # (E,)
+    repeated = pad_index.ravel()[cells]
+    once = np.empty(end, dtype=int)
+    once[repeated[::-1]] = np.arange(len(cells))[::-1]  # backwards: the first copy is written last
+    predicting = (columns >= prompts[:, None] - 1) & (columns < lengths[:, None] - 1)
 
     def long(array):
         return torch.as_tensor(np.asarray(array), dtype=torch.long).to(device)
 
     return Packed(
-        input_ids=long(np.concatenate([part for pair in sequences for part in pair]))[None],
-        position_ids=long(positions)[None],
-        cu_seqlens=long(starts).int(),
-        max_seqlen=int(lengths.max()),
-        predictors=long(predictors),
-        targets=long(np.concatenate([r for _, r in sequences])),
-        response_mask=long(np.arange(max(responses)) < np.array(responses)[:, None]).bool(),
+        input_ids=long(np.concatenate(row))[None],
+        position_ids=long(cells[once] % len(columns))[None],
+        cu_seqlens=long(np.concatenate([[0], np.cumsum(lengths)])).int(),
+        repeated=long(repeated),
+        once=long(once),
         pad_index=long(pad_index),
-        cell_index=long(cell_index),
+        cell_index=long(cells[once]),
+        predictors=long(pad_index[predicting]),
+        targets=long(np.concatenate([r for _, r in sequences])),
+        response_mask=long(np.arange(max(responses)) < responses[:, None]).bool(),
     )
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, dropout=0.0, packing=None, **_):
     """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
+    grouped = query.shape[1] != key.shape[1]
     if query.device.type == "cuda" and query.dtype != torch.float32:  # the kernel takes 16-bit types only
         from torch.nn.attention.varlen import varlen_attn
 
-        q, k, v = (x[0].transpose(0, 1) for x in (query, key, value))  # (S, heads, D)
-        out = varlen_attn(q, k, v, packing.cu_seqlens, packing.cu_seqlens, packing.max_seqlen, packing.max_seqlen,
-                          scale=scaling, window_size=(-1, 0), enable_gqa=q.shape[1] != k.shape[1])
-        return out[None], None  # (1, S, H, D)
+        q, k, v = (x[0].transpose(0, 1)[packing.repeated] for x in (query, key, value))  # (E, heads, D)
+        bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
+        out = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), enable_gqa=grouped)
+        return out[packing.once][None], None  # (1, S, H, D)
 
     def pad(x):  # (1, heads, S, D) -> (N, heads, L, D)
         if x.dtype == torch.bfloat16 and x.device.type == "cpu":
@@ -81,7 +101,7 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
         return F.embedding(packing.pad_index, x[0].transpose(0, 1).flatten(1)).unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)
 
     out = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_causal=True, scale=scaling,
-                                         enable_gqa=query.shape[1] != key.shape[1])  # (N, H, L, D)
+                                         enable_gqa=grouped)  # (N, H, L, D)
     out = out.transpose(1, 2).flatten(0, 1).flatten(1).to(query.dtype)  # (N L, H D)
     return F.embedding(packing.cell_index, out).unflatten(-1, (-1, query.shape[-1]))[None], None
 
@@ -112,7 +132,8 @@ class TokenScores(torch.autograd.Function):
     def backward(ctx, grad_logprobs, grad_entropies):
         hidden, weight, targets, entropies = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device)
+        trained = ctx.needs_input_grad[1]  # not with LoRA
+        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if trained else None
         row = 0
         for h, y in TokenScores.chunks(hidden, targets, weight):
             rows = slice(row, row := row + len(h))
@@ -123,11 +144,11 @@ class TokenScores(torch.autograd.Function):
             grad.scatter_add_(1, y[:, None], d_logprob).div_(ctx.temperature)
             grad = grad.to(weight.dtype)
             grad_hidden[rows] = grad @ weight
-            if grad.dtype == torch.float32:
+            if trained and grad.dtype == torch.float32:
                 grad_weight.addmm_(grad.T, h)
-            else:
+            elif trained:
                 grad_weight += grad.T @ h
-        return grad_hidden, grad_weight.to(weight.dtype), None, None
+        return grad_hidden, grad_weight.to(weight.dtype) if trained else None, None, None
 
     @staticmethod
     def chunks(hidden, targets, weight):

@@ -2,7 +2,8 @@
 
 The model is sharded with FSDP2 (inside a node; replicated across nodes) in float32, computes in `dtype`, and
 sees packed sequences only (model.py). Work is split over ranks by tokens; the loss is divided by constants of
-the *global* mini-batch, so the gradient does not depend on the number of ranks or on micro-batches.
+the *global* mini-batch, so the gradient does not depend on the number of ranks or on micro-batches. With
+`lora_rank` the model is frozen and adapters are trained in its place (lora.py).
 """
 
 from collections.abc import Iterator
@@ -19,6 +20,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import parallel
 from config import Config
 from data import Sample
+from lora import add_adapters, merged
 from loss import policy_loss
 from model import PackedLM, pack
 
@@ -43,15 +45,18 @@ class Policy:
 
     def __init__(self, config: Config, model: str, device: torch.device):
         self.config, self.device = config, device
-        lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=torch.float32,
+        dtype = getattr(torch, config.dtype) if config.lora_rank else torch.float32  # what is frozen needs no more
+        lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=dtype,
                                                   attn_implementation="packed", trust_remote_code=config.trust_remote_code)
+        if config.lora_rank:
+            add_adapters(lm, config)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
         self.module = PackedLM(lm, config.temperature).train()
         self._shard()
         self.skipped_in_row = 0  # optimiser steps
-        self.optimizer = torch.optim.AdamW(self.module.parameters(), lr=config.lr, betas=(0.9, 0.999),
-                                           eps=config.adam_eps, weight_decay=config.weight_decay)
+        self.optimizer = torch.optim.AdamW((p for p in self.module.parameters() if p.requires_grad), lr=config.lr,
+                                           betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=config.weight_decay)
 
     def _shard(self) -> None:
         """FSDP2 on each layer and the root: a mesh of nodes (replicate) x ranks of a node (shard)."""
@@ -73,9 +78,8 @@ class Policy:
         """Log-probs and entropies, float32 (T,) each, of the response of every (prompt ids, response ids)."""
         if not sequences:
             return []
-        lengths = [len(p) + len(r) for p, r in sequences]
         results = {}
-        bins = self._bins(lengths)
+        bins = self._bins(sequences)
         with torch.no_grad():
             for items in bins:
                 scores = self.module(pack([sequences[i] for i in items] or sequences[:1], self.device))
@@ -97,14 +101,26 @@ class Policy:
         """Mean negative log-likelihood in nats of each response's tokens, EOS included."""
         return [-float(logprobs.mean(dtype=np.float64)) for logprobs, _ in self.score(sequences)]
 
-    def _bins(self, lengths: list[int]) -> list[list[int]]:
-        """This rank's micro-batches: equally many on every rank, balanced by tokens, an empty one where work is short."""
+    def _bins(self, sequences: list[tuple[np.ndarray, np.ndarray]]) -> list[list[int]]:
+        """This rank's micro-batches: equally many on every rank, balanced by tokens, an empty one where work is short.
+
+        Neighbours with the same prompt stay together, since they then share it (model.py), in units small enough to balance.
+        """
         world, budget = parallel.world_size(), self.config.tokens_per_micro_batch
-        count = max(1, -(-sum(lengths) // (world * budget)))
+        limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world))
+        units, sizes = [], []
+        for i, (prompt, response) in enumerate(sequences):
+            if i and sizes[-1] + len(response) <= limit and np.array_equal(prompt, sequences[i - 1][0]):
+                units[-1].append(i)
+                sizes[-1] += len(response)
+            else:
+                units.append([i])
+                sizes.append(len(prompt) + len(response))
+        count = max(1, -(-sum(sizes) // (world * budget)))
         while True:
-            bins = parallel.split(lengths, world * count)
-            if all(sum(lengths[i] for i in b) <= budget or len(b) == 1 for b in bins):
-                return bins[parallel.rank() :: world]
+            bins = parallel.split(sizes, world * count)
+            if all(sum(sizes[u] for u in b) <= budget or len(b) == 1 for b in bins):
+                return [[i for u in b for i in units[u]] for b in bins[parallel.rank() :: world]]
             count += 1
 
     # ---- the update ---------------------------------------------------------------------------------
@@ -121,7 +137,7 @@ class Policy:
         parts, norms, skipped = [], [], 0
         for number, samples in enumerate(mini_batches):
             self.optimizer.zero_grad()
-            bins, part = self._bins([s.length for s in samples]), []
+            bins, part = self._bins([(s.prompt_ids, s.token_ids) for s in samples]), []
             for items in bins:
                 self.module.set_requires_all_reduce(items is bins[-1])  # between nodes once, not per micro-batch
                 part.append(self._backward(samples, items, clip_eps))
@@ -205,15 +221,15 @@ class Policy:
     # ---- weights out --------------------------------------------------------------------------------
 
     def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, torch.Tensor]]:
-        """(name, full tensor) of every weight, tied heads included, gathered one at a time; shards are cast first."""
-        for name, tensor in self.module.lm.state_dict().items():
+        """(name, full tensor) of every weight, tied heads included, adapters merged; gathered one at a time, cast before."""
+        for name, tensor in merged(self.module.lm.state_dict(), self.config, self.device):
             tensor = tensor.detach().to(self.device, dtype)  # offloaded shards are in host memory
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write the model as a Hugging Face directory (safetensors, config) on rank 0."""
+        """Write the model as a Hugging Face directory (safetensors, config) on rank 0, in the dtype it is held in."""
         main = parallel.rank() == 0
-        weights = {name: tensor.cpu() if main else None for name, tensor in self.named_tensors()}
+        weights = {name: tensor.cpu() if main else None for name, tensor in self.named_tensors(self.module.lm.dtype)}
         if main:
             self.module.lm.save_pretrained(directory, state_dict=weights)
         dist.barrier()

@@ -44,7 +44,7 @@ def load_shards(policy: Policy, paths: list[Path]) -> None:
         except (SafetensorError, TypeError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is not a shard of a checkpoint: {error!r}") from error
     if any(":" in key for key in pieces):
-        for p in policy.module.parameters():
+        for p in (p for p in policy.module.parameters() if p.requires_grad):
             moments = {name: torch.zeros_like(p) for name in ("exp_avg", "exp_avg_sq")}
             policy.optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
     tensors = _tensors(policy)

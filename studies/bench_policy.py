@@ -72,7 +72,7 @@ def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
                 "score": lambda policy=policy: policy.score([(s.prompt_ids, s.token_ids) for s in samples]),
             }
             interleaved(functions, 1)  # warm-up
-            times = interleaved(functions, 15 if args.full else 7, time.process_time)
+            times = interleaved(functions, 15 if args.full else 5, time.process_time)
             yield (f"policy.update, {name}", f"{tokens / times['ours']:,.0f} tokens/s", "one optimiser step on 128 responses")
             for loop in ("packed", "padded"):
                 yield (f"bare loop on the same tokens, {loop}, {name}", f"{tokens / times[loop]:,.0f} tokens/s",
@@ -83,7 +83,7 @@ def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
 def bench_head(args: argparse.Namespace) -> Iterator[Row]:
     """Log-probs and entropies with gradients, 152k words and hidden size 1536, against autograd through all logits."""
     torch.set_num_threads(1)
-    tokens, vocabulary, hidden = 2048 if args.full else 768, 152_064, 1536
+    tokens, vocabulary, hidden = 2048 if args.full else 512, 152_064, 1536
     h = torch.randn(tokens, hidden, requires_grad=True)
     w = (torch.randn(vocabulary, hidden) / hidden**0.5).requires_grad_()
     y = torch.randint(vocabulary, (tokens,))

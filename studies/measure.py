@@ -77,6 +77,6 @@ def run(command: list[str], environment: dict[str, str], mark: str, timeout: flo
         if time.monotonic() > end:
             process.kill()
     if process.wait():
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n" + "\n".join(lines[-25:]))
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n" + "\n".join(lines[-60:]))
     wall, cpu = ([b - a for a, b in zip(t, t[1:])] for t in zip(*marks))
     return Steps(lines, wall, cpu)

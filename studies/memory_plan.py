@@ -2,8 +2,9 @@
 
 What is counted follows policy.py: float32 master weights, gradients and AdamW moments sharded over the ranks of a
 node, the root's weights (embedding, head, last norm) gathered from forward to backward, two layers gathered at a
-time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. tests/test_bench.py holds
-the sum against a measured update. GB are 1e9 bytes.
+time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. With `lora_rank` only adapters
+have master weights, gradients and moments, beside the model in `dtype`; with `offload` all these are in host memory.
+tests/test_bench.py holds the sum against a measured update, but for `offload`, which needs a GPU. GB are 1e9 bytes.
 """
 
 import json
@@ -37,6 +38,11 @@ class Shape:
         query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
         attention = self.hidden * (2 * query + 2 * key) + self.qkv_bias * (query + 2 * key)
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    def adapters(self, rank: int) -> int:
+        """Parameters of one layer's LoRA adapters: rank x (inputs + outputs) of its seven matrices."""
+        query, key = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        return rank * (2 * (self.hidden + query) + 2 * (self.hidden + key) + 3 * (self.hidden + self.intermediate))
 
     @property
     def head(self) -> int:
@@ -84,56 +90,66 @@ class Budget:
     held: dict[str, float]  # all the time: weights, optimiser
     update: dict[str, float]  # during the update, at its worst moment
     sync: dict[str, float]  # while weights go to the engine
+    host: float  # in host memory, all the time, with `offload`
 
 
-def activation_bytes(shape: Shape, compute: int, on_cpu: bool) -> float:
+def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
     """What the backward pass needs of one layer, per token: inputs of norms in float32, of everything else as computed.
 
     On the CPU attention is computed in float32 (model.py), beside an output that is cast back.
     """
     query, key = shape.heads * shape.head_dim, shape.kv_heads * shape.head_dim
-    norms = 2 * (4 + 2 * compute) * shape.hidden  # float32 input, normalised, scaled
-    attention = compute * (2 * query + 2 * key) + 4 * shape.heads  # q, k, v, output, log-sum-exp
+    norms = 2 * (4 + (1 if lora_rank else 2) * compute) * shape.hidden  # float32 input, normalised (for γ's gradient), scaled
+    attention = compute * (3 * query + 2 * key) + 4 * shape.heads  # q, k, v, output, log-sum-exp; output of shared prompts once
     if on_cpu:
         attention = 4 * (2 * query + 2 * key + shape.heads) + compute * query
-    return norms + attention + compute * 4 * shape.intermediate  # gate, its activation, up, product
+    return norms + attention + compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x
 
 
 def budget(config: Config, shape: Shape, ranks: int, tokens: int, responses: int, on_cpu: bool = False) -> Budget:
     """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses."""
-    compute, n = (2 if config.dtype == "bfloat16" else 4), shape.parameters
+    compute, n, rank = (2 if config.dtype == "bfloat16" else 4), shape.parameters, config.lora_rank
     shards = ranks if config.shard else 1
-    layer = activation_bytes(shape, compute, on_cpu) * tokens
+    frozen, trained = (n, shape.layers * shape.adapters(rank)) if rank else (0, n)
+    trained_layer, trained_head, trained_root = (shape.adapters(rank), 0, 0) if rank else (shape.layer, shape.head, shape.root)
+    layer = activation_bytes(shape, compute, on_cpu, rank) * tokens
     kept = compute * shape.hidden * tokens * shape.layers if config.gradient_checkpointing else layer * shape.layers
     chunk = 4 * min(LOGITS_CHUNK, responses * shape.vocabulary)
     edges = (4 + 3 * compute) * shape.hidden * tokens  # last norm, hidden states of the responses, gradient of the stream
     # the moments at which the sum may peak: in the head, in the first layer to run backward, in the root's reduction
     # forward: log-probs, probabilities, their product; backward: two of them, in bfloat16 also a copy of the gradient
-    head = max(3 * chunk, 2 * chunk + 4 * shape.head if compute == 4 else 2.5 * chunk + 6 * shape.head)
-    in_layer = ((layer if config.gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
-                + (compute + 4) * shape.layer + compute * shape.head)
-    root = (compute + 4) * shape.root - (kept + edges)
-    moments = {"head": head, "layer": in_layer, "root": root}
+    head = max(3 * chunk, 2 * chunk + 4 * trained_head if compute == 4 else 2.5 * chunk + 6 * trained_head)
+    buffers = (compute + 4) * trained_layer  # of a layer's gradient, as computed and in float32
+    in_layer = (layer if config.gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
+    moments = {"head": head, "layer": in_layer + buffers + compute * trained_head,
+               "root": (compute + 4) * trained_root - (kept + edges)}
     worst = max(moments, key=moments.get)
     how = "checkpointed" if config.gradient_checkpointing else "all kept"
+    here, away = (0.0, 1 / shards) if config.offload else (1 / shards, 0.0)  # a rank's share, on the GPU and off it
+    kind = f"{config.dtype}, adapters float32" if rank else "float32"
+    held = {f"weights ({kind}, sharded)": here * (compute * frozen + 4 * trained),
+            "optimiser (two float32 moments, sharded)": here * 8 * trained}
     update = {
-        "gradients (float32, sharded)": 4 * n / shards,
+        "gradients (float32, sharded)": here * 4 * trained,
         "gathered weights: embedding and head": compute * shape.root,
-        "gathered weights: two layers": 2 * compute * shape.layer,
+        "gathered weights: two layers": 2 * compute * (shape.layer + shape.adapters(rank)),
         f"activations ({how})": 0 if worst == "root" else kept + edges,
     }
     if worst == "head":
         update |= {"chunk of logits with its gradient, gradient of the head": head}
     elif worst == "layer":
-        update |= {"one layer recomputed and its gradients": in_layer - (compute + 4) * shape.layer - compute * shape.head,
-                   "gather buffers: a layer's gradient, reduced in float32": (compute + 4) * shape.layer,
-                   "gradient of the head": compute * shape.head}
+        update |= {"one layer recomputed and its gradients": in_layer,
+                   "gather buffers: a layer's gradient, reduced in float32": buffers,
+                   "gradient of the head": compute * trained_head}
     else:
-        update |= {"gather buffers: the root's gradient, reduced in float32": (compute + 4) * shape.root}
+        update |= {"gather buffers: the root's gradient, reduced in float32": (compute + 4) * trained_root}
+    if config.offload:  # weights on their way to the GPU, gradients on theirs back: of a layer, or of the root
+        update |= {"copies between host and GPU": away * 8 * max(shape.layer, shape.root)}
     engine = 2 if config.rollout_dtype == "bfloat16" else 4
-    held = {"weights (float32, sharded)": 0 if config.offload else 4 * n / shards,
-            "optimiser (two float32 moments, sharded)": 0 if config.offload else 8 * n / shards}
-    return Budget(held, update, {"one weight gathered for the engine": engine * max(shape.head, shape.layer)})
+    sync = {"one weight gathered for the engine": engine * max(shape.head, shape.layer)}
+    if rank:  # a rank's rows of W, of B A and of their sum
+        sync |= {"adapters merged, in float32": 12 * shape.hidden * shape.intermediate / shards}
+    return Budget(held, update, sync, host=away * (compute * frozen + 16 * trained))
 
 
 def print_plan(file: str, gpus: int, gigabytes: float) -> None:
@@ -145,8 +161,9 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     plan, total = budget(config, shape, gpus, tokens, tokens), gigabytes * 1e9
     engine = config.rollout_memory * total
     weights = (2 if config.rollout_dtype == "bfloat16" else 4) * shape.parameters / config.rollout_tp
-    print(f"{config.model}: {shape.parameters / 1e9:.2f} billion parameters, {gpus} GPUs of {gigabytes:g} GB, compute in "
-          f"{config.dtype},\nmicro-batches of {tokens:,} tokens{' (the longest sequence)' if tokens == longest else ''}, "
+    note = " (the longest sequence)" if tokens == longest else ""
+    print(f"{config.model}: {shape.parameters / 1e9:.2f} billion parameters, {gpus} GPU{'s' * (gpus > 1)} of {gigabytes:g} GB, "
+          f"compute in {config.dtype},\nmicro-batches of {tokens:,} tokens{note}, "
           f"checkpointing {'on' if config.gradient_checkpointing else 'off'}\n")
     print("| GB per rank | rollout | update | sync |\n|---|---|---|---|")
     sums = [0.0, 0.0, 0.0]
@@ -169,11 +186,15 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     print(f"| **sum** | {' | '.join(f'**{s / 1e9:.1f}**' for s in sums)} |")
     token = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2 / config.rollout_tp
     room = (engine - weights - 2e9) / token
-    print(f"\nThe KV cache holds about {max(room, 0):,.0f} tokens ({max(room, 0) / longest:.0f} sequences of full length).")
+    loading = (2 if config.lora_rank and config.dtype == "bfloat16" else 4) * shape.parameters
+    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, {gpus * loading / 1e9:.0f} GB on the node"
+          + (f"; later {plan.host / 1e9:.1f} GB per rank, {gpus * plan.host / 1e9:.0f} GB on the node, for what is offloaded."
+             if plan.host else "."))
+    print(f"The KV cache holds about {max(room, 0):,.0f} tokens ({max(room, 0) / longest:.0f} sequences of full length).")
     free = total - max(sums)
     if free < 0 or room < longest:
         problem = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"
         print(f"It does not fit: {problem}.\n"
-              "Lower tokens_per_micro_batch or rollout_memory, turn on gradient_checkpointing, or use more GPUs.")
+              "Lower tokens_per_micro_batch or rollout_memory, turn on gradient_checkpointing, set lora_rank, or use more GPUs.")
     else:
         print(f"It fits, with {free / 1e9:.1f} GB ({free / total:.0%}) to spare for fragmentation.")

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from config import Config, parse_config, read_yaml
+import config as config_module
+from config import INSTALL_PEFT, Config, parse_config, read_yaml
 
 ROOT = Path(__file__).parent.parent
 PAPER = {  # Table 4 and the run script, as they stand in the help texts
@@ -112,11 +113,23 @@ def test_a_wrong_flag_fails_with_the_reason(capsys, argv, reason):
     (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
     (dict(start_threshold=float("nan")), "start_threshold must be a number"),
     (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
+    (dict(lora_rank=-1), "lora_rank must not be negative, got -1"),
+    (dict(lora_rank=8, lora_alpha=0.0), "lora_alpha must be above 0"),
 ])
 def test_impossible_values_fail_with_the_reason(knobs, reason):
     """Each impossible value or combination is a ValueError that names the knob."""
     with pytest.raises(ValueError, match=reason):
         Config(**knobs)
+
+
+def test_lora_without_peft_names_the_command(monkeypatch):
+    """lora_rank fails at once where peft is missing, with the pip command that both requirements files agree on."""
+    monkeypatch.setattr(config_module, "find_spec", lambda name: None)
+    with pytest.raises(ValueError, match=f"lora_rank needs the library peft.*{INSTALL_PEFT}"):
+        Config(lora_rank=8)
+    assert Config(lora_rank=0) == Config()
+    assert f"# extra: {INSTALL_PEFT}" in (ROOT / "requirements.txt").read_text()
+    assert set(INSTALL_PEFT.split()[2:]) <= set((ROOT / "requirements-cpu.txt").read_text().split())
 
 
 def test_help_names_every_knob_with_the_papers_value(capsys):
@@ -137,6 +150,8 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
 def test_every_file_in_configs_loads(file, tmp_path, monkeypatch):
     """The configurations shipped are possible ones (stubs stand in for the data files that the user brings)."""
     knobs = read_yaml(str(file))
+    if "lora_rank" in knobs:
+        pytest.importorskip("peft")
     for name in knobs.get("train_files", []) + knobs.get("val_files", []):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()

@@ -24,7 +24,9 @@ def draw_sequences(n=5, seed=0):
     """(prompt ids, response ids) pairs of different lengths, among them a prompt and a response of one token."""
     rng = np.random.default_rng(seed)
     sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(n - 2)]
-    return [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
+    sequences = [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
+    same = sequences[1][0]  # one prompt, three responses in a row
+    return sequences[:2] + [(same.copy(), r) for _, r in sequences[2:4]] + sequences[4:]
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
@@ -93,7 +95,19 @@ def test_unpack_puts_tokens_in_their_rows():
     assert packed.unpack(torch.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 2], [3, 0]]
     assert packed.input_ids.tolist() == [[5, 1, 2, 6, 7, 3]] and packed.position_ids.tolist() == [[0, 1, 2, 0, 1, 2]]
     assert packed.targets.tolist() == [1, 2, 3] and packed.predictors.tolist() == [0, 1, 4]
-    assert packed.cu_seqlens.tolist() == [0, 3, 6] and packed.max_seqlen == 3
+    assert packed.cu_seqlens.tolist() == [0, 3, 6] and packed.pad_index.shape == (2, 3)
+
+
+def test_a_shared_prompt_is_there_once():
+    """Two responses to one prompt, then another prompt: the row, and where attention and head find each token, by hand."""
+    a, b = np.array([5, 6]), np.array([7])
+    packed = pack([(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4]))])
+    assert packed.input_ids.tolist() == [[5, 6, 1, 2, 3, 7, 4]] and packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1]]
+    assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0]]
+    assert packed.cell_index.tolist() == [0, 1, 2, 3, 6, 8, 9]
+    assert packed.repeated.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6] and packed.once.tolist() == [0, 1, 2, 3, 6, 7, 8]
+    assert packed.cu_seqlens.tolist() == [0, 4, 7, 9]
+    assert packed.predictors.tolist() == [1, 2, 1, 5] and packed.targets.tolist() == [1, 2, 3, 4]
 
 
 def random_head(rows=11, hidden=6, vocabulary=13, dtype=torch.float64, seed=0):

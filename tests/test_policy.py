@@ -13,6 +13,7 @@ from transformers import AutoModelForCausalLM
 import parallel
 from config import Config
 from data import Sample
+from model import pack
 from policy import Policy
 
 L_MAX = 20
@@ -24,11 +25,12 @@ def make_policy(directory, **knobs):
 
 
 def make_samples(policy, n=9, eos=2, seed=0, noise=0.4):
-    """Responses of different lengths, every third one replayed, with old log-probs near the policy's."""
+    """Responses of different lengths, three in a row to one prompt, every third replayed, old log-probs near the policy's."""
     rng = np.random.default_rng(seed)
     sizes = [(1, 1), (7, L_MAX), *(tuple(rng.integers(2, 13, 2)) for _ in range(n))][:n]
     pairs = [(rng.integers(0, 100, p).astype(np.int32), np.append(rng.integers(0, 100, r - 1), eos).astype(np.int32))
              for p, r in sizes]
+    pairs[3:6] = [(pairs[3][0].copy(), response) for _, response in pairs[3:6]]
     scores = policy.score(pairs)
     samples = []
     for i, ((prompt, response), (logprobs, _)) in enumerate(zip(pairs, scores)):
@@ -161,6 +163,18 @@ def test_ranks_train_and_save_one_model(reports, samples):
         expected = plain_scores(lm, s.prompt_ids, s.token_ids, KNOBS["temperature"])[0].detach().numpy()
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
         assert np.abs(logprobs - before).max() > 1e-2
+
+
+def test_a_group_computes_its_prompt_once(policy, monkeypatch):
+    """8 questions of 16 tokens with 8 responses of 4: rows of 8 · (16 + 8 · 4) tokens in all, not of 64 · 20."""
+    rng, lengths = np.random.default_rng(0), []
+    questions = [rng.integers(0, 100, 16).astype(np.int32) for _ in range(8)]
+    pairs = [(q, rng.integers(0, 100, 4).astype(np.int32)) for q in questions for _ in range(8)]
+    monkeypatch.setattr("policy.pack", lambda *args: (lengths.append((packed := pack(*args)).input_ids.shape[1]), packed)[1])
+    together = policy.score(pairs)
+    assert sum(lengths) == 8 * (16 + 8 * 4)
+    for (a, _), pair in list(zip(together, pairs))[::7]:
+        np.testing.assert_allclose(a, policy.score([pair])[0][0], atol=1e-5)
 
 
 def test_mean_entropy_counts_eos(policy, samples, tiny_model):

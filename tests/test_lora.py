@@ -1,0 +1,199 @@
+"""LoRA: gradients by the chain rule, nothing but adapters moves, and what leaves is an ordinary merged model."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from conftest import on_ranks, plain_scores
+from test_checkpoint import Run, same
+from test_multinode import agree, train  # noqa: F401
+from test_policy import KNOBS, assert_same_gradients, full_weights, gradients, make_policy, make_samples
+from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+
+from data import Request, Sample
+from rollout import HFEngine
+
+pytest.importorskip("peft")
+
+LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)  # α / r = 2; a large ε keeps Adam's steps smooth
+CASES = {  # name: further knobs
+    "one micro-batch": {},
+    "gradient checkpointing": dict(gradient_checkpointing=True, tokens_per_micro_batch=60),
+    "not sharded": dict(shard=False, tokens_per_micro_batch=60),
+}
+
+
+def adapters(policy):
+    """{name: whole tensor} of what is trained."""
+    return {name: p.full_tensor().detach().numpy().copy() for name, p in policy.module.lm.named_parameters() if p.requires_grad}
+
+
+def report(directory, samples, save_to=None):
+    """What one rank sees of a policy that is trained by two steps, and of a third step's gradients."""
+    pairs = [(s.prompt_ids, s.token_ids) for s in samples]
+    seen = {"start": full_weights(make_policy(directory, **LORA))}
+    for name, knobs in CASES.items():
+        policy, grads = make_policy(directory, **LORA | knobs), {}
+        first = policy.update([samples[:5], samples[5:]], 0.2)
+        trained, weights, scores = adapters(policy), full_weights(policy), policy.score(pairs)
+        policy.optimizer.step = lambda policy=policy, grads=grads: grads.update(
+            {name: p.grad.full_tensor().numpy().copy() for name, p in policy.module.lm.named_parameters() if p.grad is not None})
+        seen[name] = dict(metrics=[first, policy.update([samples], 0.2)], adapters=trained, weights=weights, scores=scores,
+                          gradients=grads, with_moments=sum(bool(state) for state in policy.optimizer.state.values()))
+    if save_to:
+        policy.save_pretrained(save_to)
+    return seen
+
+
+@pytest.fixture(scope="module")
+def samples(device, tiny_model):
+    return make_samples(make_policy(tiny_model))
+
+
+@pytest.fixture(scope="module")
+def reports(tiny_model, samples, tmp_path_factory):
+    """One rank's report, both reports of two ranks, and where those saved their model."""
+    saved = tmp_path_factory.mktemp("saved")
+    return report(tiny_model, samples), on_ranks(2, report, tiny_model, samples, saved), saved
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_one_run_on_any_ranks_and_micro_batches(case, reports):
+    """1 rank, 2 ranks, checkpointing, replication: the same metrics of three steps, adapters, gradients and scores to 1e-5."""
+    alone, pair, _ = reports
+    reference = alone["one micro-batch"]
+    for seen in (alone, *pair):
+        for mine, theirs in zip(seen[case]["metrics"], reference["metrics"], strict=True):
+            assert mine == pytest.approx(theirs, rel=1e-4, abs=1e-6)
+        assert_same_gradients(seen[case]["gradients"], reference["gradients"], 1e-4)
+        assert_same_gradients(seen[case]["adapters"], reference["adapters"], 1e-5)
+        for mine, theirs in zip(seen[case]["scores"], reference["scores"], strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-4)
+
+
+def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, samples):
+    """With G the gradient of W in an ordinary policy on the saved, merged model: ∂A = α/r Bᵀ G, ∂B = α/r G Aᵀ."""
+    alone, _, saved = reports
+    trained, mine = alone["one micro-batch"]["adapters"], alone["one micro-batch"]["gradients"]
+    metrics, of_weights = gradients(make_policy(saved), samples)
+    expected = {}
+    for name in (name.removesuffix(".lora_A.default.weight") for name in trained if ".lora_A." in name):
+        (a, b), g = (trained[f"{name}.lora_{x}.default.weight"] for x in "AB"), of_weights[f"{name}.weight"]
+        expected |= {f"{name}.lora_A.default.weight": 2 * b.T @ g, f"{name}.lora_B.default.weight": 2 * g @ a.T}
+    assert len(expected) == 2 * 2 * 7  # A and B, two layers, seven matrices
+    assert_same_gradients(mine, expected, 1e-4)
+    assert metrics["loss/objective"] == pytest.approx(alone["one micro-batch"]["metrics"][1]["loss/objective"], rel=1e-4)
+
+
+def test_only_adapters_are_trained(tiny_model, reports):
+    """A fresh policy is the model bit for bit; after two steps exactly the decoder's matrices have moved, embedding,
+    norms and head have not; only adapters have moments."""
+    reference = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
+    for seen in (reports[0], *reports[1]):
+        for name, weight in seen["start"].items():
+            assert np.array_equal(weight, reference[name].numpy()), name
+        after = seen["one micro-batch"]["weights"]
+        assert after.keys() == reference.keys()
+        moved = {name for name, weight in after.items() if not np.array_equal(weight, reference[name].numpy())}
+        assert moved == {name for name in after if name.endswith("_proj.weight")}
+        assert seen["one micro-batch"]["with_moments"] == len(seen["one micro-batch"]["adapters"])
+
+
+def test_the_saved_model_is_an_ordinary_one(reports, samples):
+    """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are those of the adapters."""
+    _, pair, saved = reports
+    assert sorted(path.name for path in saved.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
+    lm, seen = AutoModelForCausalLM.from_pretrained(saved), pair[0]["not sharded"]  # the last that was trained
+    for name, tensor in lm.state_dict().items():
+        assert np.array_equal(tensor.numpy(), seen["weights"][name]), name
+    for s, (logprobs, _) in zip(samples, seen["scores"]):
+        expected = plain_scores(lm, s.prompt_ids, s.token_ids, KNOBS["temperature"])[0].detach().numpy()
+        np.testing.assert_allclose(logprobs, expected, atol=1e-4)
+
+
+@pytest.fixture(scope="module")
+def biased_model(tmp_path_factory, tokenizer) -> str:
+    """A Llama with biases in its attention and a tied head."""
+    directory = str(tmp_path_factory.mktemp("biased"))
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(2)
+        LlamaForCausalLM(LlamaConfig(
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
+            num_key_value_heads=2, max_position_embeddings=64, attention_bias=True, tie_word_embeddings=True,
+            initializer_range=0.15)).save_pretrained(directory)
+    return directory
+
+
+def test_the_engine_runs_the_merged_weights(device, biased_model):
+    """What the engine generates after the sync has the policy's own log-probs: drift below 1e-5 nats, far above it before."""
+    policy = make_policy(biased_model, **LORA)
+    engine = HFEngine(policy.config, biased_model, 2, device)
+    requests = [Request(np.array([1, 5 + i, 9], np.int32), seed=i) for i in range(6)]
+
+    def generated():
+        responses = engine.generate(requests, KNOBS["temperature"], 12)
+        return [Sample(r.prompt_ids, o.token_ids, o.logprobs, (-1.0) ** i, False)
+                for i, (r, o) in enumerate(zip(requests, responses))]
+
+    policy.update([generated()], None)
+    assert policy.update([generated()], None)["engine/drift"] > 1e-3
+    engine.load(policy.named_tensors(engine.dtype))
+    assert policy.update([generated()], None)["engine/drift"] < 1e-5
+
+
+def test_bfloat16_freezes_a_bfloat16_model(tiny_model, samples, tmp_path):
+    """dtype=bfloat16: the model is held in it, adapters and moments in float32; merging is done in float32."""
+    policy = make_policy(tiny_model, dtype="bfloat16", **LORA)
+    policy.update([samples], None)
+    kinds = {(p.dtype, p.requires_grad) for p in policy.module.lm.parameters()}
+    assert kinds == {(torch.bfloat16, False), (torch.float32, True)}
+    assert {v.dtype for state in policy.optimizer.state.values() for v in state.values()} == {torch.float32}
+    trained, base = adapters(policy), AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16).state_dict()
+    name = "model.layers.1.mlp.down_proj"
+    product = trained[f"{name}.lora_B.default.weight"] @ trained[f"{name}.lora_A.default.weight"]
+    expected = base[f"{name}.weight"].float().numpy() + 2 * product
+    np.testing.assert_allclose(full_weights(policy)[f"{name}.weight"], expected, atol=1e-7)
+    policy.save_pretrained(tmp_path)
+    assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").state_dict()
+    assert torch.equal(saved[f"{name}.weight"], torch.from_numpy(full_weights(policy)[f"{name}.weight"]).bfloat16())
+
+
+def a_run(model, run_dir, resume, lora_rank):
+    """(adapters and state when it starts or resumes, the same a step later) of a run saved after its first step."""
+    run = Run(model, run_dir, resume=resume, **LORA | dict(lora_rank=lora_rank))
+    if not resume:
+        run.train(1)
+        run.checkpoints.save(1)
+    seen = [{**adapters(run.policy), **run.state()}]
+    run.train(2)
+    return [*seen, {**adapters(run.policy), **run.state()}]
+
+
+@pytest.mark.parametrize("ranks, lora_rank", [(1, 3), (2, 1)])
+def test_a_resumed_run_continues_exactly(device, tiny_model, tmp_path, ranks, lora_rank):
+    """Restored on as many ranks: adapters, moments, merged weights bit for bit, and so is the next step. From two ranks (one
+    of them without a row of A) to one: the same adapters, the next step within 1e-5."""
+    run, again = (on_ranks(ranks, a_run, tiny_model, tmp_path, resume, lora_rank)[0] for resume in (False, True))
+    for mine, theirs in zip(run, again):
+        same(mine, theirs)
+    restored, trained = a_run(tiny_model, tmp_path, True, lora_rank)
+    assert all(np.array_equal(restored[name], value) for name, value in run[0].items() if ".lora_" in name)
+    same(trained, run[1], tolerance=1e-5)
+
+
+def test_another_rank_is_another_model(device, tiny_model, tmp_path):
+    """A checkpoint with adapters is not loaded into other ones, nor into a model without."""
+    a_run(tiny_model, tmp_path, False, 3)
+    for other in (2, 0):
+        with pytest.raises(ValueError, match="another model"):
+            a_run(tiny_model, tmp_path, True, other)
+
+
+@pytest.mark.slow
+def test_train_gives_the_same_losses_on_two_ranks(train):  # noqa: F811
+    """train.py with LoRA, replay included: two ranks have the losses of one, the engine never drifts."""
+    one, two = train("one", 1, 1, engine="hf", lora_rank=4), train("two", 1, 2, engine="hf", lora_rank=4)
+    assert one[-1]["replay/questions"] > 0 and all(row["engine/drift"] < 1e-5 for row in one + two)
+    agree(two, one)
