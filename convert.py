@@ -1,7 +1,7 @@
 """Turn a data set into the questions of a run: the verl-LUFFY columns, with answers that the verifier can read (Sec. 5.1).
 
     python convert.py mine.jsonl --output train.parquet --question problem --answer solution --extract box
-    python convert.py Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet        # needs: pip install datasets
+    python convert.py Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet        # the paper's training questions
     python convert.py openai/gsm8k --subset main --output gsm8k.parquet --extract "####" --system prompt.txt
 
 The input is a JSONL or parquet file or the name of a data set on the Hugging Face hub, with a column for the question
@@ -19,6 +19,7 @@ import pyarrow.parquet
 
 from reward import Verifier, last_box
 
+INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 QUESTION = ("question", "problem", "prompt", "query")  # usual names of columns, the first that is there counts
 ANSWER = ("answer", "reward_model", "ground_truth", "final_answer", "solution")
 
@@ -37,7 +38,7 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
     try:
         import datasets
     except ImportError:
-        raise RuntimeError(f"{name} is no file; for a data set of the Hugging Face hub: pip install datasets") from None
+        raise RuntimeError(f"{name} is no file; for a data set of the Hugging Face hub: {INSTALL_DATASETS}") from None
     table = datasets.load_dataset(name, subset, split=split)
     return table.column_names, table.select_columns
 

@@ -22,10 +22,10 @@ from config import Config, knob
 from data import Question, Request, load_questions, load_tokenizer, sample_seed
 from grading import Grader, drop_unreadable, rollout
 from reward import last_box
-from scores import compare, means, statistics
+from scores import benchmark, compare, means, statistics
 
 NO_JUDGES: Mapping[str, Callable[[str, str], bool]] = MappingProxyType({})
-SMALL = ("aime", "aime24", "aime25", "amc")  # Avg@32 in the paper, the others are Pass@1
+SMALL = ("AIME24", "AIME25", "AMC")  # Avg@32 in the paper, the others are Pass@1
 SAVE_EVERY = 2048  # responses generated between two writes of --output
 
 
@@ -116,7 +116,7 @@ class EvalConfig:
     model: str = knob("", "Hugging Face directory.")
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
     samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.")
-    avg_samples: int = knob(0, "Responses per question of AIME and AMC; 0: as `samples` [32].")
+    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by data_source; 0: as `samples` [32].")
     output: str = knob("", "Directory for every response (responses.jsonl, continued if there) and scores.json.")
     compare: list[str] = knob([], "Print a table of these scores.json files, and evaluate nothing.")
     temperature: float = knob(0.6, "Sampling temperature, top-p 1 [0.6]; 0: greedy.")
@@ -159,6 +159,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     config.max_prompt_length = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, e.model).max_position_embeddings
     config.max_response_length = max_tokens = min(e.max_tokens, positions - config.max_prompt_length)
+    if max_tokens < 1:
+        raise ValueError(f"no room for a response: the longest prompt takes {config.max_prompt_length} of {positions} positions. "
+                         "Lower --max_prompt_length (longer prompts are dropped), or set --max_position_embeddings")
     if not e.reward and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "arithmetic:reward"
     options = {"temperature": e.temperature, "max_tokens": max_tokens, "seed": e.seed,
@@ -166,7 +169,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
         readable = drop_unreadable(questions, verifier)
         counts["answers unreadable"] = len(questions) - len(readable)
-        wanted = [(q, i) for q in readable for i in range(e.avg_samples if e.avg_samples and q.source in SMALL else e.samples)]
+        samples = {q.source: e.avg_samples if e.avg_samples and benchmark(q.source) in SMALL else e.samples for q in readable}
+        wanted = [(q, i) for q in readable for i in range(samples[q.source])]
         engine, grader = make_engine(config, e.model, tokenizer.eos_token_id, device), Grader(config, tokenizer, verifier)
         if e.output:
             records = respond_and_keep(e.output, _settings(e, config), engine, grader, wanted, **options)

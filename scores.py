@@ -6,17 +6,28 @@ A record is one response, a dict: source, question, sample, reward, length, trun
 
 import json
 import math
+import re
 from collections import Counter, defaultdict
 from pathlib import Path
 
 import numpy as np
 
-AVERAGES = {  # Table 1: the data_sources behind each average, with the names that files give them
-    "in_distribution": ("aime", "aime24", "aime25", "amc", "math", "math500", "minerva", "olympiad_bench"),
-    "out_of_distribution": ("arc_c", "gpqa", "gpqa_diamond", "mmlu_pro"),
+AVERAGES = {  # Table 1: the benchmarks behind each average, and the names that their data_source may have (see `benchmark`)
+    "in_distribution": {
+        "AIME24": ("aime", "aime24", "aime2024"), "AIME25": ("aime25", "aime2025"), "AMC": ("amc", "amc23"),
+        "MATH-500": ("math", "math500"), "Minerva": ("minerva", "minervamath"), "OlympiadBench": ("olympiad", "olympiadbench")},
+    "out_of_distribution": {
+        "ARC-c": ("arcc", "arcchallenge"), "GPQA-Diamond": ("gpqa", "gpqadiamond"), "MMLU-Pro": ("mmlupro",)},
 }
+BENCHMARKS = {name: benchmark for group in AVERAGES.values() for benchmark, names in group.items() for name in names}
 Z = 1.96  # of a 95% interval
 SUCCESS = 0.5  # a response with a larger reward is a success
+
+
+def benchmark(source: str) -> str | None:
+    """The benchmark of Table 1 that a data_source names, or None: only letters and digits after the last / count, in any
+    case, so that `math`, `MATH-500` and `HuggingFaceH4/MATH-500` are one."""
+    return BENCHMARKS.get(re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower()))
 
 
 def means(records: list[dict]) -> dict[str, float]:
@@ -33,7 +44,7 @@ def statistics(records: list[dict]) -> dict:
     """What a table of results needs beside `means`, per data_source, and the averages of Table 1.
 
     `questions`, `samples` (responses a question), `interval` (95%, of pass_at_1), `no_box`, `pass_at_<k>` for k = 2, 4,
-    8, ... and `maj_at_<n>` of all n samples; `average/<group>` over the benchmarks of a group that are there.
+    8, ... and `maj_at_<n>` of all n samples; then `averages`.
     """
     sources = defaultdict(lambda: defaultdict(list))
     for r in records:
@@ -49,10 +60,20 @@ def statistics(records: list[dict]) -> dict:
             result[f"no_box/{source}"] = float(np.mean([r["answer"] is None for g in groups for r in g]))
             if n > 1:
                 result[f"maj_at_{n}/{source}"] = float(np.mean([majority(g) for g in groups]))
-    scores = {name.partition("/")[2]: value for name, value in means(records).items() if name.startswith("pass_at_1/")}
+    return result | averages(records)
+
+
+def averages(records: list[dict]) -> dict:
+    """`average/<group>` of Table 1 over those of its benchmarks that are there, and their names, `average_of/<group>`."""
+    scores = defaultdict(list)  # {benchmark: pass_at_1 of the data_source that names it, or of several}
+    for name, value in means(records).items():
+        if name.startswith("pass_at_1/"):
+            scores[benchmark(name.removeprefix("pass_at_1/"))].append(value)
+    result = {}
     for group, members in AVERAGES.items():
-        if found := [score for source, score in scores.items() if source in members]:
-            result[f"average/{group}"] = float(np.mean(found))
+        if there := [name for name in members if name in scores]:
+            result[f"average/{group}"] = float(np.mean([np.mean(scores[name]) for name in there]))
+            result[f"average_of/{group}"] = there
     return result
 
 
@@ -89,7 +110,10 @@ def majority(records: list[dict]) -> float:
 
 
 def compare(files: list[str]) -> str:
-    """A table of several scores.json, side by side: pass_at_1 in percent with its 95% interval, then the averages."""
+    """A table of several scores.json, side by side: pass_at_1 in percent with its 95% interval, then the averages.
+
+    An average that lacks a benchmark of Table 1 says how many it has: such averages do not compare.
+    """
     results = [json.loads(Path(file).read_text()) for file in files]
     names = dict.fromkeys(name for r in results for name in r if name.startswith("pass_at_1/"))
     names |= dict.fromkeys(name for r in results for name in r if name.startswith("average/"))
@@ -98,8 +122,11 @@ def compare(files: list[str]) -> str:
         source, cells = name.partition("/")[2], []
         for r in results:
             low, high = r.get(f"interval/{source}", (math.nan, math.nan))
-            bounds = f" [{100 * low:.1f}, {100 * high:.1f}]" if low == low else ""
-            cells.append(f"{100 * r[name]:.1f}{bounds}" if name in r else "–")
+            note = f" [{100 * low:.1f}, {100 * high:.1f}]" if low == low else ""
+            there = r.get(f"average_of/{source}")
+            if there and len(there) < len(AVERAGES[source]):
+                note = f" ({len(there)} of {len(AVERAGES[source])} benchmarks)"
+            cells.append(f"{100 * r[name]:.1f}{note}" if name in r else "–")
         n = {r.get(f"samples/{source}") for r in results} - {None}
         label = f"{source} (average)" if name.startswith("average/") else f"{source} (Avg@{'/'.join(map(str, sorted(n)))})"
         rows.append([label.replace("(Avg@1)", "(Pass@1)"), *cells])

@@ -1,7 +1,11 @@
-"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png, model card."""
+"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png, model card.
+
+With the knob `tracker` the rows of metrics.jsonl also go to TensorBoard or Weights & Biases.
+"""
 
 import json
 import math
+import os
 import re
 import sys
 import time
@@ -43,14 +47,72 @@ class Timer:
         return time.perf_counter()
 
 
-class Tracker:
-    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl`; other ranks keep silent.
+class TensorBoard:
+    """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard --logdir`.
 
-    base and latest are the first and last validation scores, by name.
+    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there once, as in metrics.jsonl.
     """
 
-    def __init__(self, run_dir: str, steps: int):
+    def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=0)
+        self.writer.add_text("knobs", "\n".join(f"    {name}: {value!r}" for name, value in knobs.items()), 0)
+        for row in rows:
+            self.log(row)
+
+    def log(self, row: dict) -> None:
+        for name, value in row.items():
+            if name != "step":
+                self.writer.add_scalar(name, value, row["step"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """A copy of `rows` and of what is logged later in a Weights & Biases run, whose id is kept in run_dir/wandb_id.
+
+    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds of a step stays. Offline
+    (WANDB_MODE=offline) each process leaves a directory of its own in run_dir/wandb, with the whole run so far: sync the last.
+    """
+
+    def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
+        import wandb
+
+        place, note = run_dir.absolute(), run_dir / "wandb_id"
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or place.parent.name or None, name=place.name, dir=str(place), config=knobs,
+            id=note.read_text() if rows and note.exists() else None,
+            resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
+            settings=wandb.Settings(console="off"))  # the console is ours
+        note.write_text(self.run.id)
+        self.first = self.run.step  # what comes before this step W&B has already
+        for row in rows:
+            self.log(row)
+
+    def log(self, row: dict) -> None:
+        if row["step"] >= self.first:
+            self.run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+WRITERS = {"tensorboard": TensorBoard, "wandb": WandB}  # by the knob `tracker`
+
+
+class Tracker:
+    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl` and to `tracker`; other ranks keep silent.
+
+    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker` finish its
+    work at the end, but not after an exception: nothing may wait for a network then.
+    """
+
+    def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
         self.run_dir, self.main = Path(run_dir), parallel.rank() == 0
+        self.tracker, self.knobs, self.writer = tracker, knobs or {}, None
         self.rows: list[dict] = []
         self.base: dict[str, float] = {}
         self.latest: dict[str, float] = {}
@@ -59,11 +121,13 @@ class Tracker:
     def start(self, text: str = "") -> None:
         """Begin metrics.jsonl with the rows of `text`: none, or what a checkpoint has of it."""
         for row in map(json.loads, text.splitlines()):
-            self._keep(row)
+            self._keep({name: math.nan if value is None else value for name, value in row.items()})
         self.bar.update(self.rows[-1]["step"] if self.rows else 0)
         if self.main:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text(text)
+            if self.tracker != "none":
+                self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
 
     def print(self, text: str) -> None:
         """A line on the console, above the progress bar."""
@@ -72,16 +136,25 @@ class Tracker:
             sys.stdout.flush()
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
-        """Append a row to metrics.jsonl."""
+        """Append a row to metrics.jsonl, and hand it to the tracker."""
         row = {"step": step, **metrics}
         self._keep(row)
         if self.main:
             with open(self.run_dir / "metrics.jsonl", "a") as file:
-                file.write(json.dumps(row) + "\n")
+                file.write(_line(row))
+        if self.writer:
+            self.writer.log(row)
 
     def text(self) -> str:
         """All rows so far, as they stand in metrics.jsonl."""
-        return "".join(json.dumps(row) + "\n" for row in self.rows)
+        return "".join(map(_line, self.rows))
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if self.writer and kind is None:
+            self.writer.close()
 
     def _keep(self, row: dict) -> None:
         self.rows.append(row)
@@ -147,6 +220,11 @@ class Tracker:
                 axis.legend(fontsize=7)
         figure.savefig(self.run_dir / "curve.png", dpi=90)
         plt.close(figure)
+
+
+def _line(row: dict) -> str:
+    """A row as a line of JSON, which has no NaN and no infinity: null stands for both."""
+    return json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}) + "\n"
 
 
 def model_card(config: Config, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:

@@ -37,8 +37,9 @@ def train(config: Config) -> dict[str, float]:
     device = parallel.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
-    tracker, timer = Tracker(config.run_dir, config.steps), Timer()
-    with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
+    timer = Timer()
+    with (Tracker(config.run_dir, config.steps, config.tracker, dataclasses.asdict(config)) as tracker,
+          Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier):
         grader = Grader(config, tokenizer, verifier)
         questions, tests = read_data(config, tokenizer, verifier, tracker)
         checkpoints = Checkpoints(config, questions, tracker)

@@ -9,7 +9,7 @@ import pyarrow.parquet
 import pytest
 
 from config import Config
-from convert import answer_of, convert, main, turns_of
+from convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
 from data import load_questions, read_rows
 
 
@@ -66,7 +66,7 @@ def test_hub_names(tmp_path, monkeypatch):
     """A name that is no file goes to the `datasets` library with split and subset; without it, the command to install it."""
     out = str(tmp_path / "out.parquet")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(RuntimeError, match="org/name is no file.*pip install datasets"):
+    with pytest.raises(RuntimeError, match=f"org/name is no file.*{INSTALL_DATASETS}"):
         main(["org/name", "--output", out])
     asked = []
 
@@ -83,6 +83,23 @@ def test_hub_names(tmp_path, monkeypatch):
     assert asked == [(("org/name", "main"), {"split": "test"}), ["question", "answer"]]
     (row,) = read_rows(out)
     assert (row["data_source"], row["reward_model"]["ground_truth"]) == ("name", "4")
+
+
+def test_the_papers_training_set(tmp_path, monkeypatch, capsys):
+    """Rows in the columns of OpenR1-Math-46k, by the real library: worked solutions and unreadable golds go, with a report."""
+    datasets = pytest.importorskip("datasets", reason=INSTALL_DATASETS)
+    system, golds = {"role": "system", "content": "Think."}, ["56", "E_{1},E_{2}", r"\frac{1}{2}"]
+    rows = [{"data_source": "openr1", "prompt": [system, {"role": "user", "content": f"question {i}?"}],
+             "target": [{"role": "assistant", "content": "a long solution"}], "ability": "math",
+             "reward_model": {"ground_truth": gold, "style": "rule"}, "extra_info": {"index": i, "split": "default"}}
+            for i, gold in enumerate(golds)]
+    monkeypatch.setattr(datasets, "load_dataset", lambda *_, split: datasets.Dataset.from_list(rows))
+    counts = main(["Elliott/Openr1-Math-46k-8192", "--output", str(tmp_path / "openr1.parquet")])
+    assert (counts["read"], counts["answers unreadable"], counts["kept"]) == (3, 1, 2)
+    assert "E_{1},E_{2}" in capsys.readouterr().out
+    kept = list(read_rows(str(tmp_path / "openr1.parquet")))
+    assert [r["reward_model"]["ground_truth"] for r in kept] == ["56", r"\frac{1}{2}"]
+    assert [r["prompt"] for r in kept] == [rows[0]["prompt"], rows[2]["prompt"]] and "target" not in kept[0]
 
 
 @pytest.mark.parametrize("argv, reason", [

@@ -16,7 +16,7 @@ from eval import EvalConfig
 from scores import means
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("READING.md", "MIGRATING.md", "CONTRIBUTING.md", "METRICS.md")
+DOCUMENTS = ("READING.md", "MIGRATING.md", "CONTRIBUTING.md", "METRICS.md", "TASKS.md")
 TEXT = {name: (ROOT / name).read_text() for name in DOCUMENTS}
 FLAGS = {
     "train.py": {*Config.__dataclass_fields__, "config", "help"},
@@ -33,9 +33,10 @@ def names_in(file: Path) -> set[str]:
 
 
 def commands(text: str) -> list[str]:
-    """The command lines in the code blocks."""
-    blocks = re.findall(r"^```\n(.*?)^```", text, flags=re.M | re.S)
-    return [line for block in blocks for line in block.splitlines() if line.startswith(("python ", "torchrun "))]
+    """The command lines in the code blocks that call one of our programs."""
+    blocks = re.findall(r"^```\n(.*?)^```", text.replace("\\\n", " "), flags=re.M | re.S)
+    lines = [line for block in blocks for line in block.splitlines() if line.startswith(("python ", "torchrun "))]
+    return [line for line in lines if any(name in line for name in FLAGS)]
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

@@ -13,7 +13,7 @@ from config import Config
 from data import Question, Response, sample_seed
 from eval import evaluate
 from grading import Grader
-from scores import compare, interval, majority, pass_at_k, statistics
+from scores import AVERAGES, benchmark, compare, interval, majority, pass_at_k, statistics
 
 
 class Scripted:
@@ -129,21 +129,43 @@ def test_statistics_by_hand():
         "no_box/aime": 0.25, "questions/math": 1, "samples/math": 1, "interval/math": 0, "no_box/math": 0.0,
         "questions/arc_c": 1, "samples/arc_c": 1, "interval/arc_c": 0, "no_box/arc_c": 1.0,
         "questions/mine": 1, "samples/mine": 1, "interval/mine": 0,
-        "average/in_distribution": (0.25 + 1.0) / 2, "average/out_of_distribution": 0.0}
+        "average/in_distribution": (0.25 + 1.0) / 2, "average_of/in_distribution": ["AIME24", "MATH-500"],
+        "average/out_of_distribution": 0.0, "average_of/out_of_distribution": ["ARC-c"]}
+
+
+@pytest.mark.parametrize("name, sources", [
+    ("AIME24", ["aime", "AIME_2024", "math-ai/aime24"]), ("AIME25", ["aime25", "aime-2025"]), ("AMC", ["amc", "amc23"]),
+    ("MATH-500", ["math", "MATH-500", "HuggingFaceH4/MATH-500"]), ("Minerva", ["minerva", "minerva_math"]),
+    ("OlympiadBench", ["olympiad_bench", "OlympiadBench"]), ("ARC-c", ["arc_c", "ARC-Challenge"]),
+    ("GPQA-Diamond", ["gpqa", "gpqa_diamond"]), ("MMLU-Pro", ["mmlu_pro", "TIGER-Lab/MMLU-Pro"]),
+    (None, ["mmlu", "math_train", "aime26", "arithmetic", ""]),
+])
+def test_benchmarks_are_known_by_several_names(name, sources):
+    """The first name is the data_source of the official files (GPQA, MMLU-Pro: the file's name); others are no benchmark."""
+    assert {benchmark(source) for source in sources} == {name}
+    assert name is None or any(name in members for members in AVERAGES.values())
+
+
+def test_two_names_of_one_benchmark_count_once():
+    """AIME24 under two data_sources has the weight of one benchmark in the average."""
+    found = statistics([record("aime", "a", 1.0), record("AIME24", "a", 0.0), record("math", "b", 1.0)])
+    assert found["average/in_distribution"] == 0.75 and found["average_of/in_distribution"] == ["AIME24", "MATH-500"]
 
 
 def test_compare(tmp_path, capsys):
-    """Two result files side by side, in percent, with intervals; what one of them lacks is a dash."""
+    """Two result files side by side, in percent, with intervals; what one of them lacks is a dash, or said of an average."""
     a = {"model": "A", "pass_at_1/aime": 0.316, "interval/aime": [0.2, 0.45], "samples/aime": 32,
-         "average/in_distribution": 0.316}
+         "average/in_distribution": 0.316, "average_of/in_distribution": ["AIME24"]}
     b = {"model": "B", "pass_at_1/aime": 0.25, "samples/aime": 32,
-         "pass_at_1/math": 0.5, "interval/math": [0.4, 0.6], "samples/math": 1}
+         "pass_at_1/math": 0.5, "interval/math": [0.4, 0.6], "samples/math": 1,
+         "average/in_distribution": 0.4, "average_of/in_distribution": list(AVERAGES["in_distribution"])}
     for name, content in (("a", a), ("b", b)):
         (tmp_path / f"{name}.json").write_text(json.dumps(content))
     files = [str(tmp_path / "a.json"), str(tmp_path / "b.json")]
     assert compare(files).splitlines() == [
         "|  | A | B |", "| --- | --- | --- |", "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
-        "| math (Pass@1) | – | 50.0 [40.0, 60.0] |", "| in_distribution (average) | 31.6 | – |"]
+        "| math (Pass@1) | – | 50.0 [40.0, 60.0] |",
+        "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |"]
     assert evaluation.main(["--compare", *files]) == {} and "| aime (Avg@32) |" in capsys.readouterr().out
 
 
@@ -189,6 +211,28 @@ def test_main_with_math(tiny_model, device, file, tmp_path, capsys):
     assert json.loads(capsys.readouterr().out)["questions"] == {"read": 4, "repeated": 1, "answers unreadable": 1}
 
 
+def test_the_papers_protocol_in_one_command(tiny_model, device, file, capsys):
+    """--avg_samples counts for AIME and AMC alone: Avg@3 of one, Pass@1 of a multiple-choice benchmark and of the rest."""
+    with open(file) as lines:
+        row = json.loads(next(lines))
+    with open(file, "w") as lines:
+        for source, answer in (("aime", "7"), ("arc_c", "C"), ("mine", "7")):
+            lines.write(json.dumps(row | {"data_source": source, "reward_model": {"ground_truth": answer}}) + "\n")
+    evaluation.main(["--model", tiny_model, "--data", file, "--engine", "hf", "--max_tokens", "5", "--avg_samples", "3"])
+    report = json.loads(capsys.readouterr().out)
+    assert [report[f"samples/{source}"] for source in ("aime", "arc_c", "mine")] == [3, 1, 1] and "maj_at_3/aime" in report
+    assert report["average_of/in_distribution"] == ["AIME24"] and report["average_of/out_of_distribution"] == ["ARC-c"]
+
+
+def test_a_prompt_that_fills_the_model_is_refused(tiny_model, device, file, tmp_path):
+    """Where the longest prompt leaves no position for a response, the error names the knobs."""
+    rows = [json.loads(line) for line in open(file)][:1]
+    rows[0]["prompt"][0]["content"] = "1" * 600
+    (tmp_path / "long.jsonl").write_text(json.dumps(rows[0]))
+    with pytest.raises(ValueError, match="no room.*takes 603 of 512 positions.*--max_prompt_length"):
+        evaluation.main(["--model", tiny_model, "--data", str(tmp_path / "long.jsonl"), "--engine", "hf"])
+
+
 def test_output_is_continued(tiny_model, device, file, tmp_path, capsys, monkeypatch):
     """A command broken off is continued: only what is missing is generated, and the scores are those of one go."""
     limits = ["--max_prompt_length", "30", "--max_tokens", "20", "--samples", "2"]
@@ -232,7 +276,7 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
 
 
 def test_multiple_choice_answers():
-    """The letter in the spellings that models use is right, another letter, two letters or a word are wrong."""
+    """The letter in the spellings that models use is right, another letter, two letters or a word are wrong; A to J are golds."""
     from reward import graded_text
     from verdict import math_reward
 
@@ -241,6 +285,7 @@ def test_multiple_choice_answers():
     for gold in "CI":  # I is the imaginary unit to Math-Verify
         verdicts = {a: math_reward(graded_text(rf"\boxed{{{a}}}".replace("C", gold), False) or "", gold) for a in right + wrong}
         assert {a for a, v in verdicts.items() if v} == set(right)
+    assert all(math_reward(None, gold) for gold in "ABCDEFGHIJ")
 
 
 @pytest.mark.parametrize("argv, reason", [
