@@ -36,7 +36,7 @@ FORMAT = "exgrpo checkpoint 1"
 STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
 FILE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*")  # inside the checkpoint, nowhere else
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # a resumed run must share these
-FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout")  # not worth a note
+FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")  # not worth a note
 
 
 class Checkpoints:

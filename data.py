@@ -187,9 +187,8 @@ class FreshStream:
         Questions passed over because of `skip` go back to the front. Where fewer than n are left in all, the
         draw is shorter.
         """
-        left = self.num_questions - len(retired) - sum(q not in retired for q in set(skip))
-        n = min(n, left)
-        taken, passed = [], []
+        skip, taken, passed = set(skip), {}, []  # taken: in order
+        n = min(n, self.num_questions - len(retired) - sum(q not in retired for q in skip))
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
@@ -201,9 +200,9 @@ class FreshStream:
             if question in skip or question in taken:
                 passed.append(question)
             else:
-                taken.append(question)
+                taken[question] = True
         self.queue += passed[::-1]
-        return taken
+        return list(taken)
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""

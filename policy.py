@@ -156,7 +156,7 @@ class Policy:
             parts.append(part)
             norms.append(norm)
         self.optimizer.zero_grad()
-        return {**_summary(_combine(parts)), "engine/drift": drift, "loss/grad_norm": float(np.mean(norms)),
+        return {**_summary(_combine(parts), len(parts)), "engine/drift": drift, "loss/grad_norm": float(np.mean(norms)),
                 "loss/grad_norm_max": max(norms), "loss/skipped": skipped}
 
     def _backward(self, samples: list[Sample], items: list[int], clip_eps: float | None) -> dict[str, float]:
@@ -245,15 +245,15 @@ def _reduce(parts: list[dict[str, float]]) -> dict[str, float]:
     return _combine(parallel.gather(_combine(parts)))
 
 
-def _summary(sums: dict[str, float]) -> dict[str, float]:
-    """Per-token means and shares from metric sums."""
+def _summary(sums: dict[str, float], mini_batches: int) -> dict[str, float]:
+    """Per-token means and shares from metric sums; the loss is a mean over mini-batches."""
     tokens, replayed = sums["tokens"], sums["replay_tokens"]
 
     def per(total, count):
         return total / count if count else 0.0
 
     return {
-        "loss/objective": sums["loss"],
+        "loss/policy": sums["loss"] / mini_batches,
         "loss/entropy": per(sums["entropy"], tokens + replayed),
         "loss/ratio": per(sums["ratio"], tokens),
         "loss/ratio_max": sums["ratio_max"],

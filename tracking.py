@@ -1,11 +1,10 @@
 """What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png, model card.
 
-With the knob `tracker` the rows of metrics.jsonl also go to TensorBoard or Weights & Biases.
+With the knob `tracker` the rows of metrics.jsonl also go to a service of trackers.py.
 """
 
 import json
 import math
-import os
 import re
 import sys
 import time
@@ -17,6 +16,7 @@ from tqdm import tqdm
 
 import parallel
 from config import Config
+from trackers import WRITERS
 from watchdog import watchdog
 
 
@@ -45,62 +45,6 @@ class Timer:
         if torch.cuda.is_available():
             torch.cuda.synchronize()
         return time.perf_counter()
-
-
-class TensorBoard:
-    """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard --logdir`.
-
-    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there once, as in metrics.jsonl.
-    """
-
-    def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
-        from torch.utils.tensorboard import SummaryWriter
-
-        self.writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=0)
-        self.writer.add_text("knobs", "\n".join(f"    {name}: {value!r}" for name, value in knobs.items()), 0)
-        for row in rows:
-            self.log(row)
-
-    def log(self, row: dict) -> None:
-        for name, value in row.items():
-            if name != "step":
-                self.writer.add_scalar(name, value, row["step"])
-        self.writer.flush()
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-class WandB:
-    """A copy of `rows` and of what is logged later in a Weights & Biases run, whose id is kept in run_dir/wandb_id.
-
-    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds of a step stays. Offline
-    (WANDB_MODE=offline) each process leaves a directory of its own in run_dir/wandb, with the whole run so far: sync the last.
-    """
-
-    def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
-        import wandb
-
-        place, note = run_dir.absolute(), run_dir / "wandb_id"
-        self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or place.parent.name or None, name=place.name, dir=str(place), config=knobs,
-            id=note.read_text() if rows and note.exists() else None,
-            resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
-            settings=wandb.Settings(console="off"))  # the console is ours
-        note.write_text(self.run.id)
-        self.first = self.run.step  # what comes before this step W&B has already
-        for row in rows:
-            self.log(row)
-
-    def log(self, row: dict) -> None:
-        if row["step"] >= self.first:
-            self.run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
-
-    def close(self) -> None:
-        self.run.finish()
-
-
-WRITERS = {"tensorboard": TensorBoard, "wandb": WandB}  # by the knob `tracker`
 
 
 class Tracker:
@@ -236,6 +180,7 @@ def model_card(config: Config, steps: int, base: dict[str, float], trained: dict
     scores = "\n".join(f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |" for name, value in trained.items())
     data = ", ".join(Path(file).name for file in c.train_files) or "the built-in arithmetic world"
     prompt = "the tokenizer's chat template" if c.prompt_template == "chat" else f"the text {c.prompt_template!r}"
+    adapters = f"\n- **Trained**: LoRA adapters of rank {c.lora_rank}, α = {c.lora_alpha:g}, merged" if c.lora_rank else ""
     context = f", RoPE base {c.rope_theta:g}" if c.rope_theta else ""
     return f"""---
 {head}
@@ -246,7 +191,7 @@ def model_card(config: Config, steps: int, base: dict[str, float], trained: dict
 - **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
 - **Start**: {c.model or "the built-in base model"}{context}
 - **Data**: {data}; reward `{c.reward}`
-- **Steps**: {steps} batches of {c.batch_size} questions x {c.num_rollouts} responses
+- **Steps**: {steps} batches of {c.batch_size} questions x {c.num_rollouts} responses{adapters}
 - **Knobs**: {", ".join(f"{name}={getattr(c, name)}" for name in knobs)}
 - **Prompt**: {prompt}{f", ending in {c.response_prefix!r}" if c.response_prefix else ""}; at most {c.max_prompt_length} tokens
 

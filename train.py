@@ -157,7 +157,8 @@ def memory_advice(config: Config) -> Iterator[None]:
         raise RuntimeError(
             f"out of memory in the update. Lower tokens_per_micro_batch (now {config.tokens_per_micro_batch}), turn on "
             f"gradient_checkpointing (now {config.gradient_checkpointing}) and shard (now {config.shard}), or use more ranks: "
-            "none of these changes the gradient. On a GPU rollout_memory is what the engine may keep.") from error
+            "none of these changes the gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains adapters "
+            "alone, in less memory.") from error
 
 
 def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Experience, verifier: Verifier) -> dict[str, float]:

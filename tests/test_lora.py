@@ -83,7 +83,7 @@ def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, sam
         expected |= {f"{name}.lora_A.default.weight": 2 * b.T @ g, f"{name}.lora_B.default.weight": 2 * g @ a.T}
     assert len(expected) == 2 * 2 * 7  # A and B, two layers, seven matrices
     assert_same_gradients(mine, expected, 1e-4)
-    assert metrics["loss/objective"] == pytest.approx(alone["one micro-batch"]["metrics"][1]["loss/objective"], rel=1e-4)
+    assert metrics["loss/policy"] == pytest.approx(alone["one micro-batch"]["metrics"][1]["loss/policy"], rel=1e-4)
 
 
 def test_only_adapters_are_trained(tiny_model, reports):

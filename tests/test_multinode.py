@@ -48,7 +48,7 @@ def train(tmp_path, tiny_model):
 def agree(ours: list[dict], reference: list[dict], steps: int = 3, rel: float = 1e-4) -> None:
     assert len(ours) == len(reference) == KNOBS["steps"]
     for mine, theirs in zip(ours[:steps], reference[:steps]):
-        for name in ("loss/objective", "loss/grad_norm", "loss/entropy", "reward/pass_at_1", "rollout/tokens", "replay/questions",
+        for name in ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/pass_at_1", "rollout/tokens", "replay/questions",
                      "buckets/trajectories"):
             assert mine[name] == pytest.approx(theirs[name], rel=rel, abs=1e-7), name
 

@@ -86,7 +86,7 @@ def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, samples):
         total = total - KNOBS["entropy_coef"] * entropies.sum() / (L_MAX * len(samples))
     (loss + total).backward()
     assert_same_gradients(mine, {name: p.grad.numpy() for name, p in lm.named_parameters()})
-    assert metrics["loss/objective"] == pytest.approx((loss + total).item(), rel=1e-5)
+    assert metrics["loss/policy"] == pytest.approx((loss + total).item(), rel=1e-5)
     norm = torch.cat([p.grad.flatten() for p in lm.parameters()]).norm()
     assert metrics["loss/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
 

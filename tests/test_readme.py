@@ -39,8 +39,9 @@ def test_every_flag_named_exists():
     """Each `--flag` that the README gives to train.py is a knob."""
     from config import Config
 
-    others = {"nproc_per_node", "shutdown", "config", "help", "data"}  # torchrun's and the parser's
-    others |= {"output", "question", "answer", "extract", "compare"}  # eval.py's and convert.py's
+    others = {"plan", "gpus", "gpu"}  # studies/bench.py's
+    others |= {"nproc_per_node", "shutdown", "config", "help", "data"}  # torchrun's and the parser's
+    others |= {"output", "question", "answer", "extract", "compare", "avg_samples"}  # eval.py's and convert.py's
     flags = set(re.findall(r"--(\w+)", README)) - others
     assert flags <= set(Config.__dataclass_fields__)
 

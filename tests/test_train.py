@@ -189,7 +189,7 @@ def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
     for name in ("questions", "responses", "rewards", "buffer", "mini_batches"):
         assert one[name] == two[name] == other[name], name
     np.testing.assert_allclose(one["logprobs"], two["logprobs"], atol=1e-5)
-    for name in ("loss/objective", "loss/entropy", "loss/grad_norm", "loss/grad_norm_max", "loss/ratio"):
+    for name in ("loss/policy", "loss/entropy", "loss/grad_norm", "loss/grad_norm_max", "loss/ratio"):
         assert two["metrics"][name] == pytest.approx(one["metrics"][name], rel=1e-5, abs=1e-7), name
         assert two["metrics"][name] == other["metrics"][name], name
     lr = parse_config(argv).lr
