@@ -93,7 +93,7 @@ def compare(arms: dict[str, list[dict]], where: str) -> Iterator[Row]:
         extra = median(r["time/step"] / b - 1 for r, b in zip(rows, base))
         bar = {"c = 9": "bar +12% float32, +6% bfloat16", "c = 9, max_candidates 2": "bar +2%"}.get(name, "")
         # the update is the same work in every arm: what differs is the entropy pass and the generation that replay saves
-        saved = median(r["time/rollout"] for r in arms["rho 0"]) / 16 if plan else 0.0
+        saved = median(r["time/rollout"] for r in arms["rho 0"]) / 16 if name != "rho 0" else 0.0
         yield (f"{where}: {name}", f"{median(r['time/step'] for r in rows):.2f} s a step ({extra:+.1%}); "
                f"plan less 1/16 of rollout: {(plan - saved) / median(base):+.1%}",
                f"plan {plan:.3f}, rollout {rollout:.2f}, update {update:.2f}{'; ' + bar if bar else ''}")
