@@ -1,4 +1,4 @@
-"""Buffer and sampler: draws, updates, memory, files (issue 3). No GPU, no torch."""
+"""Buffer and sampler: draws, updates, memory, files. No GPU, no torch."""
 
 import argparse
 import multiprocessing
@@ -15,7 +15,7 @@ from buffer import ReplayBuffer, Trajectory
 from sampler import sample_questions
 from studies.measure import Row, peak_resident_bytes, seconds
 
-# The official code, per step, one core, measured (issue 3): the draw of 64 questions grows with the square.
+# The official code, per step, one core, measured: the draw of 64 questions grows with the square.
 OFFICIAL_DRAW = {1_000: 0.004, 5_000: 0.09, 20_000: 1.4, 45_000: 7.7}  # seconds
 OFFICIAL_MOVES = {45_000: 0.013}  # seconds for 128 bucket moves
 

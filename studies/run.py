@@ -52,7 +52,8 @@ def main(argv: list[str] | None = None) -> int:
             sys.exit("another studies.run is at work on this cache: wait for it, or stop it")
         for job in jobs if args.fresh else ():
             job.forget()
-        signal.signal(signal.SIGTERM, signal.default_int_handler)  # as Ctrl-C
+        for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started this in the background, deaf to Ctrl-C
+            signal.signal(number, signal.default_int_handler)
         done = sum(job.done for job in jobs)
         print(f"{', '.join(args.names)}: {len(jobs)} jobs, {done} of them done, {args.workers} at a time")
         try:
