@@ -3,6 +3,7 @@
 import json
 import shutil
 import signal
+import subprocess
 import sys
 import time
 from types import SimpleNamespace
@@ -157,6 +158,12 @@ def test_a_record_stands_for_its_run(scripted, monkeypatch):
             run_jobs([medium], 1, {})
     medium.forget()
     assert not medium.done
+
+
+def test_git_takes_records():
+    """No pattern of .gitignore hides the place of the records."""
+    ignored = subprocess.run(["git", "check-ignore", "-q", str(runs.RECORDS / "exgrpo-0.json.gz")], cwd=runs.ROOT).returncode
+    assert ignored != 0  # 1: not ignored, 128: not a checkout
 
 
 def test_records_keep_five_digits():
