@@ -181,6 +181,7 @@ def table(model, tokenizer, sets: dict[str, list[str]], num_samples: int = 8, li
 
 
 def main():
+    """Build the world from the command line and print what its base model can do."""
     parser = argparse.ArgumentParser(description="Build the arithmetic world and describe its base model.")
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world of the same kind")

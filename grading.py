@@ -54,6 +54,7 @@ def rollout(engine, grader: Grader, questions: list[Question], requests: list[li
     group = grader.config.rollout_tp
 
     def work(indices: list[int]) -> list[list[tuple[Response, float]]]:
+        """The (response, reward) pairs of the questions `indices`, this rank's share."""
         flat = [(i, r) for i in indices for r in requests[i]]
         pending = [None] * len(flat)
 

@@ -118,6 +118,7 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx, hidden, weight, targets, temperature):
+        """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
         logprobs, entropies = [], []
         for h, y in TokenScores.chunks(hidden, targets, weight):
             log_p = TokenScores.log_softmax(h, weight, temperature)  # (c, V)
@@ -130,6 +131,7 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs, grad_entropies):
+        """Gradients of hidden (R, H) and, unless it is frozen, of weight (V, H), from logits computed once more."""
         hidden, weight, targets, entropies = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         trained = ctx.needs_input_grad[1]  # not with LoRA

@@ -30,6 +30,7 @@ SECTIONS = {  # name -> (module, function that takes the command line's argument
 
 
 def main() -> None:
+    """Print a table per section, or the plan of a configuration."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all if none is named")
     parser.add_argument("--full", action="store_true", help="the paper's scale instead of a smaller one")

@@ -54,6 +54,7 @@ def bare_update(lm, optimizer, samples: list[Sample], dtype: torch.dtype, packed
 
 
 def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
+    """Tokens per CPU second of policy.update and policy.score against bare loops, in float32 and bfloat16."""
     torch.set_num_threads(1)
     device, samples = parallel.setup(), random_samples(128, np.random.default_rng(0))
     tokens = sum(s.length for s in samples)

@@ -71,6 +71,7 @@ def steps_by_arm(flags: list[str], rounds: int, directory: Path, length: int) ->
 
 
 def bench_replay(args: argparse.Namespace) -> Iterator[Row]:
+    """Step times by the number of stored responses; with --full also for the built-in model."""
     from studies.bench_step import OURS, write_setup
 
     rounds = 20 if args.full else 3

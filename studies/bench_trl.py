@@ -37,6 +37,7 @@ class TimedTrainer(GRPOTrainer):
 
 
 def main() -> None:
+    """Train as the command line says and print what the section reads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--questions", required=True)

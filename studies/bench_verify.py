@@ -28,6 +28,7 @@ def sample_answers(count: int) -> tuple[list[str], list[str]]:
 
 
 def bench_verify(args: argparse.Namespace) -> Iterator[Row]:
+    """Answers per second of the verifier, by the number of its workers."""
     texts, golds = sample_answers(4096 if args.full else 512)
     for workers in (1, 2):
         with Verifier(workers=workers, timeout=5.0) as verifier:

@@ -70,6 +70,7 @@ def judge(engine, tokenizer, items: list[dict], max_tokens: int = 1024, temperat
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Judge the responses of a file from the command line."""
     import parallel
     from data import load_tokenizer
     from rollout import make_engine

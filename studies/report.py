@@ -227,6 +227,7 @@ def page(runs: list[dict]) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
+    """Write the page for the runs on the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run_dir of a training run")
     parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page (default: report.html)")

@@ -21,6 +21,7 @@ from studies.runs import CACHE, FULL, QUICK, make_places, run_jobs
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The command line with `names`, the studies it asks for, and `seeds` filled in; SystemExit where it is impossible."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("study", choices=["all", *STUDIES, *ALIASES], metavar="NAME", help=f"all, {', '.join(STUDIES)}")
     parser.add_argument("--seeds", type=int, help="runs of every kind, 2 to 10 [5; with --quick 2]")

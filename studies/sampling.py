@@ -49,6 +49,7 @@ def sample(model: str, world: str, questions: int, seed: int) -> dict:
 
 
 def main() -> None:
+    """Sample as the command line says and write result.json."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--model", required=True, help="model directory")
     parser.add_argument("--world", required=True, help="directory of the built-in world")
