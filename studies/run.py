@@ -17,7 +17,8 @@ import sys
 
 from studies import verdicts
 from studies.claims import ALIASES, STUDIES, Data
-from studies.runs import CACHE, FULL, QUICK, make_places, run_jobs
+from studies.pool import make_places, run_jobs
+from studies.runs import CACHE, FULL, QUICK
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:

@@ -12,9 +12,10 @@ import pytest
 from test_measures import sampled
 
 from config import Config
-from studies import run, runs, verdicts
+from studies import pool, run, runs, verdicts
 from studies.claims import STUDIES, Data
-from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes, run_jobs
+from studies.pool import run_jobs
+from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes
 
 # ---------------------------------------------------------------- jobs and their cache
 
@@ -23,7 +24,7 @@ from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes, run
 def cache(tmp_path, monkeypatch):
     monkeypatch.setattr(runs, "CACHE", tmp_path / "cache")
     monkeypatch.setattr(runs, "RECORDS", tmp_path / "records")
-    monkeypatch.setattr(runs, "POLL_SECONDS", 0.02)
+    monkeypatch.setattr(pool, "POLL_SECONDS", 0.02)
     return tmp_path / "cache"
 
 
@@ -128,7 +129,7 @@ def test_ctrl_c_lets_a_run_save_and_the_next_call_continues(scripted, monkeypatc
             raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(runs, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
+        patch.setattr(pool, "time", SimpleNamespace(sleep=interrupt, monotonic=time.monotonic))
         run_jobs([job], 1, {})
     assert (job.directory / "saved").exists() and not job.done
     before = json.loads((job.directory / "job.json").read_text())["seconds"]
