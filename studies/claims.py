@@ -8,26 +8,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-import numpy as np
-
 from arithmetic import World
 from studies import pictures
-from studies.measures import (
-    BUCKETS,
-    IN,
-    OOD,
-    at_equal,
+from studies.measures import IN, OOD, at_equal, curve, end, mean_over, pairs, score
+from studies.responses import (
+    agreement,
     bucket_auc,
-    bucket_gap,
-    choices,
     columns,
-    curve,
-    end,
-    mean_over,
-    pairs,
-    score,
+    median_gap,
+    shortcut_gap,
+    shortness,
+    smallest_gap,
+    validity,
 )
-from studies.runs import Budget, Job
+from studies.runs import RUNS, Budget, Job
 
 TRAIN_SIZE = World.train_size
 
@@ -47,7 +41,18 @@ class Data:
         """Metrics of a run, a list per seed."""
         if name not in self._read:
             self._read[name] = [job.rows() for job in self.jobs(name)]
+            self._check_base(name)
         return self._read[name]
+
+    def _check_base(self, name: str) -> None:
+        """ValueError unless runs from one base model begin with one validation: another type of machine builds another model."""
+        def base(run: str) -> list:
+            return [RUNS[run].get(knob) for knob in ("base_steps", "reward", "dtype")]
+
+        starts = {run: [rows[0][IN] for rows in self._read[run]] for run in RUNS if run in self._read and base(run) == base(name)}
+        if len({start for seeds in starts.values() for start in seeds}) > 1:
+            raise ValueError(f"runs with different base models are no pairs; they began with Pass@1 {starts}: make them again "
+                             "on one machine with --fresh")
 
     def samples(self, name: str) -> list[dict]:
         """Columns of a sampling pass, one per seed."""
@@ -104,34 +109,9 @@ def training(metric: str, a: str, b: str, first: float = 0.0, last: float = 1.0)
     return lambda data: pairs(*[[mean_over(rows, metric, first, last) for rows in data.rows(name)] for name in (a, b)])
 
 
-def _median_gap(samples: dict, other: str) -> float:
-    """Median entropy of right responses to the questions of another bucket, minus that of Medium."""
-    medians = [np.median(samples["entropy"][samples["right"] & (samples["bucket"] == b)]) for b in (other, "Medium")]
-    return float(medians[0] - medians[1])
-
-
-def _shortcut_gap(samples: dict, measure: str, sign: int) -> float:
-    """Mean of a measure over the right shortcut responses minus over the other right ones."""
-    right, shortcut, values = samples["right"], samples["shortcut"], samples[measure].astype(float)
-    return float(sign * (values[right & shortcut].mean() - values[right & ~shortcut].mean()))
-
-
-def _agreement(samples: dict, a: str, b: str) -> float:
-    """How much more often two rules choose the same response than chance would."""
-    picked = choices(samples)
-    return float((picked[a] == picked[b]).mean() - picked["chance"].mean())
-
-
-def _validity(samples: dict, rule: str, against: str) -> float:
-    """Share of valid chains among what a rule chooses, minus the same of another rule (or of a random choice)."""
-    picked = choices(samples)
-    other = picked["valid_share"] if against == "random" else samples["valid"][picked[against]]
-    return float(samples["valid"][picked[rule]].mean() - other.mean())
-
-
-def _stall(data: Data) -> list[float]:
-    """0.05 minus what the weak base gains on-policy, from the start to the end: a gain below 5 points is a stall."""
-    return [0.05 - (end(rows) - curve(rows, IN)[1][0]) for rows in data.rows("on_policy_weak")]
+def _weak_gain(data: Data, name: str, sign: int) -> list[float]:
+    """What the weak base gains from the start to the end, less 5 points (or 5 points less that): below it is a stall."""
+    return [sign * (end(rows) - curve(rows, IN)[1][0] - 0.05) for rows in data.rows(name)]
 
 
 def _unharmed(data: Data, metric: str) -> list[float]:
@@ -163,24 +143,26 @@ STUDIES = {
         ("easy", "medium", "hard", "on_policy")),
     "fig1b": Study(
         "Entropy of right responses: valid against flawed chains, by difficulty (with fig1c)",
-        (*(Claim(f"valid chains have lower entropy in every bucket ({where}): the smallest of the three gaps, in nats",
-                 "0.04, 0.05, 0.06", of_samples(name, lambda s: float(np.min([bucket_gap(s, b) for b in BUCKETS]))))
-           for name, where in (("base", "base model"), ("early", "a third into on-policy training"))),
+        (*(Claim(f"valid chains have lower entropy in every bucket ({where}{'' if shortcuts else ', shortcuts left out'}): "
+                 "the smallest of the three gaps, in nats", "0.04, 0.05, 0.06",
+                 of_samples(name, partial(smallest_gap, shortcuts=shortcuts)))
+           for name, where in (("base", "base model"), ("early", "a third into on-policy training"))
+           for shortcuts in (True, False)),
          Claim("entropy tells flawed from valid chains better than perplexity (difference of AUC)", "better, App. F.3",
                of_samples("early", lambda s: bucket_auc(s, "entropy") - bucket_auc(s, "nll"))),
          Claim("and better than length alone (control, difference of AUC)", "–",
                of_samples("early", lambda s: bucket_auc(s, "entropy") - bucket_auc(s, "length"))),
          *(Claim(f"right responses to Medium questions have lower entropy than to {other} ones (medians, nats)",
-                 "Medium lowest, Fig. 1c", of_samples("early", partial(_median_gap, other=other)))
+                 "Medium lowest, Fig. 1c", of_samples("early", partial(median_gap, other=other)))
            for other in ("Easy", "Hard"))),
         {"fig1b.png": pictures.entropy_bars, "fig1c.png": pictures.entropy_densities},
         samplings=("base", "early")),
     "table12": Study(
         "Shortcuts and the snowball effect (App. F.4); a shortcut here is an answer without a step, so never a valid chain",
-        (Claim("right shortcut responses have higher entropy (base model, nats)", "0.14 > 0.07",
-               of_samples("base", partial(_shortcut_gap, measure="entropy", sign=1))),
-         Claim("and fewer valid chains (base model; by construction)", "-8.7 to -11.5 points",
-               of_samples("base", partial(_shortcut_gap, measure="valid", sign=-1))),
+        (Claim("right shortcut responses have higher entropy (Medium, base model, nats; nearly by construction)", "0.14 > 0.07",
+               of_samples("base", partial(shortcut_gap, measure="entropy", sign=1))),
+         Claim("and fewer valid chains (Medium, base model; by construction)", "-8.7 to -11.5 points",
+               of_samples("base", partial(shortcut_gap, measure="valid", sign=-1))),
          beats("highest_entropy", "exgrpo", "replaying the highest entropy raises the share of shortcuts", "raises it",
                "val/shortcut/arithmetic"),
          beats("exgrpo", "highest_entropy", "and lowers the share of valid chains", "lowers it", "val/valid/arithmetic")),
@@ -200,19 +182,22 @@ STUDIES = {
         ("exgrpo", "on_policy")),
     "fig4": Study(
         "A base model too weak for on-policy training; replay from the start",
-        (Claim("on-policy stalls: 5 points minus its gain", "collapses, 1.2 to 3.4", _stall),
-         beats("exgrpo_weak", "on_policy_weak", "replay rescues it, in distribution", "6.1 > 3.4"),
-         beats("exgrpo_weak", "on_policy_weak", "replay rescues it, out of distribution", "30.8 > 1.2", OOD)),
+        (Claim("on-policy stalls: 5 points minus its gain", "collapses, 1.2 to 3.4",
+               partial(_weak_gain, name="on_policy_weak", sign=-1)),
+         Claim("replay from the start does not: its gain minus 5 points", "rescues it",
+               partial(_weak_gain, name="exgrpo_weak", sign=1)),
+         beats("exgrpo_weak", "on_policy_weak", "replay scores above on-policy, in distribution", "6.1 > 3.4"),
+         beats("exgrpo_weak", "on_policy_weak", "replay scores above on-policy, out of distribution", "30.8 > 1.2", OOD)),
         {"fig4.png": partial(pictures.curves, names=("exgrpo_weak", "on_policy_weak"),
-                             metrics=("reward/pass_at_1", "rollout/length", "loss/entropy"))},
+                             metrics=(IN, "reward/pass_at_1_fresh", "rollout/length", "loss/entropy"))},
         ("exgrpo_weak", "on_policy_weak")),
     "fig5": Study(
         "Buffer and retired set during training (with fig6: by ρ, and without question selection)",
         (Claim("at the end about half the questions are buffered or retired: distance of that share inside [1/3, 2/3]",
                "about half", lambda data: [min(_seen(r) - 1 / 3, 2 / 3 - _seen(r)) for r in data.rows("exgrpo")]),
-         Claim("more replay retires fewer questions: ρ = 0.25 minus ρ = 0.75, over the run (our reading of Fig. 6)", "Fig. 6",
+         Claim("more replay retires fewer questions: ρ = 0.25 minus ρ = 0.75, over the run", "our reading of Fig. 6",
                training("buckets/retired", "rho_25", "rho_75")),
-         Claim("question selection retires more than uniform replay, over the run (our reading of Fig. 6)", "Fig. 6",
+         Claim("question selection retires more than uniform replay, over the run", "our reading of Fig. 6",
                training("buckets/retired", "exgrpo", "no_question_selection"))),
         {"fig5.png": partial(pictures.curves, names=("exgrpo",), metrics=("buckets/questions", "buckets/retired")),
          "fig6.png": partial(pictures.curves, names=("exgrpo", "rho_25", "rho_75", "no_question_selection"),
@@ -224,7 +209,10 @@ STUDIES = {
          Claim("without shaping the entropy is below on-policy's early (first quarter, nats)", "drops early, Fig. 8",
                training("loss/entropy", "on_policy", "no_shaping", 0.0, 0.25)),
          Claim("and above it at the end (last quarter, nats)", "ends above, Fig. 8",
-               training("loss/entropy", "no_shaping", "on_policy", 0.75, 1.0))),
+               training("loss/entropy", "no_shaping", "on_policy", 0.75, 1.0)),
+         Claim("control: early it is also below ExGRPO's, which replays as much, with shaping", "–",
+               training("loss/entropy", "exgrpo", "no_shaping", 0.0, 0.25)),
+         Claim("control: and above ExGRPO's at the end", "–", training("loss/entropy", "no_shaping", "exgrpo", 0.75, 1.0))),
         {"table6.png": partial(pictures.scores, names=("exgrpo", *ABLATIONS)),
          "fig7.png": partial(pictures.curves, names=("exgrpo", *ABLATIONS), metrics=(IN, OOD)),
          "fig8.png": partial(pictures.curves, names=("exgrpo", "no_shaping", "on_policy"), metrics=("loss/entropy",))},
@@ -235,8 +223,8 @@ STUDIES = {
               for run, (label, number) in SAMPLERS.items()),
         {"table3.png": partial(pictures.scores, names=("exgrpo", *SAMPLERS))}, ("exgrpo", *SAMPLERS)),
     "table7": Study(
-        "Putting retired questions back (10% of them every 25 steps)",
-        (beats("exgrpo", "reinstate", "putting them back hurts", "48.3 > 45.3"),),
+        "Putting retired questions back",
+        (beats("exgrpo", "reinstate", "putting 10% of the retired questions back every 25 steps hurts", "48.3 > 45.3"),),
         {"table7.png": partial(pictures.curves, names=("exgrpo", "reinstate"), metrics=(IN, "buckets/retired"))},
         ("exgrpo", "reinstate")),
     "table2": Study(
@@ -247,14 +235,14 @@ STUDIES = {
         ("exgrpo_graded", "on_policy_graded")),
     "official": Study(
         "The official code's selection rule, in effect the lowest sum of entropies",
-        (Claim("it chooses what the paper's rule chooses more often than chance (share of choices)", "not reported",
-               of_samples("early", partial(_agreement, a="official", b="paper"))),
-         Claim("it chooses the shortest response more often than chance (share of choices)", "not reported",
-               of_samples("early", partial(_agreement, a="official", b="shortest"))),
+        (Claim("the official rule chooses what the paper's rule chooses more often than chance (share of choices)",
+               "not reported", of_samples("early", agreement)),
+         Claim("the official rule chooses one of the shortest responses more often than chance (share of choices)",
+               "not reported", of_samples("early", shortness)),
          Claim("the paper's rule chooses valid chains more often than the official one", "not reported",
-               of_samples("early", partial(_validity, rule="paper", against="official"))),
+               of_samples("early", partial(validity, against="official"))),
          Claim("the paper's rule chooses valid chains more often than random choice", "follows from Fig. 1b",
-               of_samples("early", partial(_validity, rule="paper", against="random"))),
+               of_samples("early", partial(validity, against="random"))),
          beats("exgrpo", "official", "training with the paper's rule beats the official one", "not reported"),
          beats("official", "no_trajectory_selection", "the official rule beats random choice", "not reported")),
         {"official.png": partial(pictures.curves, names=("exgrpo", "official", "no_trajectory_selection"), metrics=(IN, OOD))},
@@ -263,8 +251,8 @@ STUDIES = {
         "The shaping's β: the gradient balance of a mixed group, entropy and learning",
         (*(beats("exgrpo", run, f"β = 0.1 beats {label}", "not reported" if run != "no_shaping" else "48.3 > 41.2")
            for run, label in SHAPINGS.items()),
-         Claim("shaping takes from the replayed response's share of the gradient: no shaping minus β = 0.1", "Sec. 4.2",
-               training("replay/gradient_share", "no_shaping", "exgrpo")),
+         Claim("shaping takes from the replayed responses' share of the policy term (no shaping minus β = 0.1)",
+               "by construction", training("replay/gradient_share", "no_shaping", "exgrpo")),
          Claim("shaping keeps entropy up: β = 0.1 minus no shaping, over the run (nats)", "Sec. 4.2",
                training("loss/entropy", "exgrpo", "no_shaping"))),
         {"shaping.png": partial(pictures.curves, names=("exgrpo", *SHAPINGS),
@@ -272,7 +260,7 @@ STUDIES = {
         ("exgrpo", *SHAPINGS)),
     "bfloat16": Study(
         "Computing and generating in bfloat16 (master weights in float32), as on a GPU",
-        (Claim("learning is unharmed: 2 points plus the difference to float32, in distribution", "trains in bfloat16",
+        (Claim("it costs less than 2 points: 2 points plus the difference to float32, in distribution", "trains in bfloat16",
                partial(_unharmed, metric=IN)),
          Claim("and out of distribution", "trains in bfloat16", partial(_unharmed, metric=OOD))),
         {"bfloat16.png": partial(pictures.curves, names=("exgrpo", "bfloat16"), metrics=(IN, OOD, "loss/entropy"))},

@@ -23,8 +23,8 @@ Below are a problem, its correct final answer, and a student's solution. Decide 
 The final answer may be right by luck, so do not go by it: read the solution step by step.
 
 Reasoning is sound if every step follows from the problem or from earlier steps, no step contains an error that is left \
-standing, and nothing that the answer depends on is merely asserted. A slip that the student notices and repairs does not \
-count against it, nor does a clumsy style.
+standing, and nothing that the answer depends on is merely asserted. Well-known facts and theorems may be used without proof. \
+A slip that the student notices and repairs does not count against it, nor does a clumsy style.
 
 ### Problem
 {question}
@@ -42,8 +42,8 @@ Name the first step that is wrong or unsupported, if there is one. Then end with
 VERDICTS = {"yes": True, "no": False}
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 CODE_LINE = re.compile(
-    r"^[ \t]*(def \w+\(.*\).*:|class \w+.*:|import \w+|from \w[\w.]* import |for \w+ in .+:|while .+:|print\(.*\))",
-    re.MULTILINE)
+    r"^[ \t]*(def \w+\(.*\).*:|class \w+.*:|import \w[\w., ]*|from \w[\w.]* import .+|for \w+ in .+:|while .+:|print\(.*\))"
+    r"[ \t]*$", re.MULTILINE)
 
 
 def parse_verdict(text: str) -> bool | None:
@@ -58,15 +58,23 @@ def has_code(response: str) -> bool:
     return bool(FENCE.search(response)) or len(CODE_LINE.findall(response)) >= 2
 
 
-def judge(engine, tokenizer, items: list[dict], max_tokens: int = 1024, temperature: float = 0.0,
+def judge(engine, tokenizer, items: list[dict], max_prompt: int = 9216, max_tokens: int = 8192, temperature: float = 0.0,
           seed: int = 0) -> list[bool | None]:
-    """The verdict on every item, a dict with `question`, `answer` and `response`; `engine` is one of rollout.py."""
+    """The verdict on every item, a dict with `question`, `answer` and `response`; `engine` is one of rollout.py.
+
+    None where there is no verdict: none was written, the judge was cut off at `max_tokens` (it may have quoted the two
+    boxes before), or the item makes a prompt of more than `max_prompt` tokens.
+    """
     config = Config(prompt_template="chat")
     texts = [PROMPT.format(**{name: item[name] for name in ("question", "answer", "response")}) for item in items]
     prompts = [render([{"role": "user", "content": text}], config, tokenizer) for text in texts]
-    requests = [Request(prompt, sample_seed("judge", seed, i)) for i, prompt in enumerate(prompts)]
-    responses = engine.generate(requests, temperature, max_tokens)
-    return [parse_verdict(tokenizer.decode(r.token_ids, skip_special_tokens=True)) for r in responses]
+    short = [i for i, prompt in enumerate(prompts) if len(prompt) <= max_prompt]
+    requests = [Request(prompts[i], sample_seed("judge", seed, i)) for i in short]
+    verdicts: list[bool | None] = [None] * len(items)
+    for i, response in zip(short, engine.generate(requests, temperature, max_tokens)):
+        if response.finished:
+            verdicts[i] = parse_verdict(tokenizer.decode(response.token_ids, skip_special_tokens=True))
+    return verdicts
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -79,8 +87,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="directory of a chat model")
     parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
     parser.add_argument("--out", required=True, help="JSONL, with valid and code added")
-    parser.add_argument("--max_prompt_length", type=int, default=9216, help="tokens of the longest question with its solution")
-    parser.add_argument("--max_tokens", type=int, default=1024, help="tokens the judge may write")
+    parser.add_argument("--max_prompt_length", type=int, default=9216, help="tokens of the longest prompt that is judged")
+    parser.add_argument("--max_tokens", type=int, default=8192, help="tokens the judge may write")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="weights of the judge")
     args = parser.parse_args(argv)
     device = parallel.setup()
@@ -89,7 +97,7 @@ def main(argv: list[str] | None = None) -> None:
                     rollout_dtype=args.dtype)
     tokenizer = load_tokenizer(config, args.model)
     engine = make_engine(config, args.model, tokenizer.eos_token_id, device)
-    verdicts = judge(engine, tokenizer, items, args.max_tokens)
+    verdicts = judge(engine, tokenizer, items, args.max_prompt_length, args.max_tokens)
     with open(args.out, "w") as file:
         for item, valid in zip(items, verdicts):
             file.write(json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n")

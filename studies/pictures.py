@@ -6,14 +6,16 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
 import numpy as np  # noqa: E402
 
-from studies.measures import BUCKETS, IN, OOD, curve, interval  # noqa: E402
+from studies.measures import IN, OOD, curve, interval  # noqa: E402
+from studies.responses import BUCKETS  # noqa: E402
 
 TITLES = {
     IN: "test Pass@1", OOD: "test Pass@1, out of distribution",
     "val/shortcut/arithmetic": "share of shortcuts", "val/valid/arithmetic": "share of valid chains",
-    "reward/pass_at_1": "training reward", "rollout/length": "length [tokens]", "loss/entropy": "entropy [nats/token]",
+    "reward/pass_at_1_fresh": "training reward, fresh questions", "rollout/length": "length [tokens]",
+    "loss/entropy": "entropy [nats/token]",
     "buckets/questions": "questions in the buffer", "buckets/retired": "retired questions",
-    "replay/gradient_share": "replayed share of the gradient",
+    "replay/gradient_share": "replayed share of the policy term",
 }
 COLOURS = {True: "#4477aa", False: "#ee6677"}  # valid, flawed
 

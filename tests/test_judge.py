@@ -13,13 +13,13 @@ from studies.judge import has_code, judge, main, parse_verdict
 class FakeEngine:
     """Answers as scripted, and keeps what it was asked."""
 
-    def __init__(self, tokenizer, answers):
-        self.tokenizer, self.answers, self.asked = tokenizer, answers, []
+    def __init__(self, tokenizer, answers, finished=True):
+        self.tokenizer, self.answers, self.finished, self.asked = tokenizer, answers, finished, []
 
     def generate(self, requests, temperature, max_tokens):
         self.asked += [(self.tokenizer.decode(r.prompt_ids), temperature, max_tokens) for r in requests]
         ids = [np.array(self.tokenizer(a)["input_ids"] + [self.tokenizer.eos_token_id], dtype=np.int32) for a in self.answers]
-        return [Response(i, np.zeros(len(i), dtype=np.float32), True) for i in ids]
+        return [Response(i, np.zeros(len(i), dtype=np.float32), self.finished) for i in ids]
 
 
 def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
@@ -32,6 +32,15 @@ def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
     for item, (prompt, temperature, max_tokens) in zip(items, engine.asked):
         assert all(value in prompt for value in item.values()) and r"\boxed{yes}" in prompt
         assert prompt.startswith("<bos><user>") and prompt.endswith("<assistant>") and (temperature, max_tokens) == (0.0, 77)
+
+
+def test_no_verdict_is_read_into_what_was_cut_off(tokenizer):
+    """A judge that ran out of tokens has given no verdict, whatever boxes it quoted; a prompt too long is not asked."""
+    item = {"question": "1+1?", "answer": "2", "response": "2"}
+    cut = FakeEngine(tokenizer, [r"I am to end with \boxed{no}"], finished=False)
+    assert judge(cut, tokenizer, [item]) == [None]
+    engine = FakeEngine(tokenizer, [r"\boxed{yes}"])
+    assert judge(engine, tokenizer, [item | {"response": "x" * 9216}, item]) == [None, True] and len(engine.asked) == 1
 
 
 def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsys):
@@ -60,6 +69,7 @@ def test_verdicts(text, verdict):
     ("We add 3 and 4.\n```python\nprint(3+4)\n```\nSo 7.", True), ("~~~\nx\n~~~", True),
     ("def f(x):\n    return x\nprint(f(2))", True), ("import sympy\nfor i in range(3):\n  pass", True),
     ("We import one fact: a prime has two divisors.\nThis is for i in the range given.", False),
+    ("For n in {1, 2}: even.\nfor n in {1, 2}: odd.\nwhile x = 2: fine.\nimport x and y: no", False),
     ("Let f(x) = x^2 and `x` be 3.", False), ("while it is true that x = 2:\nwe see it.", False), ("", False),
 ])
 def test_code_detector(text, code):

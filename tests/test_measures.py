@@ -3,8 +3,9 @@
 import numpy as np
 import pytest
 
-from studies import measures
-from studies.measures import IN, at_equal, auc, choices, columns, end, interval, mean_height, score, spent, verdict
+from studies import responses
+from studies.measures import IN, at_equal, end, interval, mean_height, score, spent, verdict
+from studies.responses import auc, choice, columns
 
 # ---------------------------------------------------------------- intervals, verdicts, curves
 
@@ -63,26 +64,37 @@ def test_at_equal_tokens():
 
 
 def sampled() -> dict:
-    """Two questions with K = 4: one with three right answers (k/K = 0.75, Easy), one with two (Medium)."""
+    """Questions with K = 4: two with three right answers (k/K = 0.75, Easy), two with two (Medium); some are copies."""
     rows = [  # question, k, reward, valid, shortcut, length, entropy, nll
         (0, 3, 1, 1, 0, 20, 0.10, 0.1), (0, 3, 1, 0, 0, 10, 0.15, 0.3), (0, 3, 1, 0, 1, 3, 0.60, 0.9),
         (0, 3, 0, 0, 0, 20, 0.90, 0.9), (1, 2, 1, 1, 0, 20, 0.20, 0.2), (1, 2, 1, 0, 0, 20, 0.30, 0.1),
-        (1, 2, 0, 0, 0, 20, 0.90, 0.9), (1, 2, 0, 0, 1, 3, 0.90, 0.9)]
+        (1, 2, 0, 0, 0, 20, 0.90, 0.9), (1, 2, 0, 0, 1, 3, 0.90, 0.9),
+        *2 * [(2, 3, 1, 1, 0, 20, 0.10, 0.1)], (2, 3, 1, 0, 0, 10, 0.30, 0.3), (2, 3, 0, 0, 0, 20, 0.90, 0.9),
+        *2 * [(3, 2, 1, 1, 0, 20, 0.20, 0.2)], *2 * [(3, 2, 0, 0, 0, 20, 0.90, 0.9)]]
     names = ("question", "k", "reward", "valid", "shortcut", "length", "entropy", "nll")
     return {"num_rollouts": 4, "columns": {name: [row[i] for row in rows] for i, name in enumerate(names)}}
 
 
 def test_samples_by_hand():
-    """Buckets by k/K, entropy gaps, AUC with ties, and what each rule would replay."""
+    """Buckets by k/K, entropy gaps with and without shortcuts, AUC with ties."""
     s = columns(sampled())
-    assert s["bucket"].tolist() == ["Easy"] * 4 + ["Medium"] * 4
-    assert measures.bucket_gap(s, "Easy") == pytest.approx(0.375 - 0.10)
-    assert measures.bucket_gap(s, "Medium") == pytest.approx(0.10) and np.isnan(measures.bucket_gap(s, "Hard"))
+    assert s["bucket"].tolist() == ["Easy"] * 4 + ["Medium"] * 4 + ["Easy"] * 4 + ["Medium"] * 4
+    assert responses.bucket_gap(s, "Easy") == pytest.approx(0.35 - 0.10)
+    assert responses.bucket_gap(s, "Easy", shortcuts=False) == pytest.approx(0.225 - 0.10)
+    assert responses.bucket_gap(s, "Medium") == pytest.approx(0.10) and np.isnan(responses.bucket_gap(s, "Hard"))
     assert auc(np.array([1, 2]), np.array([2, 3])) == (0.5 + 1 + 1 + 1) / 4
-    assert measures.bucket_auc(s, "entropy") == 1 and measures.bucket_auc(s, "nll") == 0.5
-    assert measures.bucket_auc(s, "length") == pytest.approx(0.75)  # shorter is flawed: the better direction of 0.25
-    picked = choices(s)
-    assert picked["paper"].tolist() == [0, 4]
-    assert picked["official"].tolist() == [1, 4]  # sums 2.0, 1.5, 1.8 and 4, 6
-    assert picked["shortest"].tolist() == [2, 4] and picked["chance"].tolist() == pytest.approx([1 / 3, 1 / 2])
-    assert picked["valid_share"].tolist() == pytest.approx([1 / 3, 1 / 2])
+    assert responses.bucket_auc(s, "entropy") == 1 and responses.bucket_auc(s, "nll") == 0.5
+    assert responses.bucket_auc(s, "length") == pytest.approx(0.75)  # shorter is flawed: the better direction of 0.25
+
+
+def test_rules_of_selection_by_hand():
+    """A buffer keeps one copy of each response; what the two rules choose from it, held against chance."""
+    s = columns(sampled())
+    rows = responses.stored(s)
+    assert [sorted(r.tolist()) for r in rows] == [[0, 1, 2], [4, 5], [8, 10]]  # question 3 leaves no choice
+    assert [choice(s, "paper", r) for r in rows] == [0, 4, 8]
+    assert [choice(s, "official", r) for r in rows] == [1, 4, 8]  # sums 2.0, 1.5, 1.8; 4, 6; 2, 3
+    assert responses.agreement(s) == pytest.approx((0 - 1 / 3 + 1 - 1 / 2 + 1 - 1 / 2) / 3)
+    assert responses.shortness(s) == pytest.approx((0 - 1 / 3 + 1 - 1 + 0 - 1 / 2) / 3)
+    assert responses.validity(s, "official") == pytest.approx(1 / 3)
+    assert responses.validity(s, "random") == pytest.approx((1 - 1 / 3 + 1 - 1 / 2 + 1 - 1 / 2) / 3)

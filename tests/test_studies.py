@@ -14,6 +14,7 @@ from test_measures import sampled
 from config import Config
 from studies import pool, run, runs, verdicts
 from studies.claims import STUDIES, Data
+from studies.measures import IN
 from studies.pool import run_jobs
 from studies.runs import FULL, QUICK, RUNS, SAMPLINGS, Budget, Job, changes
 
@@ -183,8 +184,9 @@ def made_up(cache):
     for seed in range(2):
         for name in RUNS:
             gain = 0.3 + 0.012 * seed if name.startswith("exgrpo") else 0.1
-            rows = [{"step": step, "reward/pass_at_1": gain, "rollout/length": 9.0, "rollout/tokens": 50, "loss/entropy": 0.5,
-                     "buckets/questions": 500, "buckets/retired": 400, "replay/gradient_share": 0.2, "time/update": 1.0}
+            rows = [{"step": step, "reward/pass_at_1_fresh": gain, "rollout/length": 9.0, "rollout/tokens": 50,
+                     "loss/entropy": 0.5, "buckets/questions": 500, "buckets/retired": 400, "replay/gradient_share": 0.2,
+                     "time/update": 1.0}
                     for step in range(1, 5)]
             rows = [{"step": 0}, *rows]
             for row in rows[::2]:
@@ -219,6 +221,16 @@ def test_every_study_writes_its_result(name, made_up, tmp_path):
     assert name in verdicts.text(result)
 
 
+def test_runs_of_different_base_models_are_no_pairs(made_up):
+    """A run that begins elsewhere than another from the same base model is refused; other base models may."""
+    job = Job("reinstate", 1, made_up.budget)
+    rows = [{**row, IN: row[IN] + 0.01} if IN in row else row for row in job.rows()]
+    write_job(job, rows, {})
+    with pytest.raises(ValueError, match="different base models.*exgrpo.*reinstate.*0.31"):
+        [made_up.rows(name) for name in ("exgrpo", "reinstate")]
+    made_up.rows("exgrpo_weak")
+
+
 def test_the_page_holds_the_results(made_up, tmp_path):
     """STUDIES.md gets a row per claim between its markers, the rest stays; a result of other claims is refused."""
     verdicts.write("table7", made_up, tmp_path)
@@ -227,10 +239,11 @@ def test_the_page_holds_the_results(made_up, tmp_path):
     verdicts.update(page, tmp_path)
     text = page.read_text()
     assert text.startswith("before\n") and text.endswith("after\n") and "old" not in text
-    assert "| table7 | putting them back hurts | 48.3 > 45.3 | +0.103 ± 0.038 (2 seeds) | **agrees** |" in text
+    claim = "putting 10% of the retired questions back every 25 steps hurts"
+    assert f"| table7 | {claim} | 48.3 > 45.3 | +0.103 ± 0.038 (2 seeds) | **agrees** |" in text
     assert text.count("not run yet") == sum(len(s.claims) for s in STUDIES.values()) - 1
     file = tmp_path / "table7" / "result.json"
-    file.write_text(file.read_text().replace("putting them back hurts", "something else"))
+    file.write_text(file.read_text().replace("putting 10%", "something else"))
     with pytest.raises(ValueError, match="other claims"):
         verdicts.update(page, tmp_path)
     page.write_text("no markers")
