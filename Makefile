@@ -1,7 +1,8 @@
 # make train: from a fresh clone to a trained model.   make test: from a fresh clone to proof.
 VENV := .venv
 BIN := $(VENV)/bin
-GPUS := $(shell nvidia-smi --list-gpus 2>/dev/null | wc -l)
+COMMA := ,
+GPUS := $(if $(CUDA_VISIBLE_DEVICES),$(words $(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES))),$(shell nvidia-smi --list-gpus 2>/dev/null | wc -l))
 ifeq ($(GPUS),0)
 REQUIREMENTS := requirements-cpu.txt
 ifeq ($(shell uname -sm),Linux x86_64)

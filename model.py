@@ -100,8 +100,11 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, dr
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
         return F.embedding(packing.pad_index, x[0].transpose(0, 1).flatten(1)).unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)
 
-    out = F.scaled_dot_product_attention(pad(query), pad(key), pad(value), is_causal=True, scale=scaling,
-                                         enable_gqa=grouped)  # (N, H, L, D)
+    q, k, v = pad(query), pad(key), pad(value)
+    if grouped and q.device.type == "cuda":  # float32 heads that share keys would get the kernel that stores all N H L² scores
+        k, v = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (k, v))
+        grouped = False
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)  # (N, H, L, D)
     out = out.transpose(1, 2).flatten(0, 1).flatten(1).to(query.dtype)  # (N L, H D)
     return F.embedding(packing.cell_index, out).unflatten(-1, (-1, query.shape[-1]))[None], None
 

@@ -12,6 +12,7 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from datetime import timedelta
+from pathlib import Path
 
 import torch
 import torch.distributed as dist
@@ -20,6 +21,7 @@ from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from watchdog import leave, watchdog
 
+DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
 
 
@@ -48,6 +50,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
     """Join the process group that torchrun describes (alone without torchrun) and return this rank's device.
 
     hang_timeout: seconds to wait for another rank, one whose rollouts take longer, say.
+    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this machine.
     """
     for name, value in dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
                             MASTER_ADDR="127.0.0.1", MASTER_PORT="0").items():  # 0: a free port
@@ -56,8 +59,14 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
     transformers.logging.set_verbosity_error()
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        index, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if index >= count:
+            raise RuntimeError(f"local rank {index}, but this process sees {count} GPU(s): lower --nproc_per_node")
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)
+    elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is the driver too "
+                           "old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)

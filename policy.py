@@ -34,7 +34,8 @@ def model_config(config: Config, model: str):
 def extend_context(hf_config, config: Config):
     """Set the knobs `rope_theta` and `max_position_embeddings`, where given, on a Hugging Face configuration."""
     if config.rope_theta:
-        hf_config.rope_parameters = {**hf_config.rope_parameters, "rope_theta": config.rope_theta}
+        rope = getattr(hf_config, "rope_parameters", None) or {}  # vLLM first tries its overrides on an empty configuration
+        hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
     if config.max_position_embeddings:
         hf_config.max_position_embeddings = config.max_position_embeddings
     return hf_config

@@ -47,6 +47,8 @@ class VLLMEngine:
         on_gpu = device.type == "cuda"
         if not on_gpu:
             os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.rollout_cache_gb)
+        elif config.rollout_dtype == "float32":
+            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # else its attention kernel multiplies in TF32: drift
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
@@ -55,6 +57,7 @@ class VLLMEngine:
             model=model, dtype=config.rollout_dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
             block_size=None if on_gpu else 32,  # the CPU kernel works on whole blocks: its default of 128 costs a fifth
             tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
+            disable_custom_all_reduce=on_gpu,  # its buffers and the memory that sleep mode maps away do not agree
             gpu_memory_utilization=config.rollout_memory, max_num_seqs=512, logprobs_mode="processed_logprobs",
             # a seeded request whose prompt is prefilled in pieces rewinds its generator, which a CPU generator cannot
             enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),

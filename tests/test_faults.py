@@ -153,6 +153,24 @@ def disagree():
         return str(error)
 
 
+def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
+    """More ranks than GPUs, and a driver that torch cannot use, end before anything is set up; hidden GPUs are no error."""
+    monkeypatch.setenv("LOCAL_RANK", "2")
+    with monkeypatch.context() as patch:
+        patch.setattr(torch.cuda, "is_available", lambda: True)
+        patch.setattr(torch.cuda, "device_count", lambda: 2)
+        with pytest.raises(RuntimeError, match="local rank 2, but this process sees 2 GPU.*nproc_per_node"):
+            parallel.setup()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(parallel, "DRIVER", tmp_path)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    with pytest.raises(RuntimeError, match="CUDA 13.0 finds no GPU"):
+        parallel.setup()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
+    monkeypatch.setattr(parallel, "_introduce", lambda timeout: None)  # the fixture's group is there already
+    assert parallel.setup().type == "cpu"
+
+
 def test_ranks_that_drift_apart_are_told_where(device):
     """The message of both ranks names the first place in the buffer that differs, and both values."""
     first, second = on_ranks(2, disagree)

@@ -2,6 +2,7 @@
 
 import importlib.util
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -40,6 +41,8 @@ def engines(device, tokenizer, tiny_models):
 
     def get(kind, tied=False):
         if (kind, tied) not in made:
+            if kind is VLLMEngine and device.type == "cuda" and any(other is VLLMEngine for other, _ in made):
+                pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
             config = make_config()
             made[kind, tied] = (kind(config, tiny_models[tied], EOS, device), Policy(config, tiny_models[tied], device))
         return made[kind, tied]
@@ -103,6 +106,22 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
     engine.load(policy.named_tensors(engine.dtype))
     lm.load_state_dict(original)
     assert same(check_engine(engine, policy, lm), before)
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_extended_context_is_the_same_in_both(kind, device, tiny_model):
+    """With another RoPE base and twice the positions the engine still samples from the policy's distribution, not the old one."""
+    if kind is VLLMEngine and device.type == "cuda":
+        pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
+    config = replace(make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900)  # 512 without
+    engine, policy = kind(config, tiny_model, EOS, device), Policy(config, tiny_model, device)
+    prompts = [np.random.default_rng(size).integers(3, 100, size).astype(np.int32) for size in (40, 700)]
+    responses = engine.generate([Request(prompt, 1) for prompt in prompts], T, 20)
+    pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
+    old = Policy(make_config(), tiny_model, device).score(pairs[:1])[0][0]
+    for response, (logprobs, _) in zip(responses, policy.score(pairs)):
+        np.testing.assert_allclose(response.logprobs, logprobs, atol=1e-4)
+    assert np.abs(responses[0].logprobs - old).max() > 0.01
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
