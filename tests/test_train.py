@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import torch
 from conftest import on_ranks
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
 from config import parse_config
+from data import load_questions
 from exgrpo import Experience
 from policy import Policy
 from train import train
@@ -147,6 +148,55 @@ def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
         assert row["replay/questions"] == row["replay/token_share"] == row["replay/gradient_share"] == 0
         assert row["reward/pass_at_1"] == row["reward/pass_at_1_fresh"]
     assert evaluation.main(evaluate_args(world, tmp_path, "hf")) == scores[0]
+
+
+def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
+    """Save a small model of an architecture, taught to think a little and to answer 2 or 3."""
+    auto = AutoConfig.for_model(kind, vocab_size=len(tokenizer), hidden_size=128, intermediate_size=96, num_hidden_layers=2,
+                                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096)
+    torch.manual_seed(0)
+    model, rng = AutoModelForCausalLM.from_config(auto), np.random.default_rng(0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    for _ in range(60):
+        loss = 0.0
+        for question in rng.choice(questions, 4):
+            text = rf"So.</think>\boxed{{{rng.integers(2, 4)}}}"
+            answer = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
+            ids = torch.tensor([[*question.prompt_ids, *answer]])
+            logits = model(ids).logits[0, -len(answer) - 1 : -1]
+            loss = loss + torch.nn.functional.cross_entropy(logits, torch.tensor(answer))
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"])
+def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
+    """Two steps with all the file says but sizes and lengths, on a small model of that architecture: bfloat16 engine and
+    policy agree, groups are mixed, the second step replays, and the context extension is saved."""
+    if "lora" in name:
+        pytest.importorskip("peft")
+    base, run_dir, file = tmp_path / "base", tmp_path / "run", str(tmp_path / "differences.jsonl")
+    system = {"role": "system", "content": "Think, then box."}
+    rows = [{"data_source": "differences", "prompt": [system, {"role": "user", "content": f"{n + 2}-{n}=?"}],
+             "reward_model": {"ground_truth": "2"}} for n in range(16)]
+    Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    argv = ["--config", f"configs/{name}.yaml", "--model", str(base), "--train_files", file, "--val_files", file,
+            "--run_dir", str(run_dir), "--batch_size", "8", "--steps", "2", "--max_response_length", "40",
+            "--verify_workers", "1", "--start_threshold", "-1", "--engine", ENGINE]
+    config = parse_config(argv)
+    half_right("llama" if "llama" in name else "qwen2", load_questions([file], config, tokenizer)[0], tokenizer, base)
+    shell(sys.executable, "train.py", *argv)
+    _, one, two = metrics(run_dir)
+    assert all(0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift"] < config.max_drift and row["loss/skipped"] == 0
+               and row["loss/grad_norm"] > 0 for row in (one, two))
+    assert one["replay/questions"] == 0 and two["replay/questions"] == 4 and 0 < two["replay/gradient_share"] < 0.5
+    saved, rope = AutoConfig.from_pretrained(run_dir / "model"), AutoConfig.from_pretrained(base).rope_parameters
+    assert saved.max_position_embeddings == (config.max_position_embeddings or 4096)
+    assert saved.rope_parameters == {**rope, **({"rope_theta": config.rope_theta} if config.rope_theta else {})}
 
 
 class Recorded(Exception):
