@@ -2,7 +2,7 @@
 VENV := .venv
 BIN := $(VENV)/bin
 COMMA := ,
-GPUS := $(if $(CUDA_VISIBLE_DEVICES),$(words $(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES))),$(shell nvidia-smi --list-gpus 2>/dev/null | wc -l))
+GPUS := $(strip $(if $(CUDA_VISIBLE_DEVICES),$(words $(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES))),$(shell nvidia-smi --list-gpus 2>/dev/null | wc -l)))
 ifeq ($(GPUS),0)
 REQUIREMENTS := requirements-cpu.txt
 ifeq ($(shell uname -sm),Linux x86_64)

@@ -187,6 +187,8 @@ def main():
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world of the same kind")
     parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining steps: fewer, weaker")
     args = parser.parse_args()
+    if args.steps < 1:
+        parser.error("--steps must be at least 1")
     torch.set_num_threads(1)  # fixed, so that sums are taken in the same order; more hardly help at this size
     start = time.time()
     directory = build_world(args.directory, args.seed, pretrain_steps=args.steps)

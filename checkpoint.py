@@ -104,6 +104,7 @@ class Checkpoints:
         policy.skipped_in_row = self.state["skipped_in_row"]
         experience.buffer = ReplayBuffer.load(self.newest / "buffer.safetensors")
         experience.load_state_dict(self.state["experience"])
+        experience.check_ids()
         self.tracker.start((self.newest / "metrics.jsonl").read_text())
         self.tracker.print(f"resumed from {self.newest}")
         return self.state["step"]

@@ -38,7 +38,7 @@ class Config:
     world_dir: str = knob(".cache", "Where the built-in world is built once and kept.")
     base_steps: int = knob(1500, "Pretraining steps of the built-in world's base model; fewer make a weaker one (Fig. 4).")
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} [Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
-    response_prefix: str = knob("", "Text that ends every prompt after the template [paper: '<think>\\n'].")
+    response_prefix: str = knob("", "Text that ends every prompt, added where the template does not end so itself [paper: '<think>\\n'].")
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].")
     max_response_length: int = knob(64, "L_max in tokens: the limit of a response and the constant in the loss normaliser [8192].")
     rope_theta: float = knob(0.0, "Override of the model's RoPE base for long responses; 0: as the model has it [40000 for Qwen2.5-Math].")
@@ -157,17 +157,23 @@ def _problems(c: Config):
     if c.num_rollouts < 2:
         yield f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no advantage"
     if not 1 <= c.k_min <= c.k_max < c.num_rollouts:
-        yield f"need 1 <= k_min <= k_max < num_rollouts, got {c.k_min}, {c.k_max}, {c.num_rollouts}"
+        yield (f"need 1 <= k_min <= k_max < num_rollouts, got {c.k_min}, {c.k_max}, {c.num_rollouts}: with k_max = num_rollouts - 1 "
+               "all mixed groups are collected")
     if c.lora_rank and not find_spec("peft"):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.mini_batches > c.batch_size:
         yield f"mini_batches ({c.mini_batches}) must not exceed batch_size ({c.batch_size})"
     if c.alpha_low > c.alpha_high:
         yield f"alpha_low ({c.alpha_low}) must not exceed alpha_high ({c.alpha_high})"
+    for name in ("prompt_template", "response_prefix"):
+        if "\\n" in (text := getattr(c, name)) and "\n" not in text:
+            yield f"{name} holds a backslash and an n, but no line break: write $'...\\n' in bash, double quotes in YAML"
     if c.prompt_template != "chat" and "{question}" not in c.prompt_template:
         yield "prompt_template must be 'chat' or contain {question}"
     if c.train_files and not c.model:
         yield "train_files need a model (without them the built-in questions are used)"
+    if c.difficulty == "spread" and c.retire == "on":
+        yield "retire='on' needs success counts; with difficulty='spread' nothing retires"
     if c.reward != "math" and c.reward.count(":") != 1:
         yield f"reward must be 'math' or 'module:function', got {c.reward!r}"
     if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):  # a directory of that name has no origin
@@ -211,5 +217,6 @@ def read_yaml(file: str) -> dict:
             with suppress(ValueError):
                 knobs[name] = value = float(value)  # YAML reads 1e-6 as text
         if type(value) is not kind:
-            raise ValueError(f"{file}: {name} must be {kind.__name__}, got {value!r}")
+            quotes = " (YAML reads on and off as true and false: put them in quotes)" if kind is str and type(value) is bool else ""
+            raise ValueError(f"{file}: {name} must be {kind.__name__}, got {value!r}{quotes}")
     return knobs

@@ -10,6 +10,7 @@ The input is a JSONL or parquet file or the name of a data set on the Hugging Fa
 
 import argparse
 import json
+import math
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -17,6 +18,7 @@ from pathlib import Path
 
 import pyarrow.parquet
 
+from data import read_jsonl
 from reward import Verifier, last_box
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
@@ -31,7 +33,7 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
         table = pyarrow.parquet.ParquetFile(path)
         return table.schema_arrow.names, lambda names: (r for b in table.iter_batches(1024, columns=names) for r in b.to_pylist())
     if path.suffix == ".jsonl" and path.exists():
-        rows = [json.loads(line) for line in path.read_text().split("\n") if line.strip()]  # text may hold other line ends
+        rows = read_jsonl(path)
         return list(dict.fromkeys(name for row in rows for name in row)), lambda names: rows
     if path.suffix in (".parquet", ".jsonl", ".json", ".csv") or path.exists():
         raise ValueError(f"{name}: no such file, or neither .parquet nor .jsonl")
@@ -54,9 +56,10 @@ def pick(given: str | None, usual: tuple[str, ...], columns: list[str], flag: st
 def turns_of(question, system: str | None) -> list[dict] | None:
     """Chat turns that end with the user's, the system turn replaced where one is given; None where there is no question."""
     turns = [{"role": "user", "content": question}] if isinstance(question, str) else question
-    if not isinstance(turns, list) or not all(isinstance(t, dict) and t.get("role") and t.get("content") for t in turns):
+    if not isinstance(turns, list) or not all(
+            isinstance(t, dict) and t.get("role") and isinstance(t.get("content"), str) for t in turns):
         return None
-    turns = [{"role": t["role"], "content": t["content"]} for t in turns]
+    turns = [{"role": t["role"], "content": t["content"]} for t in turns if t["content"] or t["role"] != "system"]
     if turns and turns[-1]["role"] == "assistant":  # a worked solution
         turns.pop()
     if system:
@@ -73,6 +76,10 @@ def answer_of(value, extract: str) -> str | None:
         value = value[0]
     if isinstance(value, bool) or not isinstance(value, str | int | float):
         return None
+    if isinstance(value, float):
+        if not math.isfinite(value):
+            return None
+        value = int(value) if value.is_integer() else value  # a column of whole numbers with gaps
     text = str(value)
     if extract == "box":
         return last_box(text) or None
@@ -135,6 +142,8 @@ def main(argv: list[str] | None = None) -> Counter:
     names, name = [question, answer, *({"data_source"} & set(columns))], Path(a.input).stem
     items = ((a.data_source or row.get("data_source") or name, row.get(question), row.get(answer)) for row in read(names))
     system = Path(a.system).read_text().strip() if a.system and Path(a.system[:255]).is_file() else a.system
+    if system and system == a.system and len(system.split()) == 1:
+        raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
     with Verifier(2, function=a.reward) as verifier:
         rows, counts, unreadable = convert(items, verifier.gold_parses, system, a.extract)
     print(f"{a.input}: question from column {question!r}, answer from column {answer!r}")
@@ -143,6 +152,8 @@ def main(argv: list[str] | None = None) -> Counter:
         print("unreadable answers, for example: " + ", ".join(f"{text:.60}" for text in unreadable[:5]))
     if not rows:
         raise ValueError("no question is left: is --answer the right column, and does it need --extract?")
+    longest = max((row["reward_model"]["ground_truth"] for row in rows), key=len)
+    print(f"longest answer: {longest:.200}")  # a whole solution, where --extract was forgotten
     a.output.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside := a.output.with_suffix(".tmp"))
     os.replace(aside, a.output)

@@ -61,6 +61,8 @@ def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokeni
             where = f"{file}, row {row_number}"
             turns, answer = _check_row(row, where)
             ids = render(turns, config, tokenizer)
+            if not len(ids):
+                raise ValueError(f"{where}, column prompt: comes to no token at all")
             counts["read"] += 1
             if len(ids) > config.max_prompt_length:
                 counts["prompts too long"] += 1
@@ -86,16 +88,13 @@ def read_rows(file: str) -> Iterable[dict]:
         import pyarrow.parquet
 
         try:
-            rows = pyarrow.parquet.read_table(file).to_pylist()
-        except pyarrow.ArrowException as error:
+            table = pyarrow.parquet.ParquetFile(file)
+            names = [name for name in COLUMNS if name in table.schema_arrow.names]  # the others may be long: solutions, say
+            rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
+        except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
     elif Path(file).suffix in (".jsonl", ".json"):
-        rows, text = [], Path(file).read_text().rstrip("\n")
-        for number, line in enumerate(text.split("\n") if text else []):  # not splitlines: a string may hold U+2028
-            try:
-                rows.append(json.loads(line))
-            except json.JSONDecodeError as error:
-                raise ValueError(f"{file}, line {number + 1}: not JSON: {error}") from error
+        rows = read_jsonl(file)
     else:
         raise ValueError(f"{file}: must end in .parquet or .jsonl")
     if not rows:
@@ -107,23 +106,37 @@ def read_rows(file: str) -> Iterable[dict]:
     return rows
 
 
+def read_jsonl(file: str | Path) -> list:
+    """What the lines of a JSONL file hold; ValueError names file and line where one is not JSON."""
+    rows, text = [], Path(file).read_text(encoding="utf-8-sig").rstrip("\n")
+    for number, line in enumerate(text.split("\n")):  # not splitlines: a string may hold U+2028
+        try:
+            rows += [json.loads(line)] if line.strip() else []
+        except json.JSONDecodeError as error:
+            raise ValueError(f"{file}, line {number + 1}: not JSON: {error}") from error
+    return rows
+
+
 def _check_row(row: dict, where: str) -> tuple[list[dict], str]:
     """The chat turns and the answer of a row, or ValueError naming row and column."""
     turns = row["prompt"]
     if not isinstance(turns, list) or not turns or not all(
             isinstance(t, dict) and isinstance(t.get("role"), str) and isinstance(t.get("content"), str) for t in turns):
         raise ValueError(f"{where}, column prompt: must be a list of turns {{'role': text, 'content': text}}, got {turns!r:.200}")
+    if turns[-1]["role"] == "assistant":
+        raise ValueError(f"{where}, column prompt: ends with the assistant's turn; convert.py removes it")
     if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (None, ""):
         raise ValueError(f"{where}, column reward_model: must hold a non-empty ground_truth, got {row['reward_model']!r:.200}")
-    if not isinstance(row["reward_model"]["ground_truth"], str | int | float):
+    truth = row["reward_model"]["ground_truth"]
+    if not isinstance(truth, str | int | float) or truth != truth:
         raise ValueError(f"{where}, column reward_model: ground_truth must be text or a number, got {row['reward_model']!r:.200}")
     if not isinstance(row["data_source"], str):
         raise ValueError(f"{where}, column data_source: must be text, got {row['data_source']!r:.200}")
-    return turns, str(row["reward_model"]["ground_truth"])
+    return turns, str(truth)
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Prompt token ids int32 (P,): the template, its generation prompt, and `response_prefix`."""
+    """Prompt token ids int32 (P,): the template, its generation prompt, and `response_prefix` unless it ends so already."""
     if config.prompt_template == "chat":
         if not tokenizer.chat_template:
             raise ValueError("the tokenizer has no chat template; set prompt_template to a text with {question}")
@@ -132,7 +145,10 @@ def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase
     else:
         text = config.prompt_template.replace("{question}", turns[-1]["content"])
         special = True
-    return np.array(tokenizer(text + config.response_prefix, add_special_tokens=special)["input_ids"], dtype=np.int32)
+    prefix = config.response_prefix
+    if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
+        prefix = ""
+    return np.array(tokenizer(text + prefix, add_special_tokens=special)["input_ids"], dtype=np.int32)
 
 
 def sample_seed(*key) -> int:

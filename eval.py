@@ -54,8 +54,8 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], *, tempe
             text = grader.text(response.token_ids)
             record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
         if texts:
-            record |= {"gold": question.answer, "response": grader.text(response.token_ids)}
-            if grader.config.reward == "math":
+            record |= {"text": question.text, "gold": question.answer, "response": grader.text(response.token_ids)}
+            if grader.config.reward == "math" and grader.config.require_box:
                 record["answer"] = last_box(grader.piece(question, response.token_ids) or "")
         records.append(record)
     return records
@@ -147,8 +147,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if e.compare:
         print(compare(e.compare))
         return {}
-    if not e.model or not e.data or e.samples < 1:
-        raise ValueError("eval.py needs --model DIR, --data FILE and --samples of at least 1")
+    if not e.model or not e.data or e.samples < 1 or min(e.avg_samples, e.temperature) < 0:
+        raise ValueError("eval.py needs --model DIR, --data FILE, --samples of at least 1; nothing may be negative")
     device = parallel.setup(hang_timeout=0)  # many samples of long responses may take hours
     config = Config(model=e.model, train_files=e.data, max_prompt_length=e.max_prompt_length, reward=e.reward or "math",
                     require_box=e.require_box, prompt_template=e.prompt_template, response_prefix=e.response_prefix,
@@ -169,6 +169,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
         readable = drop_unreadable(questions, verifier)
         counts["answers unreadable"] = len(questions) - len(readable)
+        if not readable:
+            raise ValueError(f"{', '.join(e.data)}: the verifier can read none of the answers; is --reward the right one?")
         samples = {q.source: e.avg_samples if e.avg_samples and benchmark(q.source) in SMALL else e.samples for q in readable}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
         engine, grader = make_engine(config, e.model, tokenizer.eos_token_id, device), Grader(config, tokenizer, verifier)
@@ -190,7 +192,8 @@ def _settings(e: EvalConfig, config: Config) -> dict:
     """Whatever a response and its reward depend on, the weights by name, size and time of their files."""
     free = ("data", "samples", "avg_samples", "output", "compare", "engine", "memory")
     weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(Path(e.model).glob("*.safetensors"))]
-    return {k: v for k, v in asdict(e).items() if k not in free} | {"reward": config.reward, "weights": weights}
+    settings = {k: v for k, v in asdict(e).items() if k not in free}
+    return settings | {"reward": config.reward, "max_tokens": config.max_response_length, "weights": weights}
 
 
 if __name__ == "__main__":

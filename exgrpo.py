@@ -6,6 +6,7 @@ passed in, so that every rank computes the same plan.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from zlib import crc32
 
 import numpy as np
 import torch
@@ -17,6 +18,7 @@ from loss import group_advantages
 from sampler import sample_questions, sample_uniform
 
 SUCCESS = 0.5  # a response with a larger reward is a success
+ZERO_ONE = ("math", "arithmetic:reward")  # rewards that are 0 or 1, so that every stored response has 1
 
 
 @dataclass
@@ -130,10 +132,11 @@ class Experience:
     def groups(self, plan: Plan, graded: list[list[tuple[Response, float]]], grade: Callable[[list], list[float]]) -> list[Group]:
         """Put each question's new (response, reward) pairs together with its o*: G* of Eq. 4.
 
-        A stored o* is a success; only continuous rewards (Sec. 5.3) need its reward again, from `grade`.
+        A stored o* is a success; where rewards may be other than 0 and 1 (Sec. 5.3), `grade` gives its reward again.
         """
         stars = [(self.questions[q], star.token_ids) for q, star in plan.replayed.items()]
-        rewards = grade(stars) if self.config.difficulty == "spread" else [1.0] * len(stars)
+        ones = self.config.reward in ZERO_ONE and self.config.difficulty == "success"
+        rewards = [1.0] * len(stars) if ones else grade(stars)
         star_rewards = dict(zip(plan.replayed, rewards))
         groups = []
         for q, pairs in zip(plan.questions, graded):
@@ -182,11 +185,18 @@ class Experience:
         self.stream.load_state_dict(state["stream"])
         self.started = state["started"]
 
+    def check_ids(self) -> None:
+        """ValueError where buffer, retired set or stream name a question that is not there."""
+        named = {*(q for ids in self.buffer.buckets.values() for q in ids), *self.buffer.retired, *self.stream.queue}
+        if unknown := named - set(range(len(self.questions))):
+            raise ValueError(f"the checkpoint names question {min(unknown)}, but there are {len(self.questions)}")
+
     def contents(self) -> dict:
-        """The buffer in short, question by question, for a message about where two buffers differ."""
+        """The buffer in short, question by question, for a message about where two buffers differ: checksums of responses."""
         buffer = self.buffer
         return {"buffer": {"buckets": {k: list(ids) for k, ids in buffer.buckets.items()}, "retired": sorted(buffer.retired),
-                           "responses": {q: [t.token_ids.tolist() for t in buffer.trajectories(q)]
+                           "responses": {q: [(t.step, crc32(t.token_ids.tobytes()), crc32(t.logprobs.tobytes()))
+                                             for t in buffer.trajectories(q)]
                                          for ids in buffer.buckets.values() for q in ids}}}
 
     # ---- the batch of Eq. 4 -------------------------------------------------------------------------
@@ -205,7 +215,7 @@ class Experience:
         """The K responses of a group with their advantages (Eq. 2), masked by difficulty where asked (Eq. 14)."""
         c = self.config
         advantages = group_advantages(torch.from_numpy(group.rewards)[None], c.normalize_std)[0]
-        if not c.alpha_low <= group.rewards.mean() <= c.alpha_high:
+        if not c.alpha_low <= group.num_success / len(group.rewards) <= c.alpha_high:
             advantages = torch.zeros_like(advantages)
         return [Sample(group.question.prompt_ids, ids, logprobs, float(a), replayed=group.replayed and i == 0)
                 for i, (ids, logprobs, a) in enumerate(zip(group.token_ids, group.logprobs, advantages))]

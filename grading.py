@@ -34,13 +34,14 @@ class Grader:
         return self.verifier.submit([self.piece(question, token_ids)], [question.answer])
 
     def grade(self, pairs: list[tuple[Question, np.ndarray]]) -> list[float]:
-        """Rewards of (question, response token ids) pairs."""
-        return [p.result()[0] for p in [self.submit(*pair) for pair in pairs]]
+        """Rewards of (question, response token ids) pairs, the same on every rank: each grades its share (a collective)."""
+        return parallel.map_shares([len(ids) for _, ids in pairs], lambda share: [
+            p.result()[0] for p in [self.submit(*pairs[i]) for i in share]])
 
 
 def drop_unreadable(questions: list[Question], verifier: Verifier) -> list[Question]:
-    """The questions whose answer the verifier can read, with ids from 0."""
-    readable = verifier.gold_parses([q.answer for q in questions])
+    """The questions whose answer the verifier can read, with ids from 0 (a collective: a time limit decides too)."""
+    readable = parallel.map_shares([1] * len(questions), lambda share: verifier.gold_parses([questions[i].answer for i in share]))
     return [replace(q, id=i) for i, q in enumerate(q for q, ok in zip(questions, readable) if ok)]
 
 

@@ -7,6 +7,7 @@ the *global* mini-batch, so the gradient does not depend on the number of ranks 
 """
 
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -20,6 +21,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 import parallel
 from config import Config
 from data import Sample
+from exgrpo import Group
 from lora import add_adapters, merged
 from loss import policy_loss
 from model import PackedLM, pack
@@ -56,6 +58,7 @@ class Policy:
         self.module = PackedLM(lm, config.temperature).train()
         self._shard()
         self.skipped_in_row = 0  # optimiser steps
+        self.drift = 0.0  # between engine and policy, as `recompute` last found it
         self.optimizer = torch.optim.AdamW((p for p in self.module.parameters() if p.requires_grad), lr=config.lr,
                                            betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=config.weight_decay)
 
@@ -134,7 +137,7 @@ class Policy:
         skipped, and when fresh tokens' π_old differs from π_θ before the first step by more than `max_drift`: the
         engine then runs other weights.
         """
-        mini_batches = [self._recompute(samples) for samples in mini_batches]
+        mini_batches = mini_batches if self.config.importance_correction else [self._uncorrected(s) for s in mini_batches]
         parts, norms, skipped = [], [], 0
         for number, samples in enumerate(mini_batches):
             self.optimizer.zero_grad()
@@ -146,6 +149,8 @@ class Policy:
             if number == 0:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
                 drift = part["drift"] / max(part["tokens"], 1)
                 self._check_drift(drift)
+                if self.config.behavior_logprobs == "recompute":
+                    drift = self.drift  # of the engine; π_old is the policy's own
             norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
             norm = float(norm.full_tensor() if isinstance(norm, DTensor) else norm)
             if norm <= self.config.skip_grad_norm:  # false for nan too
@@ -186,20 +191,22 @@ class Policy:
         metrics["loss"] = loss.detach()
         return {name: weight * float(value) for name, value in metrics.items()}
 
-    def _recompute(self, samples: list[Sample]) -> list[Sample]:
-        """Replace old log-probs by the policy's at the start of the step where the configuration asks for it."""
-        c = self.config
-        chosen = [i for i, s in enumerate(samples)
-                  if (s.replayed and not c.importance_correction) or (not s.replayed and c.behavior_logprobs == "recompute")]
-        scores = self.score([(samples[i].prompt_ids, samples[i].token_ids) for i in chosen])
-        differences = [np.abs(p - samples[i].old_logprobs) for i, (p, _) in zip(chosen, scores) if not samples[i].replayed]
-        if differences:
-            self._check_drift(float(np.concatenate(differences).mean()))
-        samples = list(samples)
-        for i, (logprobs, _) in zip(chosen, scores):
-            s = samples[i]
-            samples[i] = Sample(s.prompt_ids, s.token_ids, logprobs, s.advantage, s.replayed)
-        return samples
+    def recompute(self, groups: list[Group]) -> None:
+        """Replace the engine's log-probs of all new responses by the policy's own, in place (a collective).
+
+        RuntimeError where they differ by more than `max_drift` on average; `update` reports that difference.
+        """
+        new = [(g, i) for g in groups for i in range(int(g.replayed), len(g.token_ids))]
+        scores = self.score([(g.question.prompt_ids, g.token_ids[i]) for g, i in new])
+        self.drift = float(np.concatenate([np.abs(p - g.logprobs[i]) for (g, i), (p, _) in zip(new, scores)]).mean())
+        self._check_drift(self.drift)
+        for (group, i), (logprobs, _) in zip(new, scores):
+            group.logprobs[i] = logprobs
+
+    def _uncorrected(self, samples: list[Sample]) -> list[Sample]:
+        """Without importance correction: π_past of replayed tokens is the policy at the start of the step."""
+        scores = iter(self.score([(s.prompt_ids, s.token_ids) for s in samples if s.replayed]))
+        return [replace(s, old_logprobs=next(scores)[0]) if s.replayed else s for s in samples]
 
     def _check_drift(self, drift: float) -> None:
         """RuntimeError where engine and policy differ by more than `max_drift` nats a token on average."""

@@ -115,6 +115,9 @@ def compare(files: list[str]) -> str:
     An average that lacks a benchmark of Table 1 says how many it has: such averages do not compare.
     """
     results = [json.loads(Path(file).read_text()) for file in files]
+    for file, result in zip(files, results):
+        if "model" not in result:
+            raise ValueError(f"{file} is no scores.json of eval.py --output")
     names = dict.fromkeys(name for r in results for name in r if name.startswith("pass_at_1/"))
     names |= dict.fromkeys(name for r in results for name in r if name.startswith("average/"))
     rows = [["", *(str(r["model"]) for r in results)]]

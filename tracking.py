@@ -102,7 +102,7 @@ class Tracker:
 
     def _keep(self, row: dict) -> None:
         self.rows.append(row)
-        if scores := {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}:
+        if scores := validation(row):
             self.base, self.latest = self.base or scores, scores
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
@@ -122,25 +122,10 @@ class Tracker:
             return
         print(f"\n{'':32} {'base':>8} {'trained':>8}")
         for name, value in self.latest.items():
-            print(f"{name:32} {self.base[name]:8.3f} {value:8.3f}")
+            print(f"{name:32} {self.base.get(name, math.nan):8.3f} {value:8.3f}")  # val_files may have changed in between
         (self.run_dir / "result.json").write_text(json.dumps({"base": self.base, "trained": self.latest}, indent=1))
         self._draw()
         print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
-
-    def describe_model(self, config: Config, tokenizer) -> None:
-        """README.md (the model card) and generation_config.json beside the weights in run_dir/model (rank 0).
-
-        Generation is that of validation, with the one stop token of training: the base model's own settings (penalties,
-        further stop tokens) are not what was trained.
-        """
-        from transformers import GenerationConfig
-
-        directory, t = self.run_dir / "model", tokenizer
-        ids = {"bos_token_id": t.bos_token_id, "eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id}
-        sampling = {"do_sample": True, "temperature": config.eval_temperature, "top_p": 1.0, "top_k": 0}
-        GenerationConfig(**sampling, **ids).save_pretrained(directory)
-        steps = self.rows[-1]["step"] if self.rows else 0
-        (directory / "README.md").write_text(model_card(config, steps, self.base, self.latest))
 
     def _draw(self) -> None:
         """curve.png: training and validation Pass@1, the buffer, entropy, length."""
@@ -169,6 +154,27 @@ class Tracker:
 def _line(row: dict) -> str:
     """A row as a line of JSON, which has no NaN and no infinity: null stands for both."""
     return json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}) + "\n"
+
+
+def describe_model(directory: Path, config: Config, tokenizer, rows: list[dict]) -> None:
+    """README.md (the model card) and generation_config.json beside the weights; `rows` are the run's metrics so far.
+
+    Generation is that of validation, with the one stop token of training: the base model's own settings (penalties,
+    further stop tokens) are not what was trained.
+    """
+    from transformers import GenerationConfig
+
+    t, tested = tokenizer, [scores for row in rows if (scores := validation(row))] or [{}]
+    ids = {"bos_token_id": t.bos_token_id, "eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id}
+    sampling = {"do_sample": True, "temperature": config.eval_temperature, "top_p": 1.0, "top_k": 0}
+    GenerationConfig(**sampling, **ids).save_pretrained(directory)
+    steps = rows[-1]["step"] if rows else 0
+    (directory / "README.md").write_text(model_card(config, steps, tested[0], tested[-1]))
+
+
+def validation(row: dict) -> dict[str, float]:
+    """The validation scores of a row, by name; empty where there was no validation."""
+    return {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}
 
 
 def model_card(config: Config, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:

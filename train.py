@@ -29,7 +29,7 @@ from grading import Grader, drop_unreadable, rollout
 from policy import Policy
 from reward import Verifier
 from rollout import make_engine
-from tracking import Timer, Tracker
+from tracking import Timer, Tracker, describe_model
 
 
 def train(config: Config) -> dict[str, float]:
@@ -69,6 +69,8 @@ def train(config: Config) -> dict[str, float]:
                 groups = experience.groups(plan, graded, grader.grade)
             # ---- store successes, retire, lines 25-30 and 32 ----
             with timer("collect"):
+                if config.behavior_logprobs == "recompute":
+                    policy.recompute(groups)
                 experience.collect(step, groups)
                 parallel.check_same(experience.contents, plan=plan.questions, buffer=experience.buffer.checksum())
             # ---- update θ with Eq. 4, line 31 ----
@@ -91,7 +93,7 @@ def train(config: Config) -> dict[str, float]:
         policy.save_pretrained(Path(config.run_dir) / "model")
         if tracker.main:
             tokenizer.save_pretrained(Path(config.run_dir) / "model")
-            tracker.describe_model(config, tokenizer)
+            describe_model(Path(config.run_dir) / "model", config, tokenizer, tracker.rows)
         tracker.finish()
     return tracker.latest
 
@@ -100,6 +102,8 @@ def with_built_in_world(config: Config) -> Config:
     """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
     if config.train_files:
         return config
+    if config.reward == "arithmetic:graded_reward":
+        raise ValueError("the graded reward needs each question as its own answer: READING.md, Sec. 5.3, makes such files")
     command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute()),
                "--steps", str(config.base_steps)]
     if parallel.rank() == 0:  # in a process of its own, while the other ranks wait
@@ -110,7 +114,8 @@ def with_built_in_world(config: Config) -> Config:
     world = build_world(config.world_dir, pretrain_steps=config.base_steps)
     files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
     return dataclasses.replace(config, model=config.model or str(world / "model"), train_files=files[:1],
-                               val_files=config.val_files or files[1:], reward="arithmetic:reward")
+                               val_files=config.val_files or files[1:],
+                               reward="arithmetic:reward" if config.reward == "math" else config.reward)
 
 
 def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -> tuple[list[Question], list[Question]]:
@@ -120,10 +125,15 @@ def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -
         questions, counts = load_questions(files, config, tokenizer)
         sets.append(drop_unreadable(questions, verifier))
         counts["answers unreadable"] = len(questions) - len(sets[-1])
-        tracker.print(f"{', '.join(files)}: {len(sets[-1])} questions {counts}")
+        if questions and not sets[-1]:
+            raise ValueError(f"{', '.join(files)}: the verifier can read none of the answers; convert.py --extract takes them "
+                             "out of solutions, --reward module:function reads what it likes")
+        tracker.print(f"{', '.join(files)}: {len(sets[-1])} questions {counts}" if files else "note: no val_files, no validation")
     train_set, tests = sets
     if len(train_set) < config.batch_size:
         tracker.print(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
+    if config.rho and config.k_max < config.num_rollouts - 1:
+        tracker.print(f"note: groups with {config.k_max + 1} to {config.num_rollouts - 1} successes are not collected (k_max)")
     if config.eval_questions:
         sources = {q.source for q in tests}
         tests = [q for s in sorted(sources) for q in [q for q in tests if q.source == s][: config.eval_questions]]

@@ -6,6 +6,7 @@ has this rank been in the same phase for longer than `hang_timeout`? It works wh
 a collective. Only programs started by `parallel.run` are watched.
 """
 
+import contextlib
 import faulthandler
 import os
 import signal
@@ -64,16 +65,16 @@ class Watchdog:
         if dead := self.dead():  # torchrun ends the others then
             self.end(f"{name}, and {' and '.join(dead)} died: nothing can be saved")
         if self.phase == "set-up":
-            self.end(f"{name} before the first step: there is nothing to save")
+            self.end(f"{name} outside of the training loop: there is nothing to save")
         if not self.interrupted and self.name == "rank 0":
             print(f"{name}: finishing the step, then saving", file=sys.stderr, flush=True)
         self.interrupted = True
 
     def _watch(self) -> None:
-        patience = 0 if self.name == "rank 0" else 5  # one rank reports a hang, the others confirm
         while not self._stopped.wait(1.0):
             if dead := self.dead():
                 self.end(f"{' and '.join(dead)} died, see above")
+            patience = 0 if self.name == "rank 0" else 5  # one rank reports a hang, before the others do
             if self.limit and time.monotonic() - self.since > self.limit + patience:
                 self._report_hang()
 
@@ -83,7 +84,8 @@ class Watchdog:
         for name, pid in {self.name: os.getpid(), **self.peers}.items():
             if name.startswith("rank"):
                 print(f"---- stacks of {name} ----", file=sys.stderr, flush=True)
-                os.kill(pid, DUMP)
+                with contextlib.suppress(ProcessLookupError):  # it has ended just now
+                    os.kill(pid, DUMP)
                 time.sleep(0.5)  # keeps the stacks apart
         self.end("it hangs, or hang_timeout is too short for this phase; the stacks above show where each rank waits")
 
@@ -97,6 +99,12 @@ def leave(code: int) -> None:
 
 def _alive(pid: int) -> bool:
     """Whether a process of this machine runs (a dead one that nobody has waited for does not)."""
+    if not Path("/proc/self/stat").exists():  # macOS
+        try:
+            os.kill(pid, 0)
+        except ProcessLookupError:
+            return False
+        return True
     try:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
     except (FileNotFoundError, ProcessLookupError):

@@ -2,21 +2,25 @@ r"""A chat model as judge of reasoning, for models and questions that are not th
 
     python -m studies.judge --model JUDGE_DIR --responses responses.jsonl --out judged.jsonl
 
-A line of the input is `{"question": ..., "answer": ..., "response": ...}`; the output adds `valid` (true, false, or null where
-the judge gave no verdict) and `code` (the shortcut detector of App. F.4). The judge runs on the engine that training
-uses. It is asked about the reasoning only, whatever the final answer, and must end with \boxed{yes} or \boxed{no}.
+A line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py wrote. The output adds `valid`
+(true, false, or null where the judge gave no verdict) and `code` (the shortcut detector of App. F.4). The judge runs on the
+engine that training uses. It is asked about the reasoning only, whatever the final answer, and must end with \boxed{yes} or
+\boxed{no}.
 """
 
 import argparse
 import json
+import os
 import re
-from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 
+import parallel
 from config import Config
-from data import Request, render, sample_seed
+from data import Request, load_tokenizer, read_jsonl, render, sample_seed
 from reward import last_box
+from rollout import make_engine
 
 PROMPT = """\
 Below are a problem, its correct final answer, and a student's solution. Decide whether the student's reasoning is sound. \
@@ -39,6 +43,7 @@ A slip that the student notices and repairs does not count against it, nor does 
 Name the first step that is wrong or unsupported, if there is one. Then end with your verdict on a line of its own: \
 \\boxed{{yes}} if the reasoning is sound, \\boxed{{no}} if it is not."""
 
+BLOCK = 512  # responses judged between two writes
 VERDICTS = {"yes": True, "no": False}
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 CODE_LINE = re.compile(
@@ -77,12 +82,20 @@ def judge(engine, tokenizer, items: list[dict], max_prompt: int = 9216, max_toke
     return verdicts
 
 
-def main(argv: list[str] | None = None) -> None:
-    """Judge the responses of a file from the command line."""
-    import parallel
-    from data import load_tokenizer
-    from rollout import make_engine
+def read_items(file: str) -> list[dict]:
+    """The items of a JSONL file, responses.jsonl of `eval.py --output` too; ValueError names the one that lacks something."""
+    items = []
+    for number, row in enumerate(read_jsonl(file)):
+        item = row | {"question": row["text"], "answer": row["gold"]} if {"text", "gold"} <= set(row) else row
+        needed = {"question", "answer", "response"} | ({"text"} if "gold" in row else set())  # eval.py's question is a hash
+        if missing := needed - set(item):
+            raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
+        items.append(item)
+    return items
 
+
+def main(argv: list[str] | None = None) -> None:
+    """Judge the responses of a file from the command line, and write as it goes."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", required=True, help="directory of a chat model")
     parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
@@ -90,20 +103,28 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--max_prompt_length", type=int, default=9216, help="tokens of the longest prompt that is judged")
     parser.add_argument("--max_tokens", type=int, default=8192, help="tokens the judge may write")
     parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="weights of the judge")
+    parser.add_argument("--memory", type=float, default=0.8, help="GPU memory fraction of vLLM")
+    parser.add_argument("--tp", type=int, default=1, help="GPUs that share a large judge; start it with torchrun on as many")
     args = parser.parse_args(argv)
-    device = parallel.setup()
-    items = [json.loads(line) for line in Path(args.responses).read_text().splitlines()]
-    config = Config(model=args.model, max_prompt_length=args.max_prompt_length, max_response_length=args.max_tokens,
-                    rollout_dtype=args.dtype)
-    tokenizer = load_tokenizer(config, args.model)
-    engine = make_engine(config, args.model, tokenizer.eos_token_id, device)
-    verdicts = judge(engine, tokenizer, items, args.max_prompt_length, args.max_tokens)
-    with open(args.out, "w") as file:
-        for item, valid in zip(items, verdicts):
-            file.write(json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n")
+    items = read_items(args.responses)
+    device, main_rank = parallel.setup(hang_timeout=0), parallel.rank() == 0
+    if parallel.world_size() != args.tp:
+        raise ValueError(f"{parallel.world_size()} ranks, but --tp {args.tp}: every rank has to be a part of the one judge")
+    with open(args.out if main_rank else os.devnull, "w") as file:
+        config = Config(model=args.model, max_prompt_length=args.max_prompt_length, max_response_length=args.max_tokens,
+                        rollout_dtype=args.dtype, rollout_memory=args.memory, rollout_tp=args.tp)
+        tokenizer = load_tokenizer(config, args.model)
+        engine, verdicts = make_engine(config, args.model, tokenizer.eos_token_id, device), []
+        for start in tqdm(range(0, len(items), BLOCK), unit="block", disable=None if main_rank else True):
+            block = items[start : start + BLOCK]
+            verdicts += judge(engine, tokenizer, block, args.max_prompt_length, args.max_tokens)
+            for item, valid in zip(block, verdicts[start:]):
+                file.write(json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n")
+            file.flush()
     known = [v for v in verdicts if v is not None]
-    print(f"{len(items)} responses, {len(known)} judged, {np.mean(known or [0]):.3f} of these valid")
+    if main_rank:
+        print(f"{len(items)} responses, {len(known)} judged, {np.mean(known or [0]):.3f} of these valid")
 
 
 if __name__ == "__main__":
-    main()
+    parallel.run(main)

@@ -184,7 +184,8 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     for name, value in plan.sync.items():
         row(name, 0, 0, value)
     print(f"| **sum** | {' | '.join(f'**{s / 1e9:.1f}**' for s in sums)} |")
-    token = 2 * shape.layers * shape.kv_heads * shape.head_dim * 2 / config.rollout_tp
+    size = 2 if config.rollout_dtype == "bfloat16" else 4
+    token = 2 * shape.layers * shape.kv_heads * shape.head_dim * size / config.rollout_tp
     room = (engine - weights - 2e9) / token
     loading = (2 if config.lora_rank and config.dtype == "bfloat16" else 4) * shape.parameters
     print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, {gpus * loading / 1e9:.0f} GB on the node"

@@ -16,7 +16,6 @@ import hashlib
 import json
 import math
 from collections import Counter
-from dataclasses import fields, replace
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -27,14 +26,12 @@ import torch
 import parallel
 from arithmetic import judge_steps, takes_shortcut, valid_chain
 from buffer import ReplayBuffer, Trajectory
-from checkpoint import STEP_DIRECTORY, fingerprint, problem, read_manifest
-from config import Config
+from checkpoint import STEP_DIRECTORY, fingerprint, problem
 from data import Question, load_questions, load_tokenizer
 from exgrpo import Experience
+from export import configuration, load_policy
 from grading import drop_unreadable
-from policy import Policy
 from reward import Verifier
-from sharded import load_shards
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SHOWN = ("reward/pass_at_1", "val/pass_at_1/", "val/valid/", "loss/entropy", "rollout/length", "replay/ratio",
@@ -91,18 +88,6 @@ def newest_checkpoint(run: Path) -> Path:
     raise ValueError("the run has no whole checkpoint yet")
 
 
-def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory that is there; ValueError where it cannot be had. The model's
-    own code is not run, whatever the run was told."""
-    if unknown := set(saved) - {f.name for f in fields(Config)}:
-        raise ValueError(f"its configuration has knobs that this version does not know: {', '.join(sorted(unknown))}")
-    config = replace(Config(**saved | {"val_files": []}), trust_remote_code=False)
-    model = next((path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()), None)
-    if model is None:
-        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r} here")
-    return replace(config, model=str(model))
-
-
 def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
     """Up to `limit` buffered questions, from every bucket in turn those with the most stored responses."""
     ordered = [sorted(buffer.buckets[k], key=lambda q: -len(buffer.trajectories(q))) for k in sorted(buffer.buckets)]
@@ -125,8 +110,7 @@ def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, devic
             questions = drop_unreadable(questions, verifier)
     if fingerprint(questions) != state["questions"]:
         raise ValueError(f"{', '.join(config.train_files)}: not the questions that the run was trained on")
-    policy = Policy(config, config.model, device)
-    load_shards(policy, [checkpoint / name for name in read_manifest(checkpoint) if name.startswith("shard-")])
+    policy = load_policy(config, checkpoint, device)
     ids = spread(buffer, limit)
     stored = [(q, t) for q in ids for t in buffer.trajectories(q)]
     scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
@@ -208,7 +192,7 @@ def describe(run: Path, name: str, rows: list[dict], limit: int, device: torch.d
         state = json.loads((checkpoint / "state.json").read_text())
         planned = state["config"]["steps"]
         browser = stored_responses(run, checkpoint, state, limit, device)
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no memory beside a run that goes on, say
         browser = {"missing": f"No stored responses: {error}."}
         print(f"{run}: {browser['missing']}")
     return {"name": name, "path": str(run), "planned": planned, **columns(rows), "browser": browser}

@@ -35,9 +35,10 @@ def test_a_question_file_becomes_questions(tmp_path, tokenizer, capsys):
     assert "'problem'" in report and "'solution'" in report and "E_{1},E_{2}" in report and "Think first." in report
     kept = list(read_rows(str(out)))
     assert [r["reward_model"]["ground_truth"] for r in kept] == ["2", r"\frac{1}{2}"]
-    assert kept[0] == {"data_source": "mine", "ability": "math", "reward_model": {"ground_truth": "2", "style": "rule"},
-                       "prompt": [{"role": "system", "content": "Think first."}, {"role": "user", "content": "1+1=?"}],
-                       "extra_info": {"index": 0, "split": "default"}}
+    first = {"data_source": "mine", "ability": "math", "reward_model": {"ground_truth": "2", "style": "rule"},
+             "prompt": [{"role": "system", "content": "Think first."}, {"role": "user", "content": "1+1=?"}],
+             "extra_info": {"index": 0, "split": "default"}}
+    assert pyarrow.parquet.read_table(out).to_pylist()[0] == first
     questions, _ = load_questions([str(out)], Config(max_prompt_length=100, prompt_template="{question}"), tokenizer)
     assert [(q.text, q.answer, q.source) for q in questions] == [("1+1=?", "2", "mine"), ("b?", r"\frac{1}{2}", "mine")]
 
@@ -102,9 +103,19 @@ def test_the_papers_training_set(tmp_path, monkeypatch, capsys):
     assert [r["prompt"] for r in kept] == [rows[0]["prompt"], rows[2]["prompt"]] and "target" not in kept[0]
 
 
+def test_values_of_awkward_columns():
+    """A column of whole numbers with gaps reads as floats; NaN is no answer; content in parts is no question; an empty system
+    turn is none."""
+    assert [answer_of(value, "") for value in (7.0, 2.5, float("nan"), float("inf"), None)] == ["7", "2.5", None, None, None]
+    turn = {"role": "user", "content": "1?"}
+    assert turns_of([turn | {"content": [{"type": "text", "text": "1?"}]}], None) is None
+    assert turns_of([{"role": "system", "content": ""}, turn], None) == [turn]
+
+
 @pytest.mark.parametrize("argv, reason", [
     (["missing.jsonl", "--output", "x.parquet"], "missing.jsonl: no such file"),
     (["missing.jsonl", "--output", "x.csv"], "must end in .parquet"),
+    (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--system", "prompt.tx"], "no such file,"),
     (["{file}", "--output", "x.parquet", "--question", "q"], "no column q among text, label: name one with --question"),
     (["{file}", "--output", "x.parquet", "--question", "text"], "no column answer or reward_model .* --answer"),
     (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--extract", "box"], "no question is left"),

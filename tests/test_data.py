@@ -70,6 +70,9 @@ MALFORMED = {
     "no_content.jsonl": ([GOOD, GOOD | {"prompt": [{"role": "user", "content": None}]}], "row 1, column prompt"),
     "no_role.jsonl": ([GOOD | {"prompt": [{"content": "3a+4"}]}], "row 0, column prompt"),
     "null_prompt.parquet": ([GOOD, GOOD | {"prompt": None}], "row 1, column prompt"),
+    "solved.jsonl": ([GOOD | {"prompt": [*GOOD["prompt"], {"role": "assistant", "content": "2"}]}], "ends with the assistant's"),
+    "nan.jsonl": ([GOOD, row("3a+4", float("nan"))], "row 1, column reward_model: ground_truth must be text or a number"),
+    "other.parquet": ([{"question": "1+1"}], r"row 0: column\(s\) prompt, reward_model, data_source missing"),
     "source.jsonl": ([GOOD | {"data_source": 3}], "row 0, column data_source: must be text, got 3"),
     "two_answers.jsonl": ([GOOD, row("3a+4"), row("1a+1", "3")], "row 2, column reward_model: .* '3', .* '2' in .*row 0"),
 }
@@ -83,6 +86,23 @@ def test_a_malformed_file_fails_by_name_row_and_column(write, tokenizer, name):
     with pytest.raises(ValueError, match=reason) as error:
         load_questions([file], Config(), tokenizer)
     assert file in str(error.value)
+
+
+def test_marks_and_blank_lines_in_a_file(write, tokenizer):
+    """A byte-order mark at the start and blank lines are passed over."""
+    text = json.dumps(GOOD)
+    file = write("q.jsonl", "\ufeff" + text + "\n\n" + text.replace("1a+1", "2a+1") + "\n")
+    questions, _ = load_questions([file], Config(), tokenizer)
+    assert [q.text for q in questions] == ["1a+1", "2a+1"]
+
+
+def test_a_prefix_that_the_template_brings_is_not_added_twice(tokenizer):
+    """`response_prefix` is what prompts end with; a prompt of no tokens is refused."""
+    turns = [{"role": "user", "content": "1?"}]
+    plain = Config(prompt_template="{question}<think>\n", response_prefix="")
+    for template, prefix in (("{question}<think>\n", "<think>\n"), ("{question}", "<think>\n")):
+        config = Config(prompt_template=template, response_prefix=prefix)
+        assert render(turns, config, tokenizer).tolist() == render(turns, plain, tokenizer).tolist()
 
 
 def same(a, b) -> bool:

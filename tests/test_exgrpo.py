@@ -494,6 +494,28 @@ def test_a_replayed_response_keeps_its_continuous_reward():
     assert advantages == [0, -0.25, 0, 0.25]
 
 
+def test_a_checkpoint_that_names_other_questions_is_refused():
+    """Ids in the buffer, the retired set or the stream must be those of questions that are there."""
+    for spoil in (lambda run: store(run, 5, 4), lambda run: run.buffer.retire(7), lambda run: run.stream.queue.append(-1)):
+        run = experience(3)
+        run.check_ids()
+        spoil(run)
+        with pytest.raises(ValueError, match="names question (5|7|-1), but there are 3"):
+            run.check_ids()
+
+
+def test_a_reward_of_ones_own_is_kept_for_a_replayed_response():
+    """Successes of 0.7: o* is graded again, so that beside three more of them it has 0.7 - 4 * 0.7 / 8 and not 1 - 3.1 / 8.
+    Nothing is masked by default: k/K lies in [0, 1] whatever the rewards are."""
+    for scale in (0.7, 10.0):
+        run = experience(1, batch_size=1, mini_batches=1, rho=1.0, reward="mine:score")
+        store(run, 0, 4, (5, 1))
+        _, groups = continuous(run, 0, [scale] * 3 + [0.0] * 4, grade=lambda pairs, scale=scale: [scale for _ in pairs])
+        (part,) = run.mini_batches(0, groups)
+        assert groups[0].num_success == 4 and part[0].replayed
+        assert [s.advantage for s in part] == pytest.approx([scale / 2] * 4 + [-scale / 2] * 4)
+
+
 # ---- the batch of Eq. 4 -----------------------------------------------------------------------------
 
 

@@ -109,6 +109,7 @@ def test_a_hang_is_cut_with_every_stack(tmp_path):
     assert "lasted longer than hang_timeout=2 s" in log
     for rank in (0, 1):
         assert f"---- stacks of rank {rank} ----" in log and f"rank {rank} stops in phase 'rollout'" in log
+    assert log.count("---- stacks of rank 1 ----") == 1  # by rank 0 alone
     assert "in waits_for_ever" in log.partition("---- stacks of rank 1 ----")[2]
 
 

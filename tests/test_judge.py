@@ -5,9 +5,8 @@ import json
 import numpy as np
 import pytest
 
-import rollout
 from data import Response
-from studies.judge import has_code, judge, main, parse_verdict
+from studies.judge import has_code, judge, main, parse_verdict, read_items
 
 
 class FakeEngine:
@@ -48,12 +47,26 @@ def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsy
     items = [{"question": "1+1?", "answer": "2", "response": r} for r in ("two", "```\n1+1\n```", "hm")]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     engine = FakeEngine(tokenizer, [r"\boxed{yes}", r"\boxed{no}", "?"])
-    monkeypatch.setattr(rollout, "make_engine", lambda *_: engine)
+    monkeypatch.setattr("studies.judge.make_engine", lambda *_: engine)
     main(["--model", tiny_model, "--responses", f"{tmp_path}/in.jsonl", "--out", f"{tmp_path}/out.jsonl"])
     judged = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     expected = [(True, False), (False, True), (None, False)]
     assert judged == [{**item, "valid": valid, "code": code} for item, (valid, code) in zip(items, expected)]
     assert "3 responses, 2 judged, 0.500 of these valid" in capsys.readouterr().out
+
+
+def test_what_is_judged(tmp_path):
+    """eval.py's responses.jsonl is taken by the text of its question and the right answer; what lacks something is named."""
+    ours = {"question": "1+1?", "answer": "2", "response": "2"}
+    theirs = {"question": "f00d", "text": "1+1?", "gold": "2", "answer": "3"}
+    file = tmp_path / "in.jsonl"
+    file.write_text(json.dumps(ours) + "\n" + json.dumps(theirs | {"response": "a\u2028b"}, ensure_ascii=False) + "\n")
+    read = [(item["question"], item["answer"], item["response"]) for item in read_items(file)]
+    assert read == [("1+1?", "2", "2"), ("1+1?", "2", "a\u2028b")]
+    for bad in ({"question": "1+1?", "response": "2"}, {"question": "f00d", "gold": "2", "answer": "3", "response": "2"}):
+        file.write_text(json.dumps(ours) + "\n" + json.dumps(bad))
+        with pytest.raises(ValueError, match="item 2 lacks (answer|text)"):
+            read_items(file)
 
 
 @pytest.mark.parametrize("text, verdict", [

@@ -12,7 +12,8 @@ from transformers import AutoModelForCausalLM
 
 import parallel
 from config import Config
-from data import Sample
+from data import Question, Sample
+from exgrpo import Group
 from model import pack
 from policy import Policy
 
@@ -248,16 +249,34 @@ def shifted(policy, samples, fresh, replayed):
             for s, (p, _) in zip(samples, scores)]
 
 
-@pytest.mark.parametrize("behavior_logprobs", ["engine", "recompute"])
-def test_drift_stops_the_run_with_numbers(behavior_logprobs, tiny_model, policy, samples):
+def test_drift_stops_the_run_with_numbers(tiny_model, policy, samples):
     """Fresh log-probs 0.1 nats off raise with both numbers before any step; replayed ones may be off."""
-    checked = make_policy(tiny_model, max_drift=0.01, behavior_logprobs=behavior_logprobs)
+    checked = make_policy(tiny_model, max_drift=0.01)
     before = full_weights(checked)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
         checked.update([shifted(policy, samples, fresh=0.1, replayed=0.0)], None)
     assert all(np.array_equal(before[name], after) for name, after in full_weights(checked).items())
     metrics = checked.update([shifted(policy, samples, fresh=0.001, replayed=2.0)], None)
     assert metrics["engine/drift"] < 0.0011
+
+
+def test_recomputed_log_probs_are_the_policys(tiny_model, policy, samples):
+    """`recompute` puts the policy's log-probs in place of the engine's, not of o*'s; the drift it finds is what update reports,
+    and too large a one raises."""
+    def groups(off):
+        return [Group(Question(0, "", s.prompt_ids, "", ""), [s.token_ids], [s.old_logprobs], np.zeros(1, np.float32), s.replayed)
+                for s in shifted(policy, samples, fresh=off, replayed=0.5)]
+
+    made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
+    changed = groups(0.001)
+    made.recompute(changed)
+    for group, sample in zip(changed, samples):
+        expected = policy.score([(sample.prompt_ids, sample.token_ids)])[0][0]
+        np.testing.assert_allclose(group.logprobs[0], expected - (0.5 if sample.replayed else 0.0), atol=1e-5)
+    exact = shifted(policy, samples, fresh=0.0, replayed=0.5)
+    assert made.update([exact], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)
+    with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
+        make_policy(tiny_model, max_drift=0.01).recompute(groups(0.1))
 
 
 def test_ratios_by_option(tiny_model, policy, samples):

@@ -16,7 +16,7 @@ from transformers import GenerationConfig
 import config as configuration
 import convert
 from config import Config
-from tracking import Tracker, model_card
+from tracking import Tracker, describe_model, model_card
 
 ROOT = Path(__file__).parent.parent
 
@@ -54,12 +54,23 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
     tracker = Tracker(config.run_dir, 10)
     tracker.start()
     tracker.log(7, {"val/pass_at_1/mine": 0.25})
-    tracker.describe_model(config, tokenizer)
+    describe_model(directory, config, tokenizer, tracker.rows)
     settings = GenerationConfig.from_pretrained(directory)
     assert (settings.temperature, settings.top_p, settings.do_sample, settings.repetition_penalty) == (0.6, 1.0, True, None)
     assert settings.eos_token_id == tokenizer.eos_token_id and not settings.top_k
     card = (directory / "README.md").read_text()
     assert "7 batches" in card and "pass_at_1/mine | 0.250 | 0.250" in card
+
+
+def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
+    """A score that the first validation did not have stands as nan in the table; result.json and the curves are written."""
+    tracker = Tracker(str(tmp_path), 10)
+    tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
+    tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
+    tracker.finish()
+    assert "nan    0.750" in capsys.readouterr().out and (tmp_path / "curve.png").exists()
+    result = {"base": {"pass_at_1/a": 0.25}, "trained": {"pass_at_1/a": 0.5, "pass_at_1/b": 0.75}}
+    assert json.loads((tmp_path / "result.json").read_text()) == result
 
 
 def test_what_is_no_number_is_null(tmp_path):

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -15,11 +16,12 @@ from conftest import on_ranks
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
-from config import parse_config
+import export
+from config import Config, parse_config
 from data import load_questions
 from exgrpo import Experience
 from policy import Policy
-from train import train
+from train import train, with_built_in_world
 
 ROOT = Path(__file__).parent.parent
 ENGINE = "vllm" if importlib.util.find_spec("vllm") else "hf"
@@ -115,6 +117,34 @@ def test_the_trained_model_is_an_ordinary_directory(run, world):
     assert list(directory.glob("*.safetensors")) and not list(directory.glob("*.bin"))
     tokenizer = AutoTokenizer.from_pretrained(directory)
     assert tokenizer.apply_chat_template([{"role": "user", "content": "3a+4"}], tokenize=False) == "<bos><user>3a+4"
+
+
+def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
+    """export.py writes from the last checkpoint, file for file, what the run left as its model; it overwrites nothing."""
+    (checkpoint,) = run[0].glob("checkpoints/step-*")
+    export.main([str(checkpoint), "--output", str(tmp_path / "model")])
+    names = sorted(path.name for path in (run[0] / "model").iterdir())
+    assert "model.safetensors" in names and names == sorted(path.name for path in (tmp_path / "model").iterdir())
+    for name in names:
+        assert (tmp_path / "model" / name).read_bytes() == (run[0] / "model" / name).read_bytes(), name
+    with pytest.raises(ValueError, match="exists: choose another"):
+        export.main([str(checkpoint), "--output", str(tmp_path / "model")])
+    shutil.copytree(checkpoint, tmp_path / "damaged")
+    (tmp_path / "damaged" / "buffer.safetensors").write_bytes(b"")
+    with pytest.raises(ValueError, match="no whole checkpoint: buffer.safetensors has 0 bytes"):
+        export.main([str(tmp_path / "damaged"), "--output", str(tmp_path / "other")])
+
+
+def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
+    """A reward of one's own is taken for the built-in questions too; the graded one, which needs other answers, is refused."""
+    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
+    monkeypatch.setattr("base_model.build_world", lambda *_, **__: tmp_path)
+    for name in ("train", "test", "ood"):
+        (tmp_path / f"{name}.jsonl").touch()
+    assert with_built_in_world(Config()).reward == "arithmetic:reward"
+    assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
+    with pytest.raises(ValueError, match="READING.md"):
+        with_built_in_world(Config(reward="arithmetic:graded_reward"))
 
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
