@@ -137,7 +137,8 @@ class Policy:
         skipped, and when fresh tokens' π_old differs from π_θ before the first step by more than `max_drift`: the
         engine then runs other weights.
         """
-        mini_batches = mini_batches if self.config.importance_correction else [self._uncorrected(s) for s in mini_batches]
+        if not self.config.importance_correction:
+            mini_batches = [self._uncorrected(samples) for samples in mini_batches]
         parts, norms, skipped = [], [], 0
         for number, samples in enumerate(mini_batches):
             self.optimizer.zero_grad()
