@@ -63,7 +63,7 @@ def _row(name: str, place: int, claim, result: dict | None) -> str:
         ours = f"{number['mean']:+.3f} ± {number['half']:.3f} ({result['seeds']} seeds)"
         judged, cost = f"**{number['verdict']}**", f"{result['core_seconds'] / 60:.0f} core-min"
     first = place == 0
-    command = f"`python -m studies.run {name}`"
+    command = f"`python -m studies.run {name}" + (f" --seeds {result['seeds']}`" if result else "`")
     cells = [name if first else "", claim.text, claim.paper, ours, judged, cost if first else "", command if first else ""]
     return "| " + " | ".join(cells) + " |"
 
