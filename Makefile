@@ -1,8 +1,13 @@
 # make train: from a fresh clone to a trained model.   make test: from a fresh clone to proof.
 VENV := .venv
 BIN := $(VENV)/bin
+GPUS := $(strip $(shell nvidia-smi --list-gpus 2>/dev/null | wc -l))
+ifneq ($(GPUS),0)
+ifneq ($(origin CUDA_VISIBLE_DEVICES),undefined)
 COMMA := ,
-GPUS := $(strip $(if $(CUDA_VISIBLE_DEVICES),$(words $(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES))),$(shell nvidia-smi --list-gpus 2>/dev/null | wc -l)))
+GPUS := $(words $(filter-out -1,$(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES))))
+endif
+endif
 ifeq ($(GPUS),0)
 REQUIREMENTS := requirements-cpu.txt
 ifeq ($(shell uname -sm),Linux x86_64)

@@ -108,8 +108,8 @@ def read_rows(file: str) -> Iterable[dict]:
 
 def read_jsonl(file: str | Path) -> list:
     """What the lines of a JSONL file hold; ValueError names file and line where one is not JSON."""
-    rows, text = [], Path(file).read_text(encoding="utf-8-sig").rstrip("\n")
-    for number, line in enumerate(text.split("\n")):  # not splitlines: a string may hold U+2028
+    rows, lines = [], Path(file).read_text(encoding="utf-8-sig").split("\n")  # not splitlines: a string may hold U+2028
+    for number, line in enumerate(lines):
         try:
             rows += [json.loads(line)] if line.strip() else []
         except json.JSONDecodeError as error:

@@ -84,14 +84,8 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
     )
 
 
-def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, sliding_window=None, **_):
-    """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D).
-
-    ValueError for a model with a sliding window and sequences longer than it: they would see too much.
-    """
-    if sliding_window and packing.pad_index.shape[1] > sliding_window:
-        raise ValueError(f"this model attends over the last {sliding_window} tokens only, which is not built in here: keep "
-                         f"max_prompt_length + max_response_length to that")
+def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
+    """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
     grouped = query.shape[1] != key.shape[1]
     if query.device.type == "cuda" and query.dtype != torch.float32:  # the kernel takes 16-bit types only
         from torch.nn.attention.varlen import varlen_attn

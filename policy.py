@@ -44,13 +44,20 @@ def extend_context(hf_config, config: Config):
 
 
 class Policy:
-    """The trained model on this rank. All methods are collectives: every rank calls them in the same order."""
+    """The trained model on this rank. All methods are collectives: every rank calls them in the same order.
+
+    ValueError for a model with a sliding window that prompt and response exceed: they would see too much.
+    """
 
     def __init__(self, config: Config, model: str, device: torch.device):
         self.config, self.device = config, device
         dtype = getattr(torch, config.dtype) if config.lora_rank else torch.float32  # what is frozen needs no more
         lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=dtype,
                                                   attn_implementation="packed", trust_remote_code=config.trust_remote_code)
+        window, length = getattr(lm.config, "sliding_window", None), config.max_prompt_length + config.max_response_length
+        if window and length > window:
+            raise ValueError(f"{model} attends over the last {window} tokens only, which packed attention does not do: keep "
+                             f"max_prompt_length + max_response_length = {length} to that")
         if config.lora_rank:
             add_adapters(lm, config)
         if config.gradient_checkpointing:

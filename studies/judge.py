@@ -107,6 +107,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--tp", type=int, default=1, help="GPUs that share a large judge; start it with torchrun on as many")
     args = parser.parse_args(argv)
     items = read_items(args.responses)
+    if os.path.exists(args.out):
+        raise ValueError(f"{args.out} exists: choose another --out")
     device, main_rank = parallel.setup(hang_timeout=0), parallel.rank() == 0
     if parallel.world_size() != args.tp:
         raise ValueError(f"{parallel.world_size()} ranks, but --tp {args.tp}: every rank has to be a part of the one judge")

@@ -44,8 +44,9 @@ def main(argv: list[str] | None = None) -> int:
     data = Data(args.seeds, QUICK if args.quick else FULL)
     needed = {name: verdicts.jobs_of(STUDIES[name], data) for name in args.names}
     jobs = dict.fromkeys(job for name in args.names for job in needed[name])
-    # seed by seed, so that some seeds are whole if time runs out; the two whose seconds are compared run side by side
-    jobs = sorted(jobs, key=lambda job: (job.seed, job.name not in ("exgrpo", "on_policy")))
+    # the two runs whose seconds are compared first, all workers free, so that they run side by side; the others seed by
+    # seed, so that some seeds are whole if time runs out
+    jobs = sorted(jobs, key=lambda job: (job.name not in ("exgrpo", "on_policy"), job.seed))
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         try:

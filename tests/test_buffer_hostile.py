@@ -3,6 +3,7 @@
 import json
 import os
 import pickle
+import re
 import struct
 import tracemalloc
 
@@ -47,10 +48,12 @@ def write_parts(path, header, tensors):
     path.write_bytes(framed(json.dumps(header).encode()) + body)
 
 
-def refused(path, reason):
-    with pytest.raises(ValueError, match=reason) as error:
+def refusal(path) -> str:
+    """Why the file is not taken, a message that names it."""
+    with pytest.raises(ValueError) as error:
         ReplayBuffer.load(path)
     assert str(path) in str(error.value)
+    return str(error.value)
 
 
 def test_the_parts_put_together_again_load(tmp_path):
@@ -89,7 +92,7 @@ def test_contents_that_contradict_each_other_are_refused(tmp_path, reason):
     name, values = CONTRADICTIONS[reason]
     assert values != tensors[name] and len(values) == len(tensors[name])
     write_parts(path, header, tensors | {name: values})
-    refused(path, reason)
+    assert re.search(reason, refusal(path))
 
 
 def entry(**changes):
@@ -132,7 +135,7 @@ def test_a_consistent_claim_of_terabytes_is_refused(tmp_path):
     header["token_ids"].update(shape=[n], data_offsets=[start, start + 4 * n])
     header["logprobs"].update(shape=[n], data_offsets=[start + 4 * n, start + 8 * n])
     (tmp_path / "buffer").write_bytes(framed(json.dumps(header).encode()) + body)
-    refused(tmp_path / "buffer", "its header claims 8000000.* bytes, the file has")
+    assert re.search("its header claims 8000000.* bytes, the file has", refusal(tmp_path / "buffer"))
 
 
 @pytest.mark.parametrize("lie", LYING_HEADERS)
@@ -144,7 +147,7 @@ def test_lying_headers_are_refused_before_anything_is_allocated(tmp_path, lie):
     LYING_HEADERS[lie](header)
     path.write_bytes(framed(json.dumps(header).encode()) + body)
     tracemalloc.start()
-    refused(path, "not a usable replay buffer")
+    assert re.search("not a usable replay buffer", refusal(path))
     assert tracemalloc.get_traced_memory()[1] < 4e6  # two read-ahead blocks of 1 MiB are part of it
     tracemalloc.stop()
 
@@ -174,14 +177,14 @@ def test_other_files_are_refused(tmp_path, data, monkeypatch):
     """Pickles (never run), archives, absurd headers: ValueError with the file's name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "buffer").write_bytes(data)
-    refused(tmp_path / "buffer", "not a usable replay buffer")
+    assert re.search("not a usable replay buffer", refusal(tmp_path / "buffer"))
     assert os.listdir(tmp_path) == ["buffer"]
 
 
 def test_another_safetensors_file_is_refused(tmp_path):
     """A model's weights are not a buffer."""
     save_file({"weight": np.zeros(3)}, tmp_path / "model.safetensors", {"format": "pt"})
-    refused(tmp_path / "model.safetensors", "lacks the metadata or a tensor")
+    assert re.search("lacks the metadata or a tensor", refusal(tmp_path / "model.safetensors"))
 
 
 def test_cut_or_lengthened_files_are_refused(tmp_path):
@@ -191,7 +194,7 @@ def test_cut_or_lengthened_files_are_refused(tmp_path):
     data = path.read_bytes()
     for content in [data[:n] for n in range(0, len(data), 7)] + [data + b"\0"]:
         path.write_bytes(content)
-        refused(path, "not a usable replay buffer")
+        assert re.search("not a usable replay buffer", refusal(path))
 
 
 def test_one_flipped_bit_is_noticed(tmp_path):

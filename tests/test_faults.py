@@ -330,6 +330,7 @@ def test_chaos(world, uninterrupted, tmp_path, capsys):  # noqa: F811
         slowest = max(slowest, time.monotonic() - start)
         process = launch(world, run, *settings)
     finish(process, run)
+    assert log, "the run ended before anything was killed"
     with capsys.disabled():
         print(f"\nchaos: {len(log)} kills ({'; '.join(log)}); the job was down after at most {slowest:.1f} s")
     same_run(run, uninterrupted)

@@ -8,7 +8,7 @@ import pytest
 import torch
 from conftest import on_ranks, plain_scores
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import parallel
 from config import Config
@@ -291,6 +291,16 @@ def test_ratios_by_option(tiny_model, policy, samples):
     assert metrics["loss/ratio"] == pytest.approx(1.0, rel=1e-5)
     two_steps = make(importance_correction=False).update([off, off], None)
     assert abs(two_steps["replay/ratio"] - 1) > 1e-3
+
+
+def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
+    """A Mistral that attends over 8 tokens is taken for prompts and responses of 8 together, and refused for 9, at the start."""
+    config = AutoConfig.for_model("mistral", vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+                                  num_attention_heads=1, num_key_value_heads=1, sliding_window=8)
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    make_policy(tmp_path, max_prompt_length=4, max_response_length=4)
+    with pytest.raises(ValueError, match="last 8 tokens only.* = 9 to that"):
+        make_policy(tmp_path, max_prompt_length=5, max_response_length=4)
 
 
 def test_tied_weights_leave_under_both_names(tiny_models, device, samples, tmp_path):

@@ -108,24 +108,24 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
     assert same(check_engine(engine, policy, lm), before)
 
 
-def extended_context(kind, model: str) -> None:
-    """The body of the test below, in a process of its own: with an engine vLLM ends the group that another one works in."""
-    config = replace(make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900)  # 512 without
-    device = torch.device("cpu")
-    engine, policy = kind(config, model, EOS, device), Policy(config, model, device)
-    prompts = [np.random.default_rng(size).integers(3, 100, size).astype(np.int32) for size in (40, 700)]
-    responses = engine.generate([Request(prompt, 1) for prompt in prompts], T, 20)
+def extended_context(kind, model: str) -> list[tuple]:
+    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the positions, by a policy with
+    them, and by one without (None where the model's own positions do not suffice). In a process of its own: when an
+    engine of vLLM ends, so does the group that another one of the process works in."""
+    config = replace(make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900)
+    device, prompts = torch.device("cpu"), [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
+    responses = kind(config, model, EOS, device).generate([Request(prompt, 1) for prompt in prompts], T, 20)
     pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
-    old = Policy(make_config(), model, device).score(pairs[:1])[0][0]
-    for response, (logprobs, _) in zip(responses, policy.score(pairs)):
-        np.testing.assert_allclose(response.logprobs, logprobs, atol=1e-4)
-    assert np.abs(responses[0].logprobs - old).max() > 0.01
+    new, old = Policy(config, model, device).score(pairs), Policy(make_config(), model, device).score(pairs[:1])
+    return [(response.logprobs, score[0], before and before[0]) for response, score, before in zip(responses, new, [*old, None])]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
     """With another RoPE base and twice the positions the engine still samples from the policy's distribution, not the old one."""
-    on_ranks(1, extended_context, kind, tiny_model)
+    (engine, policy, before), (longer, its_policy, _) = on_ranks(1, extended_context, kind, tiny_model)[0]
+    assert np.abs(engine - policy).max() < 1e-4 and np.abs(longer - its_policy).max() < 1e-4
+    assert np.abs(engine - before).max() > 0.01
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
