@@ -16,16 +16,18 @@ from config import Config
 from data import load_tokenizer
 from policy import Policy
 from sharded import load_shards
-from tracking import describe_model
+from tracking import describe_model, is_hub_name
 
 
 def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory that is there; ValueError where it cannot be had. The model's
-    own code is not run, whatever the run was told."""
+    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the hub; ValueError
+    where it cannot be had. The model's own code is not run, whatever the run was told."""
     if unknown := set(saved) - {f.name for f in fields(Config)}:
         raise ValueError(f"its configuration has knobs that this version does not know: {', '.join(sorted(unknown))}")
     config = replace(Config(**saved | {"val_files": [], "tracker": "none"}), trust_remote_code=False)
     model = next((path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()), None)
+    if model is None and is_hub_name(config.model):
+        return config
     if model is None:
         raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r} here")
     return replace(config, model=str(model))

@@ -172,6 +172,11 @@ def describe_model(directory: Path, config: Config, tokenizer, rows: list[dict])
     (directory / "README.md").write_text(model_card(config, steps, tested[0], tested[-1]))
 
 
+def is_hub_name(model: str) -> bool:
+    """Whether a model is named as the Hugging Face hub does, and no directory here has that name."""
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
+
+
 def validation(row: dict) -> dict[str, float]:
     """The validation scores of a row, by name; empty where there was no validation."""
     return {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}
@@ -180,7 +185,7 @@ def validation(row: dict) -> dict[str, float]:
 def model_card(config: Config, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
     """README.md of a model directory, with the head that the Hugging Face hub reads: method, data, steps, scores."""
     c, method = config, "ExGRPO" if config.rho > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
-    origin = [f"base_model: {c.model}"] if re.fullmatch(r"[\w.-]+/[\w.-]+", c.model) and not Path(c.model).exists() else []
+    origin = [f"base_model: {c.model}"] if is_hub_name(c.model) else []
     head = "\n".join(["library_name: transformers", "pipeline_tag: text-generation", *origin, "tags: [exgrpo, grpo, rlvr]"])
     knobs = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length", "temperature", "seed")
     scores = "\n".join(f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |" for name, value in trained.items())

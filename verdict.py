@@ -1,6 +1,6 @@
 """Whether an answer is right: Math-Verify, and what can be decided without its symbolic algebra.
 
-Runs in the workers of `reward.py`, which hold it to a time and a memory limit: importing Math-Verify takes a
+Runs in the processes of `worker.py`, which hold it to a time and a memory limit: importing Math-Verify takes a
 second, and a hostile answer may take forever.
 """
 
