@@ -128,9 +128,10 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
     for name in names:
         assert (tmp_path / "model" / name).read_bytes() == (run[0] / "model" / name).read_bytes(), name
     saved = json.loads((checkpoint / "state.json").read_text())["config"]
-    assert export.configuration(saved | {"model": "org/Name"}, tmp_path / "new").model == "org/Name"  # a run that has not ended yet
+    going_on = tmp_path / "new"  # a run without a model of its own yet
+    assert export.configuration(saved | {"model": "org/Name"}, going_on).model == "org/Name"
     with pytest.raises(ValueError, match="there is no model in"):
-        export.configuration(saved | {"model": str(tmp_path)}, tmp_path / "new")
+        export.configuration(saved | {"model": str(tmp_path)}, going_on)
     with pytest.raises(ValueError, match="exists: choose another"):
         export.main([str(checkpoint), "--output", str(tmp_path / "model")])
     shutil.copytree(checkpoint, tmp_path / "damaged")
