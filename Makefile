@@ -31,11 +31,11 @@ test: install
 	$(BIN)/python -m pytest $(ARGS)
 
 bench: install
-	$(BIN)/python -m studies.bench $(ARGS)
+	$(BIN)/python -m bench $(ARGS)
 
 # fifty kills at random moments, about twelve minutes; pytest alone does two
 chaos: install
-	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/test_faults.py -k chaos
+	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/runtime/test_faults.py -k chaos
 
 lint: install
 	$(BIN)/ruff check .

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-import parallel
 from config import Config
+from runtime import ranks
 
 COLUMNS = ("prompt", "reward_model", "data_source")
 
@@ -35,7 +35,7 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer; ValueError where it has no end-of-sequence token, its template never hands the turn over, or
     its directory wants code of its own run without `trust_remote_code`. Says so where the hub is asked for the model.
     """
-    if not Path(model).is_dir() and parallel.rank() == 0:
+    if not Path(model).is_dir() and ranks.rank() == 0:
         print(f"{model} is not a local directory: asking the Hugging Face hub for it")
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
     if tokenizer.eos_token_id is None:

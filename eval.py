@@ -16,13 +16,13 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Literal
 
-import parallel
-from arithmetic import JUDGES
 from config import Config, knob
 from data import Question, Request, load_questions, load_tokenizer, sample_seed
 from grading import Grader, drop_unreadable, rollout
 from reward import last_box
+from runtime import ranks
 from scores import benchmark, compare, means, statistics
+from worlds.arithmetic import JUDGES
 
 NO_JUDGES: Mapping[str, Callable[[str, str], bool]] = MappingProxyType({})
 SMALL = ("AIME24", "AIME25", "AMC")  # Avg@32 in the paper, the others are Pass@1
@@ -75,8 +75,8 @@ def respond_and_keep(directory: str, settings: dict, engine, grader: Grader, wan
 
     ValueError where it holds responses made with other settings, or by other weights.
     """
-    path, main = Path(directory) / "responses.jsonl", parallel.rank() == 0
-    records, changed = parallel.gather(_open(path, settings) if main else None)[0]
+    path, main = Path(directory) / "responses.jsonl", ranks.rank() == 0
+    records, changed = ranks.gather(_open(path, settings) if main else None)[0]
     if changed:
         raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. Choose another --output.")
     missing = [(q, i) for q, i in wanted if (_key(q), i) not in records]
@@ -149,7 +149,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         return {}
     if not e.model or not e.data or e.samples < 1 or min(e.avg_samples, e.temperature) < 0:
         raise ValueError("eval.py needs --model DIR, --data FILE, --samples of at least 1; nothing may be negative")
-    device = parallel.setup(hang_timeout=0)  # many samples of long responses may take hours
+    device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
     config = Config(model=e.model, train_files=e.data, max_prompt_length=e.max_prompt_length, reward=e.reward or "math",
                     require_box=e.require_box, prompt_template=e.prompt_template, response_prefix=e.response_prefix,
                     rope_theta=e.rope_theta, max_position_embeddings=e.max_position_embeddings, engine=e.engine,
@@ -163,9 +163,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         raise ValueError(f"no room for a response: the longest prompt takes {config.max_prompt_length} of {positions} positions. "
                          "Lower --max_prompt_length (longer prompts are dropped), or set --max_position_embeddings")
     if not e.reward and all(q.source.startswith("arithmetic") for q in questions):
-        config.reward = "arithmetic:reward"
+        config.reward = "worlds.arithmetic:reward"
     options = {"temperature": e.temperature, "max_tokens": max_tokens, "seed": e.seed,
-               "judges": JUDGES if config.reward == "arithmetic:reward" else NO_JUDGES}
+               "judges": JUDGES if config.reward == "worlds.arithmetic:reward" else NO_JUDGES}
     with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
         readable = drop_unreadable(questions, verifier)
         counts["answers unreadable"] = len(questions) - len(readable)
@@ -179,12 +179,12 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         else:
             records = respond(engine, grader, wanted, texts=True, **options)
     scores = means(records)
-    if parallel.rank() == 0:
+    if ranks.rank() == 0:
         about = {"model": e.model, "samples": e.samples, "max_tokens": max_tokens, "questions": counts}
         print(text := json.dumps(about | scores | statistics(records), indent=1))
         if e.output:
             (Path(e.output) / "scores.json").write_text(text)
-    parallel.barrier()
+    ranks.barrier()
     return scores
 
 
@@ -197,4 +197,4 @@ def _settings(e: EvalConfig, config: Config) -> dict:
 
 
 if __name__ == "__main__":
-    parallel.run(main)
+    ranks.run(main)

@@ -18,7 +18,7 @@ from loss import group_advantages
 from sampler import sample_questions, sample_uniform
 
 SUCCESS = 0.5  # a response with a larger reward is a success
-ZERO_ONE = ("math", "arithmetic:reward")  # rewards that are 0 or 1, so that every stored response has 1
+ZERO_ONE = ("math", "worlds.arithmetic:reward")  # rewards that are 0 or 1, so that every stored response has 1
 
 
 @dataclass

@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import numpy as np
 
-import parallel
 from config import Config
 from data import Question, Request, Response
 from reward import Verifier, graded_text
+from runtime import ranks
 
 
 class Grader:
@@ -35,13 +35,13 @@ class Grader:
 
     def grade(self, pairs: list[tuple[Question, np.ndarray]]) -> list[float]:
         """Rewards of (question, response token ids) pairs, the same on every rank: each grades its share (a collective)."""
-        return parallel.map_shares([len(ids) for _, ids in pairs], lambda share: [
+        return ranks.map_shares([len(ids) for _, ids in pairs], lambda share: [
             p.result()[0] for p in [self.submit(*pairs[i]) for i in share]])
 
 
 def drop_unreadable(questions: list[Question], verifier: Verifier) -> list[Question]:
     """The questions whose answer the verifier can read, with ids from 0 (a collective: a time limit decides too)."""
-    readable = parallel.map_shares([1] * len(questions), lambda share: verifier.gold_parses([questions[i].answer for i in share]))
+    readable = ranks.map_shares([1] * len(questions), lambda share: verifier.gold_parses([questions[i].answer for i in share]))
     return [replace(q, id=i) for i, q in enumerate(q for q, ok in zip(questions, readable) if ok)]
 
 
@@ -60,7 +60,7 @@ def rollout(engine, grader: Grader, questions: list[Question], requests: list[li
         pending = [None] * len(flat)
 
         def on_finish(index: int, response: Response) -> None:
-            if parallel.rank() % group == 0:
+            if ranks.rank() % group == 0:
                 pending[index] = grader.submit(questions[flat[index][0]], response.token_ids)
             if progress:
                 progress()
@@ -70,4 +70,4 @@ def rollout(engine, grader: Grader, questions: list[Question], requests: list[li
         ends = np.cumsum([len(requests[i]) for i in indices])
         return [graded[end - len(requests[i]) : end] for i, end in zip(indices, ends)]
 
-    return parallel.map_shares([len(r) for r in requests], work, group)
+    return ranks.map_shares([len(r) for r in requests], work, group)

@@ -18,13 +18,13 @@ from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, fully
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import parallel
 from config import Config
 from data import Sample
 from exgrpo import Group
-from lora import add_adapters, merged
 from loss import policy_loss
 from model import PackedLM, pack
+from runtime import ranks
+from runtime.lora import add_adapters, merged
 
 
 def model_config(config: Config, model: str):
@@ -71,7 +71,7 @@ class Policy:
 
     def _shard(self) -> None:
         """FSDP2 on each layer and the root: a mesh of nodes (replicate) x ranks of a node (shard)."""
-        world, local = parallel.world_size(), parallel.ranks_per_node()
+        world, local = ranks.world_size(), ranks.ranks_per_node()
         shard = local if self.config.shard else 1
         shape, names = ((world,), ("shard",)) if shard == world else ((world // shard, shard), ("replicate", "shard"))
         compute = getattr(torch, self.config.dtype)
@@ -100,7 +100,7 @@ class Policy:
                 for i, *pair in zip(items, *(np.split(c, ends) for c in columns)):
                     results[i] = tuple(pair)
         self.module.reshard()  # only a backward does this by itself: the gathered embedding and head would stay
-        for part in parallel.gather(results):
+        for part in ranks.gather(results):
             results.update(part)
         return [results[i] for i in range(len(sequences))]
 
@@ -117,7 +117,7 @@ class Policy:
 
         Neighbours with the same prompt stay together, since they then share it (model.py), in units small enough to balance.
         """
-        world, budget = parallel.world_size(), self.config.tokens_per_micro_batch
+        world, budget = ranks.world_size(), self.config.tokens_per_micro_batch
         limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world))
         units, sizes = [], []
         for i, (prompt, response) in enumerate(sequences):
@@ -129,9 +129,9 @@ class Policy:
                 sizes.append(len(prompt) + len(response))
         count = max(1, -(-sum(sizes) // (world * budget)))
         while True:
-            bins = parallel.split(sizes, world * count)
+            bins = ranks.split(sizes, world * count)
             if all(sum(sizes[u] for u in b) <= budget or len(b) == 1 for b in bins):
-                return [[i for u in b for i in units[u]] for b in bins[parallel.rank() :: world]]
+                return [[i for u in b for i in units[u]] for b in bins[ranks.rank() :: world]]
             count += 1
 
     # ---- the update ---------------------------------------------------------------------------------
@@ -192,7 +192,7 @@ class Policy:
         if c.entropy_coef:
             loss = loss - c.entropy_coef * entropy.sum() / (c.max_response_length * len(samples))
         # FSDP averages gradients over ranks; the loss is a sum over them
-        (weight * parallel.world_size() * loss).backward()
+        (weight * ranks.world_size() * loss).backward()
         fresh = packed.response_mask & ~replayed[:, None]
         metrics["drift"] = (packed.unpack(logprobs.detach()) - packed.unpack(old_logprobs))[fresh].abs().sum()
         metrics["entropy"] = entropy.detach().sum()
@@ -244,7 +244,7 @@ class Policy:
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write the model as a Hugging Face directory (safetensors, config) on rank 0, in the dtype it is held in."""
-        main = parallel.rank() == 0
+        main = ranks.rank() == 0
         weights = {name: tensor.cpu() if main else None for name, tensor in self.named_tensors(self.module.lm.dtype)}
         if main:
             self.module.lm.save_pretrained(directory, state_dict=weights)
@@ -258,7 +258,7 @@ def _combine(parts: list[dict[str, float]]) -> dict[str, float]:
 
 def _reduce(parts: list[dict[str, float]]) -> dict[str, float]:
     """Combine the metric sums of all micro-batches of all ranks (a collective)."""
-    return _combine(parallel.gather(_combine(parts)))
+    return _combine(ranks.gather(_combine(parts)))
 
 
 def _summary(sums: dict[str, float], mini_batches: int) -> dict[str, float]:

@@ -12,7 +12,7 @@ import queue
 import re
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from worker import Worker
+from verifier.worker import Worker
 
 MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
 MAX_TEXT = 2000  # characters, from the end, of a response without a box that Math-Verify may look at
@@ -78,7 +78,7 @@ class Verifier:
             workers = min(16, max(1, (os.cpu_count() or 1) // int(os.environ.get("LOCAL_WORLD_SIZE", "1"))))
         if function != "math" and not all(function.partition(":")):
             raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
-        self.function = "verdict:math_reward" if function == "math" else function
+        self.function = "verifier.verdict:math_reward" if function == "math" else function
         self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
         self.idle = queue.SimpleQueue()
         self.threads = ThreadPoolExecutor(workers, thread_name_prefix="verifier")
@@ -108,7 +108,7 @@ class Verifier:
 
     def gold_parses(self, answers: list[str]) -> list[bool]:
         """Whether Math-Verify can read each answer as a gold. A user's function reads what it likes: True."""
-        if self.function != "verdict:math_reward":
+        if self.function != "verifier.verdict:math_reward":
             return [True] * len(answers)
         return [score == 1.0 for score in self._submit([(None, answer) for answer in answers]).result()]
 

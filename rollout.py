@@ -13,10 +13,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import parallel
 from config import Config
 from data import Request, Response
 from policy import extend_context, model_config
+from runtime import ranks
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
@@ -31,7 +31,7 @@ def make_engine(config: Config, model: str, eos_token_id: int, device: torch.dev
     if length > positions:
         raise ValueError(f"max_prompt_length + max_response_length = {length} tokens, but {model} has {positions} positions: "
                          "shorten them, or extend its context with max_position_embeddings and rope_theta")
-    kind, local = VLLMEngine if available and config.engine != "hf" else HFEngine, parallel.ranks_per_node()
+    kind, local = VLLMEngine if available and config.engine != "hf" else HFEngine, ranks.ranks_per_node()
     if config.rollout_tp > 1 and (kind is HFEngine or local % config.rollout_tp):
         raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and a number of ranks per node that it divides, "
                          f"not {local} with {kind.__name__}")
@@ -67,10 +67,10 @@ class VLLMEngine:
         self.dtype = getattr(torch, config.rollout_dtype)
         if not on_gpu and config.rollout_tp > 1:
             # both ranks have mapped it: without its name, which is the same for every run, it cannot outlive this one
-            first = parallel.rank() // config.rollout_tp * config.rollout_tp
-            ranks = "-".join(str(r) for r in range(first, first + config.rollout_tp))
-            parallel.barrier()
-            Path(f"/dev/shm/-tp:0-[{ranks}]-cpushm_{parallel.rank() - first}").unlink(missing_ok=True)
+            first = ranks.rank() // config.rollout_tp * config.rollout_tp
+            members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
+            ranks.barrier()
+            Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
 
     def generate(self, requests: list[Request], temperature: float, max_tokens: int,
                  on_finish: Callable[[int, Response], None] | None = None) -> list[Response]:

@@ -4,7 +4,7 @@
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25 --resume
 
-Every rank runs this script on the same plan; see parallel.py for what is split.
+Every rank runs this script on the same plan; see runtime/ranks.py for what is split.
 """
 
 import dataclasses
@@ -18,9 +18,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-import parallel
-from arithmetic import JUDGES
-from checkpoint import Checkpoints
 from config import Config, parse_config
 from data import Question, Request, load_questions, load_tokenizer
 from eval import NO_JUDGES, evaluate
@@ -29,12 +26,15 @@ from grading import Grader, drop_unreadable, rollout
 from policy import Policy
 from reward import Verifier
 from rollout import make_engine
-from tracking import Timer, Tracker, describe_model
+from runtime import ranks
+from runtime.checkpoint import Checkpoints
+from runtime.tracking import Timer, Tracker, describe_model
+from worlds.arithmetic import JUDGES
 
 
 def train(config: Config) -> dict[str, float]:
     """Run Algorithm 1 and return the final validation scores."""
-    device = parallel.setup(config.hang_timeout)
+    device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
     timer = Timer()
@@ -72,7 +72,7 @@ def train(config: Config) -> dict[str, float]:
                 if config.behavior_logprobs == "recompute":
                     policy.recompute(groups)
                 experience.collect(step, groups)
-                parallel.check_same(experience.contents, plan=plan.questions, buffer=experience.buffer.checksum())
+                ranks.check_same(experience.contents, plan=plan.questions, buffer=experience.buffer.checksum())
             # ---- update θ with Eq. 4, line 31 ----
             with timer("update"), memory_advice(config):
                 engine.sleep()
@@ -102,20 +102,20 @@ def with_built_in_world(config: Config) -> Config:
     """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
     if config.train_files:
         return config
-    if config.reward == "arithmetic:graded_reward":
-        raise ValueError("the graded reward needs each question as its own answer: READING.md, Sec. 5.3, makes such files")
-    command = [sys.executable, "base_model.py", "--directory", str(Path(config.world_dir).absolute()),
+    if config.reward == "worlds.arithmetic:graded_reward":
+        raise ValueError("the graded reward needs each question as its own answer: docs/reading.md, Sec. 5.3, makes such files")
+    command = [sys.executable, "-m", "worlds.base_model", "--directory", str(Path(config.world_dir).absolute()),
                "--steps", str(config.base_steps)]
-    if parallel.rank() == 0:  # in a process of its own, while the other ranks wait
+    if ranks.rank() == 0:  # in a process of its own, while the other ranks wait
         subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    parallel.barrier()
-    from base_model import build_world
+    ranks.barrier()
+    from worlds.base_model import build_world
 
     world = build_world(config.world_dir, pretrain_steps=config.base_steps)
     files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
     return dataclasses.replace(config, model=config.model or str(world / "model"), train_files=files[:1],
                                val_files=config.val_files or files[1:],
-                               reward="arithmetic:reward" if config.reward == "math" else config.reward)
+                               reward="worlds.arithmetic:reward" if config.reward == "math" else config.reward)
 
 
 def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -> tuple[list[Question], list[Question]]:
@@ -150,7 +150,7 @@ def show_example(engine, grader: Grader, question: Question, config: Config, tra
 
 def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
     """`val/<score>` on the test questions; with the built-in world also the shares of valid chains and of shortcuts."""
-    judges = JUDGES if config.reward.startswith("arithmetic:") else NO_JUDGES
+    judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else NO_JUDGES
     scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
                       judges=judges)
     return {f"val/{name}": value for name, value in scores.items()}
@@ -197,4 +197,4 @@ def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Expe
 
 
 if __name__ == "__main__":
-    parallel.run(lambda: train(parse_config()))
+    ranks.run(lambda: train(parse_config()))

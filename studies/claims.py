@@ -1,7 +1,7 @@
 """The studies: which claims of the paper are put to the test, on which runs, and how each claim becomes a number.
 
-Everything here was fixed before the runs, but for what STUDIES.md names as changed since. A claim's number is made per seed
-and is positive where the claim holds; the rule of the verdict is in measures.py. "Score" means the mean height of the
+Everything here was fixed before the runs, but for what studies/README.md names as changed since. A claim's number is made
+per seed and is positive where the claim holds; the rule of the verdict is in measures.py. "Score" means the mean height of the
 validation curve of Pass@1 (measures.py).
 """
 
@@ -9,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 
-from arithmetic import World
 from studies import pictures
+from studies.jobs import RUNS, Budget, Job
 from studies.measures import IN, OOD, at_equal, curve, end, mean_over, pairs, score
 from studies.responses import (
     agreement,
@@ -22,7 +22,7 @@ from studies.responses import (
     smallest_gap,
     validity,
 )
-from studies.runs import RUNS, Budget, Job
+from worlds.arithmetic import World
 
 TRAIN_SIZE = World.train_size
 

@@ -9,9 +9,9 @@ import time
 
 from tqdm import tqdm
 
-from arithmetic import World, draw_sets, rows
-from studies import runs
-from studies.runs import ROOT, Job
+import studies.jobs
+from studies.jobs import ROOT, Job
+from worlds.arithmetic import World, draw_sets, rows
 
 POLL_SECONDS = 1.0
 SAVE_SECONDS = 120  # how long an interrupted run may take to finish its step and save
@@ -21,11 +21,11 @@ def make_places(jobs: list[Job]) -> dict[str, str]:
     """Build the worlds that the jobs need, where they are missing, and the question files of the graded reward."""
     places = {}
     for steps in sorted({job.knobs.get("base_steps", World.pretrain_steps) for job in jobs} | {World.pretrain_steps}):
-        command = [sys.executable, "base_model.py", "--directory", ".cache", "--steps", str(steps)]
+        command = [sys.executable, "-m", "worlds.base_model", "--directory", ".cache", "--steps", str(steps)]
         output = subprocess.run(command, cwd=ROOT, env=environment(), check=True, stdout=subprocess.PIPE, text=True).stdout
         if steps == World.pretrain_steps:
             places["world"] = output.split()[0]  # the first word it prints
-    graded = runs.CACHE / "graded"
+    graded = studies.jobs.CACHE / "graded"
     graded.mkdir(parents=True, exist_ok=True)
     for name, questions in draw_sets(World()).items():
         source = "arithmetic-ood" if name == "ood" else "arithmetic"

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-import parallel
-from arithmetic import JUDGES
 from config import Config
 from data import Request, load_questions, load_tokenizer, sample_seed
 from exgrpo import SUCCESS
@@ -21,12 +19,14 @@ from grading import Grader, rollout
 from policy import Policy
 from reward import Verifier
 from rollout import make_engine
+from runtime import ranks
+from worlds.arithmetic import JUDGES
 
 
 def sample(model: str, world: str, questions: int, seed: int) -> dict:
     """{"num_rollouts": K, "columns": {name: a value per response}} for a seeded choice of the world's training questions."""
-    device = parallel.setup()
-    config = Config(model=model, train_files=[f"{world}/train.jsonl"], reward="arithmetic:reward", seed=seed)
+    device = ranks.setup()
+    config = Config(model=model, train_files=[f"{world}/train.jsonl"], reward="worlds.arithmetic:reward", seed=seed)
     tokenizer = load_tokenizer(config, model)
     everything, _ = load_questions(config.train_files, config, tokenizer)
     chosen = np.random.default_rng([seed, 4]).permutation(len(everything))[:questions]
@@ -65,4 +65,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    parallel.run(main)
+    ranks.run(main)

@@ -21,7 +21,7 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 import torch  # noqa: E402
 
-import parallel  # noqa: E402
+from runtime import ranks  # noqa: E402
 
 # Children are forked from a server that has torch and the model code loaded: no imports per rank, and no
 # threads of this process in them.
@@ -34,11 +34,11 @@ def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
 
     Raises AssertionError with the traceback of the first rank that fails.
     """
-    port, pipes, ranks = free_port(), [], []
+    port, pipes, processes = free_port(), [], []
     for rank in range(world_size):
         mine, theirs = FORKS.Pipe(duplex=False)
-        ranks.append(FORKS.Process(target=_rank, args=(theirs, rank, world_size, port, function, args), daemon=True))
-        ranks[-1].start()
+        processes.append(FORKS.Process(target=_rank, args=(theirs, rank, world_size, port, function, args), daemon=True))
+        processes[-1].start()
         theirs.close()
         pipes.append(mine)
     try:
@@ -50,7 +50,7 @@ def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
             results.append(value)
         return results
     finally:
-        for process in ranks:
+        for process in processes:
             process.join(10)
             process.kill()
 
@@ -60,7 +60,7 @@ def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
                       MASTER_ADDR="127.0.0.1", MASTER_PORT=port, CUDA_VISIBLE_DEVICES="")
     try:
         torch.set_num_threads(1)
-        parallel.setup()
+        ranks.setup()
         pipe.send((True, function(*args)))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
@@ -80,13 +80,13 @@ def plain_scores(lm, prompt, response, temperature: float = 1.0):
 @pytest.fixture(scope="session")
 def device() -> torch.device:
     """This process's device, with a process group of one rank."""
-    return parallel.setup()
+    return ranks.setup()
 
 
 @pytest.fixture(scope="session")
 def tokenizer():
     """The built-in world's tokenizer, one token a character."""
-    from base_model import build_tokenizer
+    from worlds.base_model import build_tokenizer
 
     return build_tokenizer()
 

@@ -1,4 +1,4 @@
-"""What the documents name exists: files, functions, flags, commands; METRICS.md lists what is measured, no more, no less."""
+"""What the documents name exists: files, functions, flags, commands; docs/metrics.md lists what is measured, no more, no less."""
 
 import argparse
 import ast
@@ -9,20 +9,21 @@ from pathlib import Path
 import pytest
 import yaml
 
-import convert
-from arithmetic import JUDGES
 from config import Config, parse_config
 from eval import EvalConfig
 from scores import means
+from tools import convert
+from worlds.arithmetic import JUDGES
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("READING.md", "MIGRATING.md", "CONTRIBUTING.md", "METRICS.md", "TASKS.md")
+DOCUMENTS = ("docs/reading.md", "docs/official-code.md", "CONTRIBUTING.md", "docs/metrics.md", "docs/own-task.md")
 TEXT = {name: (ROOT / name).read_text() for name in DOCUMENTS}
 FLAGS = {
     "train.py": {*Config.__dataclass_fields__, "config", "help"},
     "eval.py": set(EvalConfig.__dataclass_fields__),
-    "convert.py": {a.dest for a in convert.parser()._actions},
-    "studies.bench": {"plan", "gpus", "full"},
+    "tools.convert": {a.dest for a in convert.parser()._actions},
+    "tools.plan": {"gpus", "memory"},
+    "bench": {"full"},
 }
 
 
@@ -42,9 +43,9 @@ def commands(text: str) -> list[str]:
 @pytest.mark.parametrize("document", DOCUMENTS)
 def test_files_and_functions_exist(document):
     """Each `file.py`, `file.py:name`, `tests/...` and `configs/...` in backticks is there."""
-    named = re.findall(r"`((?:(?:tests|configs|studies)/)?[\w.-]+\.(?:py|yaml|md))(?::(\w+))?`", TEXT[document])
+    named = re.findall(r"`((?:\w+/)*[\w.-]+\.(?:py|yaml|md))(?::(\w+))?`", TEXT[document])
     official = {"mix_trainer_experience.py", "main_mix_ppo.py", "mix_core_alg.py", "math_verify_reward.py", "generate_vllm.py"}
-    missing = [f"{file}:{name}" for file, name in named if not (document == "MIGRATING.md" and file in official)
+    missing = [f"{file}:{name}" for file, name in named if not (document == "docs/official-code.md" and (file in official or file.startswith("experience/")))
                and (not (ROOT / file).exists() or name and name not in names_in(ROOT / file))]
     assert named and not missing
 
@@ -77,14 +78,14 @@ def test_other_commands_parse():
         argv = shlex.split(line)
         if "eval.py" in argv:
             HfArgumentParser(EvalConfig, allow_abbrev=False).parse_args_into_dataclasses(argv[argv.index("eval.py") + 1 :])
-        elif "convert.py" in argv:
-            assert isinstance(convert.parser().parse_args(argv[argv.index("convert.py") + 1 :]), argparse.Namespace)
+        elif "tools.convert" in argv:
+            assert isinstance(convert.parser().parse_args(argv[argv.index("tools.convert") + 1 :]), argparse.Namespace)
 
 
 def measured() -> set[str]:
     """Metric names that the code writes, a variable part as <variable>."""
     found = set()
-    for file in ("train.py", "policy.py", "tracking.py"):
+    for file in ("train.py", "policy.py", "runtime/tracking.py"):
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             keys = node.keys if isinstance(node, ast.Dict) else [node.key] if isinstance(node, ast.DictComp) else []
             for key in filter(None, keys):
@@ -98,8 +99,8 @@ def measured() -> set[str]:
 
 
 def test_every_metric_is_listed_and_every_listed_metric_is_measured():
-    """METRICS.md against train.step_metrics, policy.update, the timer and evaluation."""
-    listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["METRICS.md"], flags=re.M)
+    """docs/metrics.md against train.step_metrics, policy.update, the timer and evaluation."""
+    listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["docs/metrics.md"], flags=re.M)
     assert len(listed) == len(set(listed)) and len(listed) > 40
     assert set(listed) == measured()
 
@@ -109,7 +110,7 @@ def test_every_field_of_the_issue_is_in_the_migration_table():
     for field in ("experience", "experience_ratio", "exp_metric", "exp_select_mode", "exp_bucket_manager", "exp_is_correct",
                   "experience_lbound", "experience_rbound", "experience_start_sratio", "off_policy_reshape", "loss_remove_clip",
                   "loss_remove_token_mean", "grpo_use_std", "reward_impl_version"):
-        assert re.search(rf"^\| [^|]*\b{field}`[^|]*\|", TEXT["MIGRATING.md"], flags=re.M), field
+        assert re.search(rf"^\| [^|]*\b{field}`[^|]*\|", TEXT["docs/official-code.md"], flags=re.M), field
 
 
 def test_the_citation_is_yaml_with_the_paper():

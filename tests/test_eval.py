@@ -56,7 +56,7 @@ def test_means_per_source():
     lengths = {(0, 0): 3, (0, 1): 3, (1, 0): 5, (1, 1): 9, (2, 0): 4, (2, 1): 2}  # (question, sample): tokens
     script = Scripted({sample_seed("eval", 7, q, i): n for (q, i), n in lengths.items()})
     questions = [question(0, "a", "3"), question(1, "a", "9"), question(2, "b", "4")]
-    grader = Grader(Config(reward="arithmetic:reward"), script, script)
+    grader = Grader(Config(reward="worlds.arithmetic:reward"), script, script)
     scores = evaluate(script, grader, questions, temperature=0.6, max_tokens=9, samples=2, seed=7,
                       judges={"valid": lambda text, response: (text, response) == ("q0", "3 3 3")})
     assert scores == {
@@ -278,7 +278,7 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
 def test_multiple_choice_answers():
     """The letter in the spellings that models use is right, another letter, two letters or a word are wrong; A to J are golds."""
     from reward import graded_text
-    from verdict import math_reward
+    from verifier.verdict import math_reward
 
     right = ["C", r"\text{C}", "(C)", "C.", "C)", r"\textbf{(C)}", r"\text{(C) days become shorter}", "C: 12", "$C$", "C) 12"]
     wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2", ""]

@@ -10,12 +10,12 @@ from conftest import on_ranks, plain_scores
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
-import parallel
 from config import Config
 from data import Question, Sample
 from exgrpo import Group
 from model import pack
 from policy import Policy
+from runtime import ranks
 
 L_MAX = 20
 KNOBS = dict(max_response_length=L_MAX, entropy_coef=0.02, temperature=0.8, max_drift=10.0, max_grad_norm=1e9, skip_grad_norm=1e9)
@@ -118,8 +118,8 @@ def report(directory, samples, save_to=None):
         trained.save_pretrained(save_to)
     with pytest.raises(RuntimeError, match="max_drift"):  # on every rank alike, or the others would hang
         make_policy(directory, max_drift=0.01).update([samples], None)
-    with pytest.raises(RuntimeError, match="ranks disagree on rank" if parallel.world_size() > 1 else "alone"):
-        parallel.check_same(fine=1, rank=parallel.rank())
+    with pytest.raises(RuntimeError, match="ranks disagree on rank" if ranks.world_size() > 1 else "alone"):
+        ranks.check_same(fine=1, rank=ranks.rank())
         raise RuntimeError("alone")
     return seen
 

@@ -15,8 +15,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from math_verify import grader, parse, verify
 
-import verdict
 from reward import MAX_BOX, MAX_TEXT, Verifier, graded_text
+from verifier import verdict
 
 BOMB = r"\boxed{5^{5^{5^{5^{5^{5}}}}}}"  # no end to it
 

@@ -16,26 +16,26 @@ from conftest import on_ranks
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
-import export
 from config import Config, parse_config
 from data import load_questions
 from exgrpo import Experience
 from policy import Policy
+from tools import export
 from train import train, with_built_in_world
 
 ROOT = Path(__file__).parent.parent
 ENGINE = "vllm" if importlib.util.find_spec("vllm") else "hf"
 STEPS = 3
 PHASES = {"plan", "rollout", "collect", "update", "sync"}
-SETTINGS = ["--batch_size", "8", "--max_prompt_length", "16", "--max_response_length", "24", "--reward", "arithmetic:reward",
-            "--start_threshold", "-1", "--eval_every", "2", "--lr", "1e-3"]
+SETTINGS = ["--batch_size", "8", "--max_prompt_length", "16", "--max_response_length", "24", "--reward",
+            "worlds.arithmetic:reward", "--start_threshold", "-1", "--eval_every", "2", "--lr", "1e-3"]
 
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
     """A directory with a model that has seen 200 batches of one- to three-step questions, and question files; 2 seconds."""
-    from arithmetic import World, draw_sets, rows
-    from base_model import build_model, build_tokenizer, pretrain
+    from worlds.arithmetic import World, draw_sets, rows
+    from worlds.base_model import build_model, build_tokenizer, pretrain
 
     small = World(train_operations=(1, 2), ood_operations=(3, 3), train_size=64, test_size=12, hidden=32, layers=2, heads=1,
                   intermediate=64, shortcut=0.4)
@@ -143,13 +143,13 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
 def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
     """A reward of one's own is taken for the built-in questions too; the graded one, which needs other answers, is refused."""
     monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    monkeypatch.setattr("base_model.build_world", lambda *_, **__: tmp_path)
+    monkeypatch.setattr("worlds.base_model.build_world", lambda *_, **__: tmp_path)
     for name in ("train", "test", "ood"):
         (tmp_path / f"{name}.jsonl").touch()
-    assert with_built_in_world(Config()).reward == "arithmetic:reward"
+    assert with_built_in_world(Config()).reward == "worlds.arithmetic:reward"
     assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
-    with pytest.raises(ValueError, match="READING.md"):
-        with_built_in_world(Config(reward="arithmetic:graded_reward"))
+    with pytest.raises(ValueError, match="docs/reading.md"):
+        with_built_in_world(Config(reward="worlds.arithmetic:graded_reward"))
 
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:

@@ -1,0 +1,121 @@
+"""A whole training step against TRL's GRPOTrainer: same model, prompts, samples, rewards and optimiser steps.
+
+32 questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0). Ours is the ordinary
+`train.py` on two ranks of one thread, TRL one process of two threads and two of one, with Hugging Face's generate: it
+does not support this vLLM on CPUs. All are timed from step to step, by the wall clock and by the CPU time of all their
+processes, which means something on a busy machine too. Ours runs before and after TRL, so that a change of the
+machine's pace between them shows.
+"""
+
+import argparse
+import json
+import os
+import tempfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+
+from bench.meters import Row, Steps, run, torchrun
+
+QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64
+OURS = {  # name -> flags of train.py
+    "float32": [],
+    "bfloat16": ["--dtype", "bfloat16", "--rollout_dtype", "bfloat16", "--max_drift", "0.05"],
+}
+TRL = {  # name -> (our dtype that it is held against, processes, settings of bench/peer.py)
+    "float32, no checkpointing, 1 process": ("float32", 1, []),
+    "float32, no checkpointing, 2 processes": ("float32", 2, []),
+    "bf16 autocast, checkpointing (its defaults), 1 process": ("bfloat16", 1, ["--bf16", "--checkpointing"]),
+    "bf16 autocast, no checkpointing, 1 process": ("bfloat16", 1, ["--bf16"]),
+    "bf16 autocast, no checkpointing, 2 processes": ("bfloat16", 2, ["--bf16"]),
+}
+SLOWER = list(TRL)[1:3]  # they never were the fastest of their dtype: run with --full only
+BARS = {"float32": 0.70, "bfloat16": 0.75}
+
+
+def coin(response: str, answer: str) -> float:
+    """A reward that a random model gets half the time, so that groups are mixed on both sides."""
+    return float(zlib.crc32(response.encode()) & 1)
+
+
+def write_setup(directory: Path) -> tuple[str, str]:
+    """A random Llama (hidden 256, 6 layers, 4.8M parameters) and 512 questions of about 20 tokens."""
+    import numpy as np
+    import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    from worlds.arithmetic import draw_question, rows
+    from worlds.base_model import build_tokenizer
+
+    tokenizer = build_tokenizer()
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=688, num_hidden_layers=6, num_attention_heads=4,
+        max_position_embeddings=128, tie_word_embeddings=False, bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+    model.save_pretrained(directory / "model")
+    tokenizer.save_pretrained(directory / "model")
+    rng, questions = np.random.default_rng(0), set()
+    while len(questions) < 512:
+        questions.add(draw_question(rng, (5, 6)))
+    (directory / "train.jsonl").write_text(rows(sorted(questions), "arithmetic"))
+    return str(directory / "model"), str(directory / "train.jsonl")
+
+
+def train_steps(flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
+    """The steps of a run of train.py on two ranks, and their rows of metrics."""
+    steps = run(torchrun(2, "train.py", "--run_dir", str(directory), *flags), os.environ | {"OMP_NUM_THREADS": "1"}, "step ")
+    metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return steps, [m for m in metrics if m["step"] > 1]
+
+
+def phases(metrics: list[dict]) -> str:
+    """Median seconds of each phase of a step."""
+    names = [n for n in metrics[0] if n.startswith("time/") and n != "time/step"]
+    return ", ".join(f"{n[5:]} {median(m.get(n, 0.0) for m in metrics):.2f}" for n in names)
+
+
+def trl_steps(dtype: str, model: str, questions: str, steps: int, full: bool) -> Iterator[tuple[str, Steps]]:
+    """(name, steps) of each way to run TRL that our dtype is held against; nothing where it does not import."""
+    for name, (against, processes, flags) in TRL.items():
+        command = torchrun(processes, "bench/peer.py", "--model", model, "--questions", questions,
+                           "--steps", str(steps), *flags)
+        try:
+            if against == dtype and (full or name not in SLOWER):
+                yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
+        except RuntimeError as error:
+            if "TRL does not import" not in str(error):
+                raise
+            return
+
+
+def bench_step(args: argparse.Namespace) -> Iterator[Row]:
+    """Seconds a step, ours before and after TRL's, and their ratio; ours alone where TRL does not import."""
+    steps = 20 if args.full else 5
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        model, questions = write_setup(directory)
+        for dtype, flags in OURS.items():
+            flags = [
+                "--model", model, "--train_files", questions, "--reward", "bench.step:coin", "--rho", "0",
+                "--batch_size", str(QUESTIONS), "--num_rollouts", str(RESPONSES), "--max_response_length", str(MAX_TOKENS),
+                "--max_prompt_length", "32", "--lr", "1e-6", "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0",
+                *flags]
+            wall, cpu, best = [], [], [float("inf")] * 2  # ours; wall, CPU seconds of the fastest TRL
+            for turn in ("before", "after"):
+                ours, metrics = train_steps(flags, directory / f"{dtype}-{turn}")
+                wall, cpu = wall + ours.wall, cpu + ours.cpu
+                yield (f"ours, {dtype}, 2 ranks, {turn}", f"{median(ours.wall):.2f} s a step, {median(ours.cpu):.2f} CPU s",
+                       f"{phases(metrics)}; {median(m['rollout/length'] for m in metrics):.0f} tokens a response")
+                for name, trl in trl_steps(dtype, model, questions, steps, args.full) if turn == "before" else ():
+                    taken = [median(trl.wall), median(trl.cpu)]
+                    best = [min(pair) for pair in zip(best, taken)]
+                    result = next(json.loads(line) for line in trl.lines if line.startswith('{"version"'))
+                    yield (f"TRL {result['version']}, {name}", f"{taken[0]:.2f} s a step, {taken[1]:.2f} CPU s",
+                           f"generation {median(result['generation']):.2f} s, {result['length']:.0f} tokens a response")
+            if best[0] < float("inf"):
+                yield (f"ours / the fastest TRL, {dtype}", f"{median(wall) / best[0]:.2f} of its time, "
+                       f"{median(cpu) / best[1]:.2f} of its CPU", f"bar {BARS[dtype]}")
+            else:
+                yield "TRL", "skipped", "it does not import here: see the head of bench/__main__.py"

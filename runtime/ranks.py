@@ -1,0 +1,171 @@
+"""What runs on several ranks: start-up, the split of work over ranks, the gathering of results.
+
+Every rank runs the same script on the same plan; only work is split (`map_shares`). Results come back in the
+order of the items, so whatever follows is the same on every rank and for every number of ranks.
+"""
+
+import hashlib
+import heapq
+import os
+import socket
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+import transformers
+from torch.distributed.elastic.multiprocessing.errors import get_error_handler
+
+from runtime.faults import leave, watchdog
+
+DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
+_ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
+
+
+def run(program: Callable[[], object]) -> None:
+    """Run `program` as this rank's whole life, watched (watchdog.py): the job ends when one rank fails.
+
+    A rank that raises prints its traceback and leaves without waiting for anybody; torchrun's summary repeats it.
+    """
+    watchdog.start()
+    try:
+        program()
+        barrier()  # nobody has failed
+        watchdog.stop()
+        barrier()  # nobody watches any more: now ranks may end one by one
+        leave(0)  # Python's own end races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
+    except Exception as error:
+        time.sleep(0.5)  # a rank that died may look alive for a moment
+        if dead := watchdog.dead():  # then this failure is only the echo of that one
+            watchdog.end(f"{' and '.join(dead)} died, see above ({type(error).__name__}: {str(error).splitlines()[:1]})")
+        get_error_handler().record_exception(error)
+        traceback.print_exc()
+        watchdog.end(f"{type(error).__name__}")
+
+
+def setup(hang_timeout: float = 7200.0) -> torch.device:
+    """Join the process group that torchrun describes (alone without torchrun) and return this rank's device.
+
+    hang_timeout: seconds to wait for another rank, one whose rollouts take longer, say.
+    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this machine.
+    """
+    for name, value in dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
+                            MASTER_ADDR="127.0.0.1", MASTER_PORT="0").items():  # 0: a free port
+        os.environ.setdefault(name, value)
+    transformers.logging.disable_progress_bar()  # one per rank and model otherwise
+    transformers.logging.set_verbosity_error()
+    device = torch.device("cpu")
+    if torch.cuda.is_available():
+        index, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        if index >= count:
+            raise RuntimeError(f"local rank {index}, but this process sees {count} GPU(s): lower --nproc_per_node")
+        device = torch.device("cuda", index)
+        torch.cuda.set_device(device)
+    elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
+        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is the driver too "
+                           "old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+    if not dist.is_initialized():
+        backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
+        # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
+        store, rank, size = next(dist.rendezvous("env://"))
+        store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        # the watchdog reports a hang first, with more to say
+        timeout = timedelta(seconds=hang_timeout + 60 if hang_timeout else 1e7)
+        dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
+        global _ranks_per_node
+        _ranks_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
+    _introduce(hang_timeout)
+    return device
+
+
+def _introduce(hang_timeout: float) -> None:
+    """Tell the watchdog which processes of this machine this rank depends on (a collective)."""
+    parent = {"torchrun": os.getppid()} if "TORCHELASTIC_RUN_ID" in os.environ else {}
+    here = (socket.gethostname(), os.environ.get("GROUP_RANK"), os.getppid())
+    everyone = gather((here, os.getpid()))
+    peers = {f"rank {r}": pid for r, (where, pid) in enumerate(everyone) if where == here and r != rank()}
+    watchdog.configure(f"rank {rank()}", {**peers, **parent}, hang_timeout)
+
+
+def ranks_per_node() -> int:
+    """How many of the ranks share a node, as torchrun said at the start."""
+    return _ranks_per_node
+
+
+def rank() -> int:
+    """This process's number, 0 to world_size() - 1."""
+    return dist.get_rank() if dist.is_initialized() else 0
+
+
+def world_size() -> int:
+    """Number of ranks."""
+    return dist.get_world_size() if dist.is_initialized() else 1
+
+
+def gather(value) -> list:
+    """The `value` of every rank, in rank order, on every rank (a collective)."""
+    if world_size() == 1:
+        return [value]
+    values = [None] * world_size()
+    dist.all_gather_object(values, value)
+    return values
+
+
+def barrier() -> None:
+    """Wait for every rank (a collective)."""
+    gather(None)
+
+
+def check_same(explain: Callable[[], dict] = dict, **values) -> None:
+    """Raise RuntimeError on every rank, naming the first of `values` that differs between ranks (a collective).
+
+    `explain` gives {name: contents} of what is too large to compare every time; it is called where something differs.
+    """
+    if len(set(gather(hashlib.sha256(repr(values).encode()).digest()))) == 1:
+        return
+    details = gather({**values, **explain()})
+    for other, theirs in enumerate(details):
+        if found := first_difference(details[0], theirs):
+            where, a, b = found
+            raise RuntimeError(f"ranks disagree on {where}: {a!r:.200} on rank 0, {b!r:.200} on rank {other}. What they "
+                               "should share has drifted apart; --resume from the last checkpoint, and report this as a bug.")
+    raise RuntimeError(f"ranks disagree on {', '.join(values)}, but not in what they say about it")
+
+
+def first_difference(a, b, where: str = "") -> tuple[str, object, object] | None:
+    """(path, value in a, value in b) of the first place where nested dicts and lists differ; None where nowhere."""
+    if isinstance(a, dict) and isinstance(b, dict):
+        pairs = [(f"{where}.{k}" if where else str(k), a.get(k), b.get(k)) for k in {**a, **b}]
+    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
+        pairs = [(f"{where}[{i}]", x, y) for i, (x, y) in enumerate(zip(a, b))]
+    else:
+        return None if a == b else (where, a, b)
+    return next((found for path, x, y in pairs if (found := first_difference(x, y, path))), None)
+
+
+def split(costs: Sequence[float], parts: int) -> list[list[int]]:
+    """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the cheapest list."""
+    lists, sums = [[] for _ in range(parts)], [(0.0, p) for p in range(parts)]  # a heap
+    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+        total, cheapest = sums[0]
+        lists[cheapest].append(i)
+        heapq.heapreplace(sums, (total + costs[i], cheapest))
+    return [sorted(part) for part in lists]
+
+
+def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group: int = 1) -> list:
+    """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return the results
+    of all items in order, on every rank (a collective).
+
+    Each `group` of neighbouring ranks gets one share, which they work on together; the first one's results count.
+    """
+    shares = split(costs, world_size() // group)
+    mine = work(shares[rank() // group])
+    results = [None] * len(costs)
+    for share, part in zip(shares, gather(None if rank() % group else mine)[::group], strict=True):
+        for i, result in zip(share, part, strict=True):
+            results[i] = result
+    return results

@@ -1,0 +1,217 @@
+"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png, model card.
+
+With the knob `tracker` the rows of metrics.jsonl also go to a service of trackers.py.
+"""
+
+import json
+import math
+import re
+import sys
+import time
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from tqdm import tqdm
+
+from config import Config
+from runtime import ranks
+from runtime.faults import watchdog
+from runtime.services import WRITERS
+
+
+class Timer:
+    """Wall-clock seconds per phase of a step; the device is synchronised before the clock is read."""
+
+    def __init__(self):
+        self.seconds: dict[str, float] = {}
+
+    @contextmanager
+    def __call__(self, phase: str):
+        start = self._now()
+        watchdog.enter(phase)
+        yield
+        watchdog.enter(f"after {phase}")
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
+
+    def take(self) -> dict[str, float]:
+        """`time/<phase>` in seconds since the last call, and their sum as `time/step`."""
+        metrics = {f"time/{phase}": value for phase, value in self.seconds.items()}
+        self.seconds = {}
+        return {**metrics, "time/step": sum(metrics.values())}
+
+    @staticmethod
+    def _now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
+
+
+class Tracker:
+    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl` and to `tracker`; other ranks keep silent.
+
+    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker` finish its
+    work at the end, but not after an exception: nothing may wait for a network then.
+    """
+
+    def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
+        self.run_dir, self.main = Path(run_dir), ranks.rank() == 0
+        self.tracker, self.knobs, self.writer = tracker, knobs or {}, None
+        self.rows: list[dict] = []
+        self.base: dict[str, float] = {}
+        self.latest: dict[str, float] = {}
+        self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True, mininterval=1)
+
+    def start(self, text: str = "") -> None:
+        """Begin metrics.jsonl with the rows of `text`: none, or what a checkpoint has of it."""
+        for row in map(json.loads, text.splitlines()):
+            self._keep({name: math.nan if value is None else value for name, value in row.items()})
+        self.bar.update(self.rows[-1]["step"] if self.rows else 0)
+        if self.main:
+            self.run_dir.mkdir(parents=True, exist_ok=True)
+            (self.run_dir / "metrics.jsonl").write_text(text)
+            if self.tracker != "none":
+                self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
+
+    def print(self, text: str) -> None:
+        """A line on the console, above the progress bar."""
+        if self.main:
+            self.bar.write(text)
+            sys.stdout.flush()
+
+    def log(self, step: int, metrics: dict[str, float]) -> None:
+        """Append a row to metrics.jsonl, and hand it to the tracker."""
+        row = {"step": step, **metrics}
+        self._keep(row)
+        if self.main:
+            with open(self.run_dir / "metrics.jsonl", "a") as file:
+                file.write(_line(row))
+        if self.writer:
+            self.writer.log(row)
+
+    def text(self) -> str:
+        """All rows so far, as they stand in metrics.jsonl."""
+        return "".join(map(_line, self.rows))
+
+    def __enter__(self) -> "Tracker":
+        return self
+
+    def __exit__(self, kind, *_) -> None:
+        if self.writer and kind is None:
+            self.writer.close()
+
+    def _keep(self, row: dict) -> None:
+        self.rows.append(row)
+        if scores := validation(row):
+            self.base, self.latest = self.base or scores, scores
+
+    def step(self, step: int, metrics: dict[str, float]) -> None:
+        """Log a training step with its console line."""
+        self.log(step, metrics)
+        self.bar.update()
+        m = metrics
+        self.print(f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
+                   f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  w* {m['replay/ratio']:.2f}  "
+                   f"pull {m['replay/gradient_share']:.2f}  buffer {m['buckets/questions']:.0f}  "
+                   f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s")
+
+    def finish(self) -> None:
+        """The table base -> trained, and the curves."""
+        self.bar.close()
+        if not self.main:
+            return
+        print(f"\n{'':32} {'base':>8} {'trained':>8}")
+        for name, value in self.latest.items():
+            print(f"{name:32} {self.base.get(name, math.nan):8.3f} {value:8.3f}")  # val_files may have changed in between
+        (self.run_dir / "result.json").write_text(json.dumps({"base": self.base, "trained": self.latest}, indent=1))
+        self._draw()
+        print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
+
+    def _draw(self) -> None:
+        """curve.png: training and validation Pass@1, the buffer, entropy, length."""
+        import matplotlib
+
+        matplotlib.use("Agg")
+        import matplotlib.pyplot as plt
+
+        names = sorted({n for row in self.rows for n in row if n.startswith(("val/pass_at_1", "val/valid"))})
+        panels = [("Pass@1 (sampled batch)", ["reward/pass_at_1"]), ("validation", names),
+                  ("questions in the buffer, retired", ["buckets/questions", "buckets/retired"]),
+                  ("entropy [nats/token]", ["loss/entropy"])]
+        figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), constrained_layout=True)
+        for axis, (title, series) in zip(axes, panels):
+            for name in series:
+                points = [(row["step"], row[name]) for row in self.rows if name in row]
+                axis.plot(*zip(*points) if points else ([], []), label=name.partition("/")[2], lw=1.2)
+            axis.set(title=title, xlabel="step")
+            axis.grid(alpha=0.3)
+            if len(series) > 1:
+                axis.legend(fontsize=7)
+        figure.savefig(self.run_dir / "curve.png", dpi=90)
+        plt.close(figure)
+
+
+def _line(row: dict) -> str:
+    """A row as a line of JSON, which has no NaN and no infinity: null stands for both."""
+    return json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}) + "\n"
+
+
+def describe_model(directory: Path, config: Config, tokenizer, rows: list[dict]) -> None:
+    """README.md (the model card) and generation_config.json beside the weights; `rows` are the run's metrics so far.
+
+    Generation is that of validation, with the one stop token of training: the base model's own settings (penalties,
+    further stop tokens) are not what was trained.
+    """
+    from transformers import GenerationConfig
+
+    t, tested = tokenizer, [scores for row in rows if (scores := validation(row))] or [{}]
+    ids = {"bos_token_id": t.bos_token_id, "eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id}
+    sampling = {"do_sample": True, "temperature": config.eval_temperature, "top_p": 1.0, "top_k": 0}
+    GenerationConfig(**sampling, **ids).save_pretrained(directory)
+    steps = rows[-1]["step"] if rows else 0
+    (directory / "README.md").write_text(model_card(config, steps, tested[0], tested[-1]))
+
+
+def is_hub_name(model: str) -> bool:
+    """Whether a model is named as the Hugging Face hub does, and no directory here has that name."""
+    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
+
+
+def validation(row: dict) -> dict[str, float]:
+    """The validation scores of a row, by name; empty where there was no validation."""
+    return {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}
+
+
+def model_card(config: Config, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
+    """README.md of a model directory, with the head that the Hugging Face hub reads: method, data, steps, scores."""
+    c, method = config, "ExGRPO" if config.rho > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
+    origin = [f"base_model: {c.model}"] if is_hub_name(c.model) else []
+    head = "\n".join(["library_name: transformers", "pipeline_tag: text-generation", *origin, "tags: [exgrpo, grpo, rlvr]"])
+    knobs = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length", "temperature", "seed")
+    scores = "\n".join(f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |" for name, value in trained.items())
+    data = ", ".join(Path(file).name for file in c.train_files) or "the built-in arithmetic world"
+    prompt = "the tokenizer's chat template" if c.prompt_template == "chat" else f"the text {c.prompt_template!r}"
+    adapters = f"\n- **Trained**: LoRA adapters of rank {c.lora_rank}, α = {c.lora_alpha:g}, merged" if c.lora_rank else ""
+    context = f", RoPE base {c.rope_theta:g}" if c.rope_theta else ""
+    return f"""---
+{head}
+---
+
+# {Path(c.run_dir).name}: {Path(c.model).name or "a model"} trained with {method}
+
+- **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
+- **Start**: {c.model or "the built-in base model"}{context}
+- **Data**: {data}; reward `{c.reward}`
+- **Steps**: {steps} batches of {c.batch_size} questions x {c.num_rollouts} responses{adapters}
+- **Knobs**: {", ".join(f"{name}={getattr(c, name)}" for name in knobs)}
+- **Prompt**: {prompt}{f", ending in {c.response_prefix!r}" if c.response_prefix else ""}; at most {c.max_prompt_length} tokens
+
+Validation at temperature {c.eval_temperature:g}, top-p 1, one response a question; before and after:
+
+| score | base | trained |
+|---|---|---|
+{scores}
+
+The answer is only as reliable as these scores, on questions like those above; nothing else was measured. The license of
+the starting model and of the data applies to this model too.
+"""

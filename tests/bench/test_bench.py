@@ -1,0 +1,110 @@
+"""The memory plan adds up to what an update really allocates, and the benchmarks' own parts do what they say."""
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from conftest import on_ranks
+
+from bench.meters import peak_tensor_bytes
+from config import Config
+from tools.plan import SHAPES, budget, model_shape, print_plan
+
+ROOT = Path(__file__).parent.parent.parent
+KNOBS = dict(max_prompt_length=64, max_response_length=192, tokens_per_micro_batch=2048, max_drift=100.0, skip_grad_norm=1e9)
+
+
+def measured(model: str, knobs: dict) -> tuple[int, int]:
+    """(bytes of weights and optimiser, peak bytes of an update beyond them) on this rank."""
+    from data import Sample
+    from policy import Policy
+    from runtime import ranks
+
+    rng = np.random.default_rng(0)
+    samples = [Sample(*(rng.integers(6, 100, n).astype(np.int32) for n in (64, 192)), np.zeros(192, np.float32), 1.0, False)
+               for _ in range(16 * ranks.world_size())]  # two micro-batches a rank; no prompt is shared
+    policy = Policy(Config(model=model, **knobs), model, ranks.setup())
+    policy.update([samples], None)  # AdamW makes its moments here
+    shards = [p.to_local() for p in policy.module.parameters()]
+    moments = [v.to_local() for state in policy.optimizer.state.values() for v in state.values() if v.ndim]
+    held = sum(t.nbytes for t in shards + moments)
+    # of two: on a busy machine gloo's threads give a buffer back late now and then, 15% more at most
+    return held, min(peak_tensor_bytes(lambda: policy.update([samples], None)) for _ in range(2))
+
+
+@pytest.fixture(scope="module")
+def middling_model(tmp_path_factory, tokenizer) -> str:
+    """A Llama whose layers, activations and logits are all large enough to count."""
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    directory = str(tmp_path_factory.mktemp("middling"))
+    LlamaForCausalLM(LlamaConfig(
+        vocab_size=4000, hidden_size=256, intermediate_size=704, num_hidden_layers=6, num_attention_heads=4,
+        num_key_value_heads=2, max_position_embeddings=256, tie_word_embeddings=False)).save_pretrained(directory)
+    return directory
+
+
+@pytest.mark.parametrize("ranks, dtype, checkpointing, lora_rank",
+                         [(1, "float32", False, 0), (2, "float32", True, 0), (2, "bfloat16", False, 0), (2, "bfloat16", True, 0),
+                          (1, "float32", False, 8), (2, "bfloat16", False, 8), (2, "bfloat16", True, 32)])
+def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkpointing, lora_rank):
+    """Held bytes are exact; the peak of an update is the plan's within 10%, by every way of keeping activations."""
+    if lora_rank:
+        pytest.importorskip("peft")
+    knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank}
+    plan = budget(Config(**knobs), model_shape(middling_model), ranks, tokens=2048, responses=8 * 192, on_cpu=True)
+    for held, peak in on_ranks(ranks, measured, middling_model, knobs):
+        assert held == pytest.approx(sum(plan.held.values()), rel=0.01)
+        assert peak == pytest.approx(sum(plan.update.values()), rel=0.10), {k: v / 1e6 for k, v in plan.update.items()}
+
+
+def test_shapes_have_the_published_sizes(tmp_path):
+    """Parameter counts of the table's models, and a shape read from a config.json."""
+    counts = {name: shape.parameters / 1e9 for name, shape in SHAPES.items()}
+    assert counts["Qwen2.5-Math-7B"] == pytest.approx(7.616, abs=0.001)
+    assert counts["Qwen2.5-Math-1.5B"] == pytest.approx(1.544, abs=0.001)
+    assert counts["Llama-3.1-8B"] == pytest.approx(8.030, abs=0.001)
+    (tmp_path / "config.json").write_text(json.dumps(dict(
+        model_type="qwen2", hidden_size=1536, num_hidden_layers=28, num_attention_heads=12, num_key_value_heads=2,
+        intermediate_size=8960, vocab_size=151_936, tie_word_embeddings=True)))
+    assert model_shape(str(tmp_path)) == SHAPES["Qwen2.5-Math-1.5B"]
+    with pytest.raises(ValueError, match="no shape of"):
+        model_shape("somebody/unknown")
+
+
+FITTED = ("qwen2.5-math-7b", "qwen2.5-math-7b-4x80gb", "qwen2.5-math-7b-lora-1x80gb", "qwen2.5-math-1.5b-lora-1x24gb")
+HARDWARE = re.compile(r"(\d+) GPUs? of (\d+) GB")
+
+
+@pytest.mark.parametrize("file", FITTED)
+def test_every_configuration_fits_the_gpus_its_head_names(file, capsys):
+    """By the plan, with the ranks of its command line; a quarter of the GPUs (one at least) of half the size are too few."""
+    path = f"configs/{file}.yaml"
+    head, command = (ROOT / path).read_text().splitlines()[:2]
+    gpus, gigabytes = map(int, HARDWARE.search(head).groups())
+    if "lora" in file:
+        pytest.importorskip("peft")
+    assert f"--nproc_per_node={gpus} train.py --config {path}" in command
+    print_plan(path, gpus, float(gigabytes))
+    assert "It fits" in capsys.readouterr().out
+    print_plan(path, max(gpus // 4, 1), gigabytes / 2)
+    assert "It does not fit" in capsys.readouterr().out
+
+
+def test_every_file_that_names_gpus_is_planned():
+    """No configuration says what it fits on without a test of that."""
+    named = {path.stem for path in (ROOT / "configs").glob("*.yaml") if HARDWARE.search(path.read_text().splitlines()[0])}
+    assert named == set(FITTED)
+
+
+def test_offload_moves_what_is_sharded_to_the_host():
+    """The bytes of weights, gradients and moments leave the GPU and are all counted in host memory: 16 a weight."""
+    shape = SHAPES["Qwen2.5-Math-1.5B"]
+    plans = [budget(Config(dtype="bfloat16", gradient_checkpointing=True, offload=offload), shape, 2, 9216, 9216)
+             for offload in (False, True)]
+    assert plans[0].host == 0 and plans[1].host == 16 * shape.parameters / 2
+    assert sum(plans[1].held.values()) == 0 and plans[1].update["gradients (float32, sharded)"] == 0
+    saved = sum(plans[0].held.values()) + plans[0].update["gradients (float32, sharded)"]
+    assert saved == plans[1].host

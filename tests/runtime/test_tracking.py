@@ -1,0 +1,238 @@
+"""What a run writes down: metrics.jsonl and its copies in TensorBoard and W&B, the model card, the generation settings."""
+
+import dataclasses
+import json
+import math
+import os
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+from conftest import on_ranks
+from test_train import arguments, metrics, train_from, world  # noqa: F401
+from transformers import GenerationConfig
+
+import config as configuration
+from config import Config
+from runtime.tracking import Tracker, describe_model, model_card
+from tools import convert
+
+ROOT = Path(__file__).parent.parent.parent
+
+
+@pytest.fixture
+def config(tmp_path) -> Config:
+    questions = tmp_path / "openr1.parquet"
+    questions.touch()
+    return Config(model="org/Model-7B", train_files=[str(questions)], run_dir=str(tmp_path / "my-run"),
+                  response_prefix="<think>\n", rope_theta=40000.0, batch_size=128, lr=1e-6)
+
+
+def test_the_card_states_method_data_steps_and_scores(config):
+    """Everything that the issue asks of a card, and a head that the hub can read."""
+    card = model_card(config, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316, "length/aime": 1100.0})
+    _, head, body = card.split("---\n", 2)
+    assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation",
+                                    "base_model": "org/Model-7B", "tags": ["exgrpo", "grpo", "rlvr"]}
+    assert "# my-run: Model-7B trained with ExGRPO" in body and "RoPE base 40000" in body
+    assert "700 batches of 128 questions x 8" in body
+    assert "openr1.parquet" in body and "reward `math`" in body and "ending in '<think>\\n'" in body and "lr=1e-06" in body
+    assert "| pass_at_1/aime | 0.115 | 0.316 |" in body and "| length/aime | nan | 1100.000 |" in body
+
+
+def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):
+    """ρ = 0 is not called ExGRPO; a directory gives no `base_model` to the hub."""
+    card = model_card(dataclasses.replace(config, rho=0.0, model=str(tmp_path)), 1, {}, {})
+    assert "trained with on-policy Dr. GRPO" in card and "base_model" not in card
+
+
+def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp_path, device):
+    """The settings saved beside the weights replace the base model's penalties and stop tokens."""
+    directory = tmp_path / "my-run" / "model"
+    GenerationConfig(repetition_penalty=1.5, top_k=5, do_sample=True, eos_token_id=[1, 2, 3]).save_pretrained(directory)
+    tracker = Tracker(config.run_dir, 10)
+    tracker.start()
+    tracker.log(7, {"val/pass_at_1/mine": 0.25})
+    describe_model(directory, config, tokenizer, tracker.rows)
+    settings = GenerationConfig.from_pretrained(directory)
+    assert (settings.temperature, settings.top_p, settings.do_sample, settings.repetition_penalty) == (0.6, 1.0, True, None)
+    assert settings.eos_token_id == tokenizer.eos_token_id and not settings.top_k
+    card = (directory / "README.md").read_text()
+    assert "7 batches" in card and "pass_at_1/mine | 0.250 | 0.250" in card
+
+
+def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
+    """A score that the first validation did not have stands as nan in the table; result.json and the curves are written."""
+    tracker = Tracker(str(tmp_path), 10)
+    tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
+    tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
+    tracker.finish()
+    assert "nan    0.750" in capsys.readouterr().out and (tmp_path / "curve.png").exists()
+    result = {"base": {"pass_at_1/a": 0.25}, "trained": {"pass_at_1/a": 0.5, "pass_at_1/b": 0.75}}
+    assert json.loads((tmp_path / "result.json").read_text()) == result
+
+
+def test_what_is_no_number_is_null(tmp_path):
+    """metrics.jsonl is JSON by the standard, which has no NaN; read again the value is NaN, and written again the same text."""
+    first = Tracker(str(tmp_path), 10)
+    first.start()
+    first.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
+    text = (tmp_path / "metrics.jsonl").read_text()
+    row = json.loads(text, parse_constant=pytest.fail)
+    assert row == {"step": 1, "loss/grad_norm": None, "loss/ratio_max": None, "loss/entropy": 0.5} and first.text() == text
+    again = Tracker(str(tmp_path), 10)
+    again.start(text)
+    assert math.isnan(again.rows[0]["loss/grad_norm"]) and again.rows[0]["loss/entropy"] == 0.5
+    assert again.text() == (tmp_path / "metrics.jsonl").read_text() == text
+
+
+# ---- TensorBoard and W&B --------------------------------------------------------------------------
+
+
+def row(step: int, life: int) -> dict:
+    """Metrics of a step as a process writes them, one of them of a skipped step."""
+    return {"loss/entropy": step + life / 8, "loss/grad_norm": math.nan if step == 2 else 1.0}
+
+
+def first_life(run_dir: str, tracker: str) -> str:
+    """Steps 0 to 5, and no end; the checkpoint of step 3."""
+    os.environ["WANDB_MODE"] = "offline"  # in this process of its own
+    first = Tracker(run_dir, 10, tracker, {"rho": 0.5})
+    first.start()
+    for step in range(6):
+        first.log(step, row(step, 1))
+        if step == 3:
+            checkpoint = first.text()
+    return checkpoint
+
+
+def two_lives(run_dir: Path, tracker: str) -> list[dict]:
+    """A process that dies after step 5, then steps 4 to 6 by one that goes on from step 3; the rows that count."""
+    (checkpoint,) = on_ranks(1, first_life, str(run_dir), tracker)
+    time.sleep(1.1)  # TensorBoard reads files in the order of the second in which they were begun
+    with Tracker(str(run_dir), 10, tracker, {"rho": 0.5}) as second:
+        second.start(checkpoint)
+        for step in range(4, 7):
+            second.log(step, row(step, 2))
+    return second.rows
+
+
+def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
+    """{metric: (step, value) of every point} as TensorBoard itself reads run_dir/tensorboard."""
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    events = accumulator.EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
+    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+
+
+def test_tensorboard_has_every_point_once(tmp_path):
+    """After a crash and a resume: the steps of metrics.jsonl with its values, NaN included; nothing of the lost steps."""
+    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    rows = two_lives(tmp_path, "tensorboard")
+    found = points(tmp_path)
+    assert found["loss/entropy"] == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
+    assert [step for step, value in found["loss/grad_norm"] if math.isnan(value)] == [2] and len(found["loss/grad_norm"]) == 7
+
+
+def test_a_tracker_chosen_late_has_what_came_before(tmp_path):
+    """A run begun without TensorBoard and resumed with it has all its points there, those of the checkpoint too."""
+    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    first = Tracker(str(tmp_path), 10)
+    first.start()
+    first.log(1, row(1, 1))
+    with Tracker(str(tmp_path), 10, "tensorboard") as second:
+        second.start(first.text())
+        second.log(2, row(2, 1))
+    assert [step for step, _ in points(tmp_path)["loss/entropy"]] == [1, 2]
+
+
+def log_on_a_rank(run_dir: str) -> None:
+    with Tracker(run_dir, 10, "tensorboard") as tracker:
+        tracker.start()
+        tracker.log(1, {"loss/entropy": 0.5})
+
+
+def test_one_rank_writes(tmp_path):
+    """Two ranks, one event file, one point."""
+    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    on_ranks(2, log_on_a_rank, str(tmp_path))
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1 and points(tmp_path) == {"loss/entropy": [(1, 0.5)]}
+
+
+@pytest.mark.slow
+def test_a_run_and_its_continuation_are_in_tensorboard(world, tmp_path):  # noqa: F811
+    """train.py --tracker tensorboard, resumed for one more step: each metric's points are those of metrics.jsonl."""
+    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    knobs = ["--engine", "hf", "--tracker", "tensorboard"]
+    for more in (["--steps", "2"], ["--steps", "3", "--resume"]):
+        on_ranks(1, train_from, arguments(world, tmp_path, *knobs, *more))
+    found, rows = points(tmp_path), metrics(tmp_path)
+    assert [r["step"] for r in rows] == [0, 1, 2, 3] and found.keys() == set().union(*rows) - {"step"}
+    for name, values in found.items():
+        assert values == [(r["step"], pytest.approx(r[name], rel=1e-6)) for r in rows if name in r], name
+
+
+def wandb_history(file: Path) -> list[dict]:
+    """The rows in a .wandb file: a log of protocol buffers in the format of LevelDB's, blocks of 32 KiB after 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    data, place, part, rows = file.read_bytes(), 7, b"", []
+    while len(data) - place >= 7:
+        if 32768 - place % 32768 < 7:  # too little room for a head: the rest of the block is empty
+            place += 32768 - place % 32768
+            continue
+        length, kind = int.from_bytes(data[place + 4 : place + 6], "little"), data[place + 6]
+        part += data[place + 7 : place + 7 + length]
+        place += 7 + length
+        if kind in (1, 4):  # whole, or the last part
+            record, part = Record.FromString(part), b""
+            if record.WhichOneof("record_type") == "history":
+                rows.append({i.key or "/".join(i.nested_key): json.loads(i.value_json) for i in record.history.item})
+    return rows
+
+
+def test_wandb_offline_has_every_point_once(tmp_path, monkeypatch):
+    """The directory that the resumed process leaves holds the whole run, under the id of the first one; nothing is doubled."""
+    pytest.importorskip("wandb", reason=configuration.INSTALL_TRACKER["wandb"])
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    run_dir = tmp_path / "runs" / "mine"
+    rows = two_lives(run_dir, "wandb")
+    *_, last = sorted((run_dir / "wandb").glob("offline-run-*"), key=lambda path: path.stat().st_mtime_ns)
+    name = (run_dir / "wandb_id").read_text()
+    assert last.name.endswith(name) and len({p.name[-len(name) :] for p in (run_dir / "wandb").glob("offline-run-*")}) == 1
+    found = wandb_history(last / f"run-{name}.wandb")
+    assert [(r["_step"], r["loss/entropy"]) for r in found] == [(r["step"], r["loss/entropy"]) for r in rows]
+    assert [r["_step"] for r in found if not isinstance(r["loss/grad_norm"], float | int)
+            or math.isnan(r["loss/grad_norm"])] == [2]
+
+
+def test_a_missing_library_is_named_with_its_command(monkeypatch):
+    """Before anything is loaded, and with the pins of the requirements files."""
+    monkeypatch.setattr(configuration, "find_spec", lambda name: None)
+    for tracker, command in configuration.INSTALL_TRACKER.items():
+        with pytest.raises(ValueError, match=f"tracker={tracker} needs a library that is not installed: {command}"):
+            Config(tracker=tracker)
+    commands = [*configuration.INSTALL_TRACKER.values(), convert.INSTALL_DATASETS]
+    extras = (ROOT / "requirements.txt").read_text()
+    assert all(f"# extra: {command} " in extras for command in commands)
+
+
+class Recorder:
+    closed = False
+
+    def close(self):
+        self.closed = True
+
+
+def test_nothing_waits_for_a_tracker_after_an_exception(tmp_path):
+    """A run that ends well lets the tracker finish; one that fails leaves at once."""
+    for error in (None, ValueError):
+        tracker, recorder = Tracker(str(tmp_path), 10), Recorder()
+        try:
+            with tracker:
+                tracker.writer = recorder
+                if error:
+                    raise error
+        except ValueError:
+            pass
+        assert recorder.closed == (error is None)

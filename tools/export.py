@@ -1,0 +1,66 @@
+"""A checkpoint as a model: weights, tokenizer, generation settings and model card, for transformers and `vllm serve`.
+
+    python -m tools.export runs/default/checkpoints/step-0000040 --output runs/default/step-40
+
+A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or for a run that goes on.
+"""
+
+import argparse
+import json
+from dataclasses import fields, replace
+from pathlib import Path
+
+from config import Config
+from data import load_tokenizer
+from policy import Policy
+from runtime import ranks
+from runtime.checkpoint import problem, read_manifest
+from runtime.shards import load_shards
+from runtime.tracking import describe_model, is_hub_name
+
+
+def configuration(saved: dict, run: Path) -> Config:
+    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the hub; ValueError
+    where it cannot be had. The model's own code is not run, whatever the run was told."""
+    if unknown := set(saved) - {f.name for f in fields(Config)}:
+        raise ValueError(f"its configuration has knobs that this version does not know: {', '.join(sorted(unknown))}")
+    config = replace(Config(**saved | {"val_files": [], "tracker": "none"}), trust_remote_code=False)
+    model = next((path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()), None)
+    if model is None and is_hub_name(config.model):
+        return config
+    if model is None:
+        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r} here")
+    return replace(config, model=str(model))
+
+
+def load_policy(config: Config, checkpoint: Path, device) -> Policy:
+    """The policy π_θ as a checkpoint holds it (a collective)."""
+    policy = Policy(config, config.model, device)
+    load_shards(policy, [checkpoint / name for name in read_manifest(checkpoint) if name.startswith("shard-")])
+    return policy
+
+
+def main(argv: list[str] | None = None) -> None:
+    """Export a checkpoint from the command line; ValueError where it is damaged or the output is there already."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
+    parser.add_argument("--output", required=True, type=Path, help="directory of the model, a new one")
+    args = parser.parse_args(argv)
+    device = ranks.setup()
+    if args.output.exists():
+        raise ValueError(f"{args.output} exists: choose another --output")
+    if why := problem(args.checkpoint):
+        raise ValueError(f"{args.checkpoint} is no whole checkpoint: {why}")
+    saved = json.loads((args.checkpoint / "state.json").read_text())["config"]
+    config = configuration(saved, args.checkpoint.absolute().parent.parent)
+    tokenizer = load_tokenizer(config, config.model)
+    load_policy(config, args.checkpoint, device).save_pretrained(args.output)
+    if ranks.rank() == 0:
+        rows = [json.loads(line) for line in (args.checkpoint / "metrics.jsonl").read_text().splitlines()]
+        tokenizer.save_pretrained(args.output)
+        describe_model(args.output, replace(config, model=saved["model"]), tokenizer, rows)
+        print(f"wrote {args.output}")
+
+
+if __name__ == "__main__":
+    ranks.run(main)
