@@ -82,6 +82,14 @@ def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokeni
     return questions, dict(counts)
 
 
+def fingerprint(questions: list[Question]) -> str:
+    """A hash of the prompts and answers, in order."""
+    digest = hashlib.sha256()
+    for q in questions:
+        digest.update(b"%d " % len(q.prompt_ids) + q.prompt_ids.tobytes() + q.answer.encode() + b"\0")
+    return digest.hexdigest()
+
+
 def read_rows(file: str) -> Iterable[dict]:
     """Rows of a parquet or JSONL file; ValueError where it is empty, of another kind, or lacks a column."""
     if Path(file).suffix == ".parquet":

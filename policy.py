@@ -59,7 +59,7 @@ class Policy:
             raise ValueError(f"{model} attends over the last {window} tokens only, which packed attention does not do: keep "
                              f"max_prompt_length + max_response_length = {length} to that")
         if config.lora_rank:
-            add_adapters(lm, config)
+            add_adapters(lm, config.lora_rank, config.lora_alpha, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
         self.module = PackedLM(lm, config.temperature).train()
@@ -236,9 +236,23 @@ class Policy:
 
     # ---- weights out --------------------------------------------------------------------------------
 
+    def tensors(self) -> dict[str, torch.Tensor]:
+        """What a checkpoint holds, this rank's rows of it, sharing memory: every weight (tied ones once) and AdamW's
+        state of it as `name:exp_avg`, `name:exp_avg_sq`, `name:step`, made here where there was no step yet."""
+        tensors = {}
+        for name, p in self.module.lm.named_parameters():
+            tensors[name] = p.detach()
+            if p.requires_grad and not self.optimizer.state[p]:
+                moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
+                self.optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
+            if p.requires_grad:
+                tensors |= {f"{name}:{key}": value.detach() for key, value in self.optimizer.state[p].items()}
+        return tensors
+
     def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple[str, torch.Tensor]]:
         """(name, full tensor) of every weight, tied heads included, adapters merged; gathered one at a time, cast before."""
-        for name, tensor in merged(self.module.lm.state_dict(), self.config, self.device):
+        scale = self.config.lora_alpha / self.config.lora_rank if self.config.lora_rank else 0.0
+        for name, tensor in merged(self.module.lm.state_dict(), scale, self.device):
             tensor = tensor.detach().to(self.device, dtype)  # offloaded shards are in host memory
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -11,15 +11,13 @@ import dataclasses
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-import torch
 
+from buffer import ReplayBuffer
 from config import Config, parse_config
-from data import Question, Request, load_questions, load_tokenizer
+from data import Question, Request, fingerprint, load_questions, load_tokenizer
 from eval import NO_JUDGES, evaluate
 from exgrpo import Experience, Group, Plan
 from grading import Grader, drop_unreadable, rollout
@@ -27,8 +25,10 @@ from policy import Policy
 from reward import Verifier
 from rollout import make_engine
 from runtime import ranks
+from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
-from runtime.tracking import Timer, Tracker, describe_model
+from runtime.memory import advice
+from runtime.tracking import Timer, Tracker
 from worlds.arithmetic import JUDGES
 
 
@@ -38,20 +38,26 @@ def train(config: Config) -> dict[str, float]:
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
     timer = Timer()
-    with (Tracker(config.run_dir, config.steps, config.tracker, dataclasses.asdict(config)) as tracker,
+    with (ranks.claim(config.run_dir),
+          Tracker(config.run_dir, config.steps, config.tracker, dataclasses.asdict(config)) as tracker,
           Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier):
         grader = Grader(config, tokenizer, verifier)
+        checkpoints = Checkpoints(dataclasses.asdict(config), tracker.print)
         questions, tests = read_data(config, tokenizer, verifier, tracker)
-        checkpoints = Checkpoints(config, questions, tracker)
+        checkpoints.check_questions(fingerprint(questions))
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy, experience = Policy(config, config.model, device), Experience(config, questions)
-        first_step = checkpoints.restore(policy, experience)
+        first_step = resume(checkpoints, policy, experience, tracker)
         engine.wake(policy.named_tensors(engine.dtype))
         if first_step == 0:
             show_example(engine, grader, questions[0], config, tracker)
             tracker.log(0, validate(engine, grader, tests, config))
         score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
+
+        def save(step: int) -> None:
+            state = {"experience": experience.state_dict(), "skipped_in_row": policy.skipped_in_row}
+            checkpoints.save(step, state, policy.tensors(), experience.buffer.save, tracker.text())
 
         for step in range(first_step, config.steps):  # Alg. 1, line 2
             # ---- phase 1: experience management, lines 3-19 ----
@@ -60,7 +66,7 @@ def train(config: Config) -> dict[str, float]:
             if plan is None:
                 tracker.print("every question is retired: the run ends here")
                 tracker.log(step, validate(engine, grader, tests, config))
-                checkpoints.save(step)
+                save(step)
                 break
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
             with timer("rollout"):
@@ -74,7 +80,7 @@ def train(config: Config) -> dict[str, float]:
                 experience.collect(step, groups)
                 ranks.check_same(experience.contents, plan=plan.questions, buffer=experience.buffer.checksum())
             # ---- update θ with Eq. 4, line 31 ----
-            with timer("update"), memory_advice(config):
+            with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
                 engine.sleep()
                 metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
             with timer("sync"):
@@ -86,16 +92,34 @@ def train(config: Config) -> dict[str, float]:
                     metrics |= validate(engine, grader, tests, config)
             tracker.step(step + 1, metrics | timer.take())
             with timer("save"):
-                interrupted = checkpoints.after_step(step + 1)
-            if interrupted:
+                if checkpoints.due(step + 1):
+                    save(step + 1)
+            if checkpoints.interrupted:
                 return tracker.latest
 
         policy.save_pretrained(Path(config.run_dir) / "model")
         if tracker.main:
             tokenizer.save_pretrained(Path(config.run_dir) / "model")
-            describe_model(Path(config.run_dir) / "model", config, tokenizer, tracker.rows)
+            describe_model(Path(config.run_dir) / "model", dataclasses.asdict(config), tokenizer, tracker.rows)
         tracker.finish()
     return tracker.latest
+
+
+def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:
+    """Put back what was saved, if anything, and start metrics.jsonl; returns the first step to run."""
+    if not (saved := checkpoints.saved):
+        tracker.start()
+        return 0
+
+    def load_buffer(path: Path) -> None:
+        experience.buffer = ReplayBuffer.load(path)
+
+    metrics = checkpoints.restore(policy.tensors(), load_buffer)
+    experience.load_state_dict(saved["experience"])
+    experience.check_ids()
+    policy.skipped_in_row = saved["skipped_in_row"]
+    tracker.start(metrics)
+    return saved["step"]
 
 
 def with_built_in_world(config: Config) -> Config:
@@ -154,21 +178,6 @@ def validate(engine, grader: Grader, tests: list[Question], config: Config) -> d
     scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
                       judges=judges)
     return {f"val/{name}": value for name, value in scores.items()}
-
-
-@contextmanager
-def memory_advice(config: Config) -> Iterator[None]:
-    """Turn "out of memory" into a RuntimeError that names the knobs."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
-            raise
-        raise RuntimeError(
-            f"out of memory in the update. Lower tokens_per_micro_batch (now {config.tokens_per_micro_batch}), turn on "
-            f"gradient_checkpointing (now {config.gradient_checkpointing}) and shard (now {config.shard}), or use more ranks: "
-            "none of these changes the gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains adapters "
-            "alone, in less memory.") from error
 
 
 def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Experience, verifier: Verifier) -> dict[str, float]:

@@ -29,7 +29,7 @@ from exgrpo import Experience
 from grading import drop_unreadable
 from reward import Verifier
 from runtime import ranks
-from runtime.checkpoint import STEP_DIRECTORY, fingerprint, problem
+from runtime.checkpoint import STEP_DIRECTORY, problem
 from tools.export import configuration, load_policy
 from worlds.arithmetic import judge_steps, takes_shortcut, valid_chain
 
