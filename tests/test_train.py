@@ -17,11 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
 from config import Config, parse_config
-from data import load_questions
+from data import load_questions, with_built_in_world
 from exgrpo import Experience
 from policy import Policy
 from tools import export
-from train import train, with_built_in_world
+from train import train
 
 ROOT = Path(__file__).parent.parent
 ENGINE = "vllm" if importlib.util.find_spec("vllm") else "hf"
@@ -140,12 +140,10 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
         export.main([str(tmp_path / "damaged"), "--output", str(tmp_path / "other")])
 
 
-def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
+def test_rewards_of_the_built_in_questions(monkeypatch):
     """A reward of one's own is taken for the built-in questions too; the graded one, which needs other answers, is refused."""
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    monkeypatch.setattr("worlds.base_model.build_world", lambda *_, **__: tmp_path)
-    for name in ("train", "test", "ood"):
-        (tmp_path / f"{name}.jsonl").touch()
+    world = {"model": "m", "train_files": ["config.py"], "val_files": [], "reward": "worlds.arithmetic:reward"}
+    monkeypatch.setattr("worlds.base_model.built_in", lambda *_: world)
     assert with_built_in_world(Config()).reward == "worlds.arithmetic:reward"
     assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
     with pytest.raises(ValueError, match="docs/reading.md"):
@@ -154,7 +152,7 @@ def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
     files = ["--data", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
-    return ["--model", f"{run_dir}/model", *files, "--max_tokens", "24", "--engine", engine]
+    return ["--model", f"{run_dir}/model", *files, "--max_response_length", "24", "--engine", engine]
 
 
 def test_eval_repeats_the_last_validation(run, world):
@@ -221,7 +219,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
     argv = ["--config", f"configs/{name}.yaml", "--model", str(base), "--train_files", file, "--val_files", file,
             "--run_dir", str(run_dir), "--batch_size", "8", "--steps", "2", "--max_response_length", "40",
-            "--verify_workers", "1", "--start_threshold", "-1", "--engine", ENGINE]
+            "--start_threshold", "-1", "--engine", ENGINE]
     config = parse_config(argv)
     half_right("llama" if "llama" in name else "qwen2", load_questions([file], config, tokenizer)[0], tokenizer, base)
     shell(sys.executable, "train.py", *argv)
@@ -245,14 +243,15 @@ def first_step(argv: list[str]) -> dict:
 
     def recorded_collect(self, step, groups):
         record["questions"] = [g.question.id for g in groups]
-        record["responses"] = [tokens.tolist() for g in groups for tokens in g.token_ids]
-        record["logprobs"] = np.concatenate([values for g in groups for values in g.logprobs])
+        record["responses"] = [t.token_ids.tolist() for g in groups for t in g.trajectories]
+        record["logprobs"] = np.concatenate([t.logprobs for g in groups for t in g.trajectories])
         record["rewards"] = np.concatenate([g.rewards for g in groups]).tolist()
-        collect(self, step, groups)
+        changes = collect(self, step, groups)
         record["buffer"] = {k: list(questions) for k, questions in self.buffer.buckets.items()}
+        return changes
 
     def recorded_update(self, mini_batches, clip_eps):
-        record["mini_batches"] = [[(s.token_ids.tolist(), s.advantage) for s in part] for part in mini_batches]
+        record["mini_batches"] = [[(g.question.id, g.advantages.tolist()) for g in part] for part in mini_batches]
         record["metrics"] = update(self, mini_batches, clip_eps)
         record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.named_tensors()}
         raise Recorded

@@ -6,7 +6,10 @@
 import argparse
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
 import time
 from dataclasses import asdict
@@ -144,6 +147,18 @@ def build_world(directory: str | Path, seed: int = 0, progress: bool = True, pre
     finally:
         shutil.rmtree(aside, ignore_errors=True)
     return final
+
+
+def built_in(directory: str | Path, pretrain_steps: int) -> dict:
+    """The knobs of a run on the world with this base model, which is built on first use in a process of its own."""
+    command = [sys.executable, "-m", "worlds.base_model", "--directory", str(Path(directory).absolute()),
+               "--steps", str(pretrain_steps)]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    subprocess.run(command, check=True, cwd=Path(__file__).parent.parent, env=environment)
+    world = build_world(directory, pretrain_steps=pretrain_steps)
+    files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
+    return {"model": str(world / "model"), "train_files": files[:1], "val_files": files[1:],
+            "reward": "worlds.arithmetic:reward"}
 
 
 @torch.no_grad()
