@@ -12,6 +12,7 @@ once, before anything is loaded.
 import dataclasses
 from contextlib import suppress
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal, get_args, get_origin
@@ -116,7 +117,7 @@ class Config:
     keep: int = knob(2, "How many of the last checkpoints are kept; the best one by validation is kept too.")
     resume: bool = knob(False, "Continue from the newest whole checkpoint in run_dir, where there is one.")
     hang_timeout: float = knob(3600.0, "Seconds a phase may last before the run is stopped with every rank's stack; 0: any time.")
-    eval_temperature: float = knob(0.6, "Validation temperature, one response per question [0.6].")
+    eval_temperature: float = knob(0.6, "Temperature of validation and eval.py, top-p 1; 0: greedy [0.6].")
     eval_questions: int = knob(0, "Validate on the first so many questions of each source; 0: all.")
 
     def __post_init__(self):
@@ -144,11 +145,12 @@ def _problems(c: Config):
         if getattr(c, name) < 1:
             yield f"{name} must be at least 1, got {getattr(c, name)}"
     for name in ("temperature", "sigma", "beta", "lr", "max_grad_norm", "skip_grad_norm", "verify_timeout", "max_drift",
-                 "clip_eps", "adam_eps", "eval_temperature", "lora_alpha"):
+                 "clip_eps", "adam_eps", "lora_alpha"):
         if not getattr(c, name) > 0:
             yield f"{name} must be above 0, got {getattr(c, name)}"
     for name in ("entropy_coef", "weight_decay", "rope_theta", "max_position_embeddings", "max_trajectories", "max_candidates",
-                 "reinstate_every", "eval_every", "eval_questions", "seed", "save_every", "hang_timeout", "lora_rank"):
+                 "reinstate_every", "eval_every", "eval_questions", "eval_temperature", "seed", "save_every", "hang_timeout",
+                 "lora_rank"):
         if getattr(c, name) < 0:
             yield f"{name} must not be negative, got {getattr(c, name)}"
     for name in ("rho", "mu", "reinstate_fraction", "alpha_low", "alpha_high", "rollout_memory"):
@@ -186,19 +188,33 @@ def _problems(c: Config):
 def parse_config(argv: list[str] | None = None) -> Config:
     """Read `--config FILE.yaml` and flags into a Config.
 
-    Raises SystemExit with a message (argparse) for unknown flags, ValueError for unknown names in the file
-    and for impossible values.
+    Raises SystemExit with a message for unknown flags, ValueError for unknown names in the file and for
+    impossible values.
+    """
+    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0]))
+
+
+def parse_flags(cls: type, argv: list[str] | None, description: str) -> dict:
+    """The fields of a dataclass of knobs as flags set them; for Config, a `--config FILE.yaml` sets their defaults.
+
+    An unknown flag is a SystemExit that names the nearest known ones.
     """
     from transformers import HfArgumentParser  # slow to import, needed only here
 
-    parser = HfArgumentParser(Config, allow_abbrev=False, description=__doc__.split("\n")[0])
-    parser.add_argument("--config", metavar="FILE", help="YAML file of knobs; flags override it.")
-    file = parser.parse_known_args(argv)[0].config
-    if file:
+    parser = HfArgumentParser(cls, allow_abbrev=False, description=description)
+    if cls is Config:
+        parser.add_argument("--config", metavar="FILE", help="YAML file of knobs; flags override it.")
+    known, rest = parser.parse_known_args(argv)
+    fields = [f.name for f in dataclasses.fields(cls)]
+    for flag in [word.partition("=")[0] for word in rest if word.startswith("--")]:
+        names = get_close_matches(flag[2:].replace("-", "_"), fields, n=3, cutoff=0.4)
+        nearest = f"nearest: {', '.join('--' + name for name in names)}" if names else "none is near"
+        raise SystemExit(f"unknown flag {flag}; {nearest} (--help lists all)")
+    if file := getattr(known, "config", None):
         parser.set_defaults(**read_yaml(file))
     values = vars(parser.parse_args(argv))
-    values.pop("config")
-    return Config(**values)
+    values.pop("config", None)
+    return values
 
 
 def read_yaml(file: str) -> dict:

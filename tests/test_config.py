@@ -79,17 +79,27 @@ def test_choices_are_checked_in_the_file_too(tmp_path):
 
 
 @pytest.mark.parametrize("argv, reason", [
-    (["--rhoo", "0.5"], "unrecognized arguments: --rhoo"),
     (["--rho", "half"], "invalid float value: 'half'"),
-    (["--batch", "16"], "unrecognized arguments: --batch"),  # no abbreviations: a later knob would change their meaning
     (["--engine", "sglang"], "invalid choice: 'sglang'"),
     (["16"], "unrecognized arguments: 16"),
 ])
-def test_a_wrong_flag_fails_with_the_reason(capsys, argv, reason):
-    """argparse names the flag or the value it does not know."""
+def test_a_wrong_value_fails_with_the_reason(capsys, argv, reason):
+    """argparse names the flag and the value it does not take."""
     with pytest.raises(SystemExit):
         parse_config(argv)
     assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("argv, reason", [
+    (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
+    (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),  # no abbreviations: they change with the knobs
+    (["--lr", "1e-4", "--max-response-len=9"], "unknown flag --max-response-len; nearest: --max_response_length"),
+    (["--zzz"], "unknown flag --zzz; none is near .--help lists all"),
+])
+def test_an_unknown_flag_is_answered_with_the_nearest(argv, reason):
+    """One line that names the flag and those meant, and no traceback."""
+    with pytest.raises(SystemExit, match=reason):
+        parse_config(argv)
 
 
 @pytest.mark.parametrize("knobs, reason", [
