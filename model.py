@@ -178,3 +178,10 @@ class PackedLM(nn.Module):
                                        attention_mask=None, use_cache=False, packing=packed).last_hidden_state
         head = self.lm.get_output_embeddings()
         return TokenScores.apply(hidden[0, packed.predictors], head.weight, packed.targets, self.temperature)
+
+
+def model_config(config, model: str):
+    """Stand-in until it moves here from policy.py."""
+    import policy
+
+    return policy.model_config(config, model)

@@ -8,6 +8,7 @@ it is generated in nor on the rank (up to rounding, which now and then flips a t
 import importlib.util
 import os
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -36,6 +37,25 @@ def make_engine(config: Config, model: str, eos_token_id: int, device: torch.dev
         raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and a number of ranks per node that it divides, "
                          f"not {local} with {kind.__name__}")
     return kind(config, model, eos_token_id, device)
+
+
+@dataclass
+class _Trajectory:
+    token_ids: np.ndarray
+    logprobs: np.ndarray
+    step: int
+    reward: float
+    finished: bool
+
+
+def roll_out(engine, grader, questions, seeds, temperature, max_tokens, step=0, progress=None):
+    """Stand-in until generation and grading move here: `grading.rollout` with the new nouns."""
+    from data import Request
+    from grading import rollout
+
+    requests = [[Request(q.prompt_ids, seed) for seed in group] for q, group in zip(questions, seeds)]
+    graded = rollout(engine, grader, questions, requests, temperature, max_tokens, progress)
+    return [[_Trajectory(r.token_ids, r.logprobs, step, reward, r.finished) for r, reward in group] for group in graded]
 
 
 class VLLMEngine:
