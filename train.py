@@ -20,7 +20,7 @@ import torch
 
 from config import Config, parse_config
 from data import Question, Request, load_questions, load_tokenizer
-from eval import NO_JUDGES, evaluate
+from eval import validate
 from exgrpo import Experience, Group, Plan
 from grading import Grader, drop_unreadable, rollout
 from policy import Policy
@@ -29,7 +29,6 @@ from rollout import make_engine
 from runtime import ranks
 from runtime.checkpoint import Checkpoints
 from runtime.tracking import Timer, Tracker, describe_model
-from worlds.arithmetic import JUDGES
 
 
 def train(config: Config) -> dict[str, float]:
@@ -146,14 +145,6 @@ def show_example(engine, grader: Grader, question: Question, config: Config, tra
                                   config.temperature, config.max_response_length)[0]
     tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n---- a response, reward {reward} ----\n"
                   f"{grader.tokenizer.decode(response.token_ids)}\n----")
-
-
-def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
-    """`val/<score>` on the test questions; with the built-in world also the shares of valid chains and of shortcuts."""
-    judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else NO_JUDGES
-    scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
-                      judges=judges)
-    return {f"val/{name}": value for name, value in scores.items()}
 
 
 @contextmanager

@@ -102,7 +102,7 @@ def test_a_run_ends_with_table_curve_and_scores(run):
     scores = [{name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")} for row in rows]
     assert [bool(s) for s in scores] == [True, False, True, True]
     assert json.loads((directory / "result.json").read_text()) == {"base": scores[0], "trained": scores[-1]}
-    assert {f"{name}/{source}" for name in ("pass_at_1", "valid", "shortcut", "length", "truncated")
+    assert {f"{name}/{source}" for name in ("pass_at_1", "reward", "valid", "shortcut", "length", "truncated")
             for source in ("arithmetic", "arithmetic-ood")} == set(scores[-1])
     assert "trained" in output and f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
     assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count("\nstep ") == STEPS
@@ -154,7 +154,7 @@ def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
     files = ["--data", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
-    return ["--model", f"{run_dir}/model", *files, "--max_tokens", "24", "--engine", engine]
+    return ["--model", f"{run_dir}/model", *files, "--max_response_length", "24", "--engine", engine]
 
 
 def test_eval_repeats_the_last_validation(run, world):
