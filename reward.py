@@ -14,6 +14,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 from verifier.worker import Worker
 
+SUCCESS = 0.5  # a response with a larger reward is a success
 MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
 MAX_TEXT = 2000  # characters, from the end, of a response without a box that Math-Verify may look at
 CHUNK = 16  # pairs sent to a worker at once; each has its own deadline

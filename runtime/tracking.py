@@ -167,6 +167,8 @@ def describe_model(directory: Path, config: Config, tokenizer, rows: list[dict])
     t, tested = tokenizer, [scores for row in rows if (scores := validation(row))] or [{}]
     ids = {"bos_token_id": t.bos_token_id, "eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id}
     sampling = {"do_sample": True, "temperature": config.eval_temperature, "top_p": 1.0, "top_k": 0}
+    if not config.eval_temperature:
+        sampling = {"do_sample": False}
     GenerationConfig(**sampling, **ids).save_pretrained(directory)
     steps = rows[-1]["step"] if rows else 0
     (directory / "README.md").write_text(model_card(config, steps, tested[0], tested[-1]))

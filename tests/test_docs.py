@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config import Config, parse_config
-from eval import EvalConfig
-from scores import means
+from config import Config, parse_config, parse_flags
+from eval import EvalConfig, means
 from tools import convert
 from worlds.arithmetic import JUDGES
 
@@ -72,12 +71,10 @@ def test_values_in_commands_are_possible(line, monkeypatch):
 
 def test_other_commands_parse():
     """The commands of eval.py and convert.py are taken by their parsers."""
-    from transformers import HfArgumentParser
-
     for line in [line for text in TEXT.values() for line in commands(text)]:
         argv = shlex.split(line)
         if "eval.py" in argv:
-            HfArgumentParser(EvalConfig, allow_abbrev=False).parse_args_into_dataclasses(argv[argv.index("eval.py") + 1 :])
+            EvalConfig(**parse_flags(EvalConfig, argv[argv.index("eval.py") + 1 :], ""))
         elif "tools.convert" in argv:
             assert isinstance(convert.parser().parse_args(argv[argv.index("tools.convert") + 1 :]), argparse.Namespace)
 
@@ -94,7 +91,8 @@ def measured() -> set[str]:
                     name = "".join(str(p.value) if isinstance(p, ast.Constant) else f"<{ast.unparse(p.value)}>" for p in parts)
                     found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
     phases = re.findall(r'timer\("(\w+)"\)', (ROOT / "train.py").read_text())
-    record = {"source": "<source>", "reward": 1.0, "length": 1, "truncated": False, "judged": dict.fromkeys(JUDGES, True)}
+    record = {"source": "<source>", "reward": 1.0, "success": True, "length": 1, "truncated": False,
+              "judged": dict.fromkeys(JUDGES, True)}
     return found - {"time/<phase>", "val/<name>"} | {f"time/{p}" for p in phases} | {f"val/{name}" for name in means([record])}
 
 

@@ -41,7 +41,7 @@ def test_every_flag_named_exists():
 
     others = {"gpus", "memory"}  # tools/plan.py's
     others |= {"nproc_per_node", "shutdown", "config", "help", "data"}  # torchrun's and the parser's
-    others |= {"output", "question", "answer", "extract", "compare", "avg_samples"}  # eval.py's and convert.py's
+    others |= {"output", "question", "answer", "extract", "avg_samples"}  # eval.py's and convert.py's
     flags = set(re.findall(r"--(\w+)", README)) - others
     assert flags <= set(Config.__dataclass_fields__)
 
