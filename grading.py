@@ -7,7 +7,7 @@ import numpy as np
 
 from config import Config
 from data import Question, Request, Response
-from reward import Verifier, graded_text
+from reward import Grader
 from runtime import ranks
 
 
