@@ -1,7 +1,7 @@
 """Multiple choice: answers by letter, as ARC-c, GPQA and MMLU-Pro have them."""
 
 from reward import graded_text
-from verifier.verdict import math_reward
+from verifier.math_answers import math_reward
 
 
 def test_multiple_choice_answers():
