@@ -12,7 +12,7 @@ from pathlib import Path
 
 from buffer import ReplayBuffer
 from config import Config, parse_config
-from data import Question, fingerprint, load_tokenizer, read_data, sample_seed, unreadable, with_built_in_world
+from data import Question, fingerprint, load_tokenizer, read_data, unreadable, with_built_in_world
 from eval import validate
 from exgrpo import Experience, step_metrics
 from policy import Policy
@@ -21,24 +21,24 @@ from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
+from runtime.memory import advice
 from runtime.tracking import Timer, Tracker
 
 
 def train(config: Config) -> dict[str, float]:
     """Run Algorithm 1 and return the final validation scores."""
-    device = ranks.setup(config.hang_timeout)
+    device, timer = ranks.setup(config.hang_timeout), Timer()
     config = with_built_in_world(config)
-    tokenizer, timer = load_tokenizer(config, config.model), Timer()
-    with (Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
+    tokenizer, knobs = load_tokenizer(config, config.model), asdict(config)
+    with (ranks.claim(config.run_dir),
+          Tracker(config.run_dir, config.steps, config.tracker, knobs) as tracker,
           Verifier(timeout=config.verify_timeout, function=config.reward) as verifier):
-        grader = Grader(config, tokenizer, verifier)
-        questions, tests = read_data(config, tokenizer, tracker.print)
-        checkpoints = Checkpoints(config.run_dir, asdict(config), fingerprint(questions), tracker.print)
-        dropped = drop(questions, tests, verifier, checkpoints, tracker)
+        grader, checkpoints = Grader(config, tokenizer, verifier), Checkpoints(knobs, tracker.print)
+        questions, tests, dropped = readable(config, tokenizer, verifier, checkpoints, tracker)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy, experience = Policy(config, config.model, device), Experience(config, questions)
-        first_step = restore(checkpoints, policy, experience, tracker)
+        first_step = resume(checkpoints, policy, experience, tracker)
         engine.wake(policy.named_tensors(engine.dtype))
         if first_step == 0:
             show_example(engine, grader, questions[0], config, tracker)
@@ -46,8 +46,9 @@ def train(config: Config) -> dict[str, float]:
         score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
 
         def save(step: int) -> None:
-            state = {"experience": experience.state_dict(), "skipped_in_row": policy.skipped_in_row, "dropped": dropped}
-            checkpoints.save(step, state, policy.tensors(), experience.buffer.save, tracker)
+            state = {"experience": experience.state_dict(), "skipped_in_row": policy.skipped_in_row}
+            state |= {"unreadable": dropped}
+            checkpoints.save(step, state, policy.tensors(), experience.buffer.save, tracker.text())
 
         for step in range(first_step, config.steps):  # Alg. 1, line 2
             # ---- phase 1: experience management, lines 3-19 ----
@@ -60,16 +61,17 @@ def train(config: Config) -> dict[str, float]:
                 break
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
             with timer("rollout"):
-                rollouts = roll_out(engine, grader, [experience.questions[q] for q in plan.questions],
-                                    experience.seeds(plan), config.temperature, config.max_response_length, step)
+                asked = [experience.questions[q] for q in plan.questions]
+                rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature,
+                                    config.max_response_length, step)
                 groups = experience.groups(plan, rollouts)
             # ---- store successes, retire, lines 25-30 and 32 ----
             with timer("collect"):
                 if config.behavior_logprobs == "recompute":
                     policy.recompute(groups)
-                ranks.check_same(plan=plan.questions, stored=experience.collect(step, groups))
+                ranks.check_same(plan=plan.questions, collected=experience.collect(step, groups))
             # ---- update θ with Eq. 4, line 31 ----
-            with timer("update"):
+            with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
                 engine.sleep()
                 metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
             with timer("sync"):
@@ -88,6 +90,49 @@ def train(config: Config) -> dict[str, float]:
 
         policy.save_pretrained(Path(config.run_dir) / "model")
         if tracker.main:
-            describe_model(Path(config.run_dir) / "model", asdict(config), tokenizer, tracker.rows)
+            tokenizer.save_pretrained(Path(config.run_dir) / "model")
+            describe_model(Path(config.run_dir) / "model", knobs, tokenizer, tracker.rows)
         tracker.finish()
     return tracker.latest
+
+
+def readable(config: Config, tokenizer, verifier: Verifier, checkpoints: Checkpoints, tracker: Tracker):
+    """Training and validation questions whose answers can be read, and the ids of the others.
+
+    Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
+    """
+    sets = read_data(config, tokenizer, tracker.print)
+    checkpoints.check_questions(fingerprint(sets[0]))
+    saved = (checkpoints.saved or {}).get("unreadable")
+    dropped = saved or [unreadable(questions, verifier.gold_parses) for questions in sets]
+    for ids in dropped:
+        if ids:
+            tracker.print(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
+    questions, tests = ([q for q in qs if q.id not in set(ids)] for qs, ids in zip(sets, dropped))
+    return questions, tests, dropped
+
+
+def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:
+    """Put back what was saved, if anything, and start metrics.jsonl; returns the first step to run."""
+    if not checkpoints.saved:
+        tracker.start()
+        return 0
+
+    def load_buffer(path: Path) -> None:
+        experience.load_state_dict(checkpoints.saved["experience"], ReplayBuffer.load(path))
+
+    metrics = checkpoints.restore(policy.tensors(), load_buffer)
+    policy.skipped_in_row = checkpoints.saved["skipped_in_row"]
+    tracker.start(metrics)
+    return checkpoints.saved["step"]
+
+
+def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
+    """Print one prompt as the model sees it, and one response: most template mistakes show here."""
+    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature, config.max_response_length)
+    tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n"
+                  f"---- a response, reward {t.reward} ----\n{grader.tokenizer.decode(t.token_ids)}\n----")
+
+
+if __name__ == "__main__":
+    ranks.run(lambda: train(parse_config()))
