@@ -139,7 +139,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     """Evaluate a model directory from the command line; prints all scores and returns the means per data_source."""
     from transformers import HfArgumentParser
 
-    from policy import model_config
+    from model import model_config
     from reward import Verifier
     from rollout import make_engine
 

@@ -15,7 +15,7 @@ import torch
 
 from config import Config
 from data import Request, Response
-from policy import extend_context, model_config
+from model import extend_context, model_config
 from runtime import ranks
 
 
