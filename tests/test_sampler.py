@@ -74,21 +74,21 @@ def test_bucket_counts_are_multinomial():
 
 @pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
 def test_uniform_inside_a_bucket(draw):
-    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time (6,000 draws)."""
+    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time (2,000 draws)."""
     generator, seen = rng(), np.zeros(20)
-    for _ in range(6_000):
+    for _ in range(2_000):
         seen[draw({4: range(20)}, 5, generator)] += 1
-    assert_multinomial(seen, 6_000, [0.25] * 20)
+    assert_multinomial(seen, 2_000, [0.25] * 20)
 
 
 def test_uniform_sampling_ignores_the_buckets():
     """No question selection (Table 6): a question's chance depends neither on its bucket nor on its size."""
     generator, buckets, seen = rng(), {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []}, np.zeros(10)
-    for _ in range(6_000):
+    for _ in range(2_000):
         drawn = sample_uniform(buckets, 3, generator)
         assert len(set(drawn)) == 3
         seen[drawn] += 1
-    assert_multinomial(seen, 6_000, [0.3] * 10)
+    assert_multinomial(seen, 2_000, [0.3] * 10)
 
 
 def test_a_deficit_goes_to_the_others_by_their_weights():
