@@ -14,7 +14,7 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 
 from config import Config
 
@@ -35,6 +35,14 @@ def extend_context(hf_config, config: Config):
     if config.max_position_embeddings:
         hf_config.max_position_embeddings = config.max_position_embeddings
     return hf_config
+
+
+def weight_names(config: Config, model: str) -> set[str]:
+    """The names of the model's `state_dict()`, tied heads included, found without loading a weight."""
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(model_config(config, model),
+                                              trust_remote_code=config.trust_remote_code)
+    return set(lm.state_dict())
 
 
 @dataclass

@@ -7,7 +7,7 @@ is generated in nor on the rank (up to rounding, which now and then flips a toke
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -17,22 +17,19 @@ from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessor
 from buffer import Trajectory
 from config import Config
 from data import Question
-from model import extend_context, model_config
+from model import extend_context, model_config, weight_names
 from runtime import ranks
-
-Finished = Callable[[int, Trajectory], None]  # called with index and trajectory as each one ends
-
 
 def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float,
              max_tokens: int, step: int = 0, progress=None) -> list[list[Trajectory]]:
     """A graded trajectory for each seed of each question, split over the engines by question (a collective).
 
     A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine.
+    `progress()` is called as each one ends.
     """
     tp = grader.config.rollout_tp
 
     def work(share: list[int]) -> list[list[Trajectory]]:
-        """The trajectories of the questions `share`, this rank's part."""
         flat = [(questions[i], seed) for i in share for seed in seeds[i]]
         pending = {}
 
@@ -90,7 +87,7 @@ class VLLMEngine:
 
         length = config.max_prompt_length + config.max_response_length
         self.eos_token_id, self.on_gpu, self.dtype = eos_token_id, on_gpu, getattr(torch, config.dtype)
-        self.names = _weight_names(config, model)
+        self.names = weight_names(config, model)
         self.llm = LLM(
             model=model, dtype=config.dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
             block_size=None if on_gpu else 32,  # the CPU kernel works on whole blocks: 128 would cost a fifth
@@ -107,8 +104,11 @@ class VLLMEngine:
             _unlink_shared_memory(config.rollout_tp)
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish: Finished | None = None) -> list[Trajectory]:
-        """One trajectory per prompt and seed, in order, its reward 0 until it is graded."""
+                 on_finish=None) -> list[Trajectory]:
+        """One trajectory per prompt and seed, in order, its reward 0 until it is graded.
+
+        `on_finish(index, trajectory)` is called as each one ends.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
@@ -136,8 +136,13 @@ class VLLMEngine:
         KeyError where a name of `state_dict()`, tied heads included, is missing: reload would only log it.
         """
         seen = set()
-        noted = ((seen.add(name), (name, tensor))[1] for name, tensor in tensors)
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": noted})
+
+        def noted():
+            for name, tensor in tensors:
+                seen.add(name)
+                yield name, tensor
+
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": noted()})
         _check_names(seen, self.names)
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache, which holds keys and values of old weights")
@@ -156,14 +161,6 @@ class VLLMEngine:
             self.llm.wake_up(tags=["kv_cache"])
 
 
-def _weight_names(config: Config, model: str) -> set[str]:
-    """The names of the model's `state_dict()`, found without loading a weight."""
-    with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(model_config(config, model),
-                                              trust_remote_code=config.trust_remote_code)
-    return set(lm.state_dict())
-
-
 def _check_names(seen: set[str], expected: set[str]) -> None:
     """KeyError where weights are missing in a sync, or unknown: the engine would go on with old ones."""
     if seen != expected:
@@ -172,7 +169,7 @@ def _check_names(seen: set[str], expected: set[str]) -> None:
 
 
 def _unlink_shared_memory(tp: int) -> None:
-    """Drop the name, the same for every run, of the shared memory that all tensor-parallel ranks have mapped."""
+    """Drop the name, the same for every run, of memory that all tensor-parallel ranks have mapped."""
     first = ranks.rank() // tp * tp
     members = "-".join(str(r) for r in range(first, first + tp))
     ranks.barrier()
@@ -192,8 +189,8 @@ class HFEngine:
         self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish: Finished | None = None) -> list[Trajectory]:
-        """One trajectory per prompt and seed, in order, its reward 0 until it is graded."""
+                 on_finish=None) -> list[Trajectory]:
+        """As `VLLMEngine.generate`."""
         results = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for start in range(0, len(order), self.batch_size):

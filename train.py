@@ -129,7 +129,8 @@ def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tra
 
 def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
     """Print one prompt as the model sees it, and one response: most template mistakes show here."""
-    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature, config.max_response_length)
+    limit = config.max_response_length
+    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature, limit)
     tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n"
                   f"---- a response, reward {t.reward} ----\n{grader.tokenizer.decode(t.token_ids)}\n----")
 
