@@ -1,4 +1,4 @@
-"""Experience management on scripted runs: made-up rewards and scores, no engine, every outcome worked out by hand."""
+"""Experience management on scripted runs: rewards and scores made up, every outcome worked out by hand."""
 
 from collections import Counter
 
@@ -38,7 +38,7 @@ def by_last_token(sequences) -> list[float]:
 
 
 def answer(run: Experience, plan: Plan, successes) -> list[Group]:
-    """The groups of a plan: of a question's new responses the first `successes(q)` are right; no two are alike."""
+    """A plan's groups: of a question's new responses the first `successes(q)` are right; no two are alike."""
     rollouts = []
     for q, seeds in zip(plan.questions, run.seeds(plan)):
         right = successes(q)
@@ -68,7 +68,7 @@ def stored(run: Experience, question: int) -> list[list[int]]:
 
 @pytest.mark.parametrize("threshold, successes_at_threshold", [(0.35, 14), (0.3, 12)])
 def test_delayed_start_is_exact_and_latched(threshold, successes_at_threshold):
-    """A Pass@1 equal to the threshold does not start; one more success does, with the next batch; no later batch ends it."""
+    """A Pass@1 equal to the threshold does not start; one more success does, for good."""
     run = experience(batch_size=5, start_threshold=threshold)  # 40 responses a batch
 
     def first(total):  # `total` successes in a batch, at most 7 a question
@@ -76,10 +76,12 @@ def test_delayed_start_is_exact_and_latched(threshold, successes_at_threshold):
         return lambda q: next(left)
 
     plan, groups = take_step(run, 0, first(successes_at_threshold))
-    assert np.concatenate([g.rewards for g in groups]).sum() == successes_at_threshold == round(40 * threshold)
+    right = np.concatenate([g.rewards for g in groups]).sum()
+    assert right == successes_at_threshold == round(40 * threshold)
     assert not run.started and plan.clip_eps == 0.2
 
-    plan, _ = take_step(run, 1, first(successes_at_threshold + 1))  # the batch that exceeds it: still clipped, stores nothing
+    # the batch that exceeds it: still clipped, stores nothing
+    plan, _ = take_step(run, 1, first(successes_at_threshold + 1))
     assert run.started and plan.clip_eps == 0.2 and len(run.buffer) == 0
 
     plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
@@ -101,7 +103,7 @@ def test_a_negative_threshold_starts_at_once():
 
 
 def test_questions_retire_before_the_start():
-    """k = K retires from the first batch on, also while nothing is collected; a retired question is never drawn again."""
+    """k = K retires from the first batch on, also while nothing is collected; the retired are never drawn."""
     run = experience(12, start_threshold=1.0)
     plan, _ = take_step(run, 0, lambda q: 8 if q % 2 else 3)
     retired = {q for q in plan.fresh if q % 2}
@@ -112,7 +114,8 @@ def test_questions_retire_before_the_start():
 
 
 @pytest.mark.parametrize("knobs, clip_before, clip_after", [
-    ({}, 0.2, None), ({"clip": "on"}, 0.2, 0.2), ({"clip": "off"}, None, None), ({"clip_eps": 0.3}, 0.3, None),
+    ({}, 0.2, None), ({"clip_eps": 0.3}, 0.3, None),
+    ({"clip": "on"}, 0.2, 0.2), ({"clip": "off"}, None, None),
     ({"rho": 0.0}, 0.2, 0.2), ({"rho": 0.0, "clip": "off"}, None, None),
 ])
 def test_clip(knobs, clip_before, clip_after):
@@ -122,7 +125,7 @@ def test_clip(knobs, clip_before, clip_after):
 
 
 def test_rho_zero_is_the_plain_baseline():
-    """ρ = 0: nothing is stored, replayed or retired, whatever the Pass@1; `retire on` brings retirement alone."""
+    """ρ = 0: nothing is stored, replayed or retired, whatever the Pass@1; `retire on` only retires."""
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
         plan, groups = take_step(run, step, lambda q: q % 9)
@@ -136,8 +139,9 @@ def test_rho_zero_is_the_plain_baseline():
 
 
 @pytest.mark.parametrize("rho, batch_size, buffered, n", [
-    (0.5, 8, 0, 0), (0.5, 8, 3, 3), (0.5, 8, 4, 4), (0.5, 8, 20, 4), (0.5, 7, 20, 3), (0.25, 8, 20, 2), (0.1, 8, 20, 0),
-    (1.0, 8, 20, 8), (1.0, 8, 5, 5), (0.29, 100, 40, 29), (0.57, 100, 60, 57),  # 0.29 · 100 = 28.999... in floating point
+    (0.5, 8, 0, 0), (0.5, 8, 3, 3), (0.5, 8, 4, 4), (0.5, 8, 20, 4), (0.5, 7, 20, 3),
+    (0.25, 8, 20, 2), (0.1, 8, 20, 0), (1.0, 8, 20, 8), (1.0, 8, 5, 5),
+    (0.29, 100, 40, 29), (0.57, 100, 60, 57),  # 0.29 · 100 = 28.999... in floating point
 ])
 def test_number_of_replayed_questions(rho, batch_size, buffered, n):
     """n = min(⌊ρB⌋, |E|), the rest fresh: B distinct questions, whatever is in E."""
@@ -150,7 +154,7 @@ def test_number_of_replayed_questions(rho, batch_size, buffered, n):
 
 
 def test_a_replayed_question_is_not_fresh_and_goes_back_to_the_front():
-    """A replayed question whose fresh turn it is waits, and opens the next batch in which it is not replayed."""
+    """A replayed question whose fresh turn it is waits, and opens the next batch that does not replay it."""
     order = FreshStream(range(40), seed=0).draw(40, ())
     run = experience()
     for q in (order[0], order[2]):
@@ -172,7 +176,7 @@ def test_a_buffered_question_may_be_drawn_fresh():
 
 
 def test_the_plan_depends_on_seed_step_and_buffer_only():
-    """Equal histories plan alike, whatever the global random state, which is left alone; another seed or step plans otherwise."""
+    """Equal histories plan alike, other seeds and steps do not; the global random state plays no part."""
 
     def plans(seed):
         run, chosen, changes = experience(seed=seed), [], []
@@ -181,7 +185,8 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
             before = np.random.get_state()[1].tolist()
             plan = run.plan(step, by_last_token)
             changes.append(run.collect(step, answer(run, plan, lambda q, step=step: (q * 5 + step) % 9)))
-            chosen.append((plan.fresh, list(plan.replayed), [t.token_ids.tolist() for t in plan.replayed.values()]))
+            replayed = [(q, t.token_ids.tolist()) for q, t in plan.replayed.items()]
+            chosen.append((plan.fresh, replayed))
             assert np.random.get_state()[1].tolist() == before
         return chosen, changes
 
@@ -208,33 +213,38 @@ def test_the_run_ends_when_every_question_is_retired():
 # ---- which questions, which trajectory --------------------------------------------------------------
 
 
-def frequencies(draws: int = 600, **knobs) -> Counter:
-    """How often each bucket is drawn from, one question a batch: bucket 4 holds one question, bucket 1 nine."""
+def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
+    """Each bucket's share of the draws, one question a batch: bucket 4 holds one question, bucket 1 nine."""
     run = experience(rho=0.125, **knobs)
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
-    return Counter(run.buffer.num_success(*run.plan(step, by_last_token).replayed) for step in range(draws))
+    drawn = Counter(run.buffer.num_success(*run.plan(step, by_last_token).replayed) for step in range(draws))
+    return {k: n / draws for k, n in drawn.items()}
 
 
 def test_question_selection():
-    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2), whatever their sizes; uniform: 1 : 9, as the questions are."""
-    assert frequencies()[4] / 600 == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)  # 0.989, standard error 0.004
-    assert frequencies(question_selection="uniform")[4] / 600 == pytest.approx(0.1, abs=0.05)  # standard error 0.012
-    assert frequencies(sigma_unit="accuracy")[4] / 600 == pytest.approx(1 / (1 + np.exp(-0.5 * 0.375**2)), abs=0.08)
-    assert frequencies(mu=0.0)[1] / 600 == pytest.approx(1 / (1 + np.exp(-7.5)), abs=0.02)
+    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2), whatever their sizes; uniform: 1 : 9, by questions."""
+    gaussian, uniform = frequencies()[4], frequencies(question_selection="uniform")[4]
+    assert gaussian == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)  # 0.989, standard error 0.004
+    assert uniform == pytest.approx(0.1, abs=0.05)  # standard error 0.012
+    accuracy = frequencies(sigma_unit="accuracy")[4]
+    assert accuracy == pytest.approx(1 / (1 + np.exp(-0.5 * 0.375**2)), abs=0.08)
+    assert frequencies(mu=0.0)[1] == pytest.approx(1 / (1 + np.exp(-7.5)), abs=0.02)
 
 
 class KnownScores(Policy):
-    """A policy whose entropies and log-probs of stored responses are given: {token ids: (log-probs, entropies)}."""
+    """A policy that is told its scores of stored responses: {token ids: (log-probs, entropies)}."""
 
     def __init__(self, known: dict):
         self.known = known
 
     def score(self, sequences):
-        return [tuple(np.array(v, dtype=np.float32) for v in self.known[tuple(tokens.tolist())]) for _, tokens in sequences]
+        known = [self.known[tuple(tokens.tolist())] for _, tokens in sequences]
+        return [tuple(np.array(values, dtype=np.float32) for values in scores) for scores in known]
 
 
-SURE, UNSURE, LIKELY = (1,) * 20, (2,) * 3, (3,) * 6  # stored responses to one question, by what they are lowest in
+# stored responses to one question, by what they are lowest in
+SURE, UNSURE, LIKELY = (1,) * 20, (2,) * 3, (3,) * 6
 KNOWN = {  # their log-probs and entropies, token by token
     SURE: ([-0.9] * 20, [0.10] * 20),  # mean entropy 0.10, total 2.0
     UNSURE: ([-0.8] * 3, [0.50] * 3),  # mean entropy 0.50, total 1.5
@@ -249,19 +259,20 @@ def select(rule: str, score) -> tuple[int, ...]:
 
 
 def test_lowest_mean_entropy_where_the_official_rule_errs():
-    """The official rule, (response's + prompt's entropies) / (8192 - the other's length), takes the short unsure one.
+    """(response's + prompt's entropies) / (8192 - other's length), the official rule, takes the unsure one.
 
     Ours takes the one whose mean is lowest, which is the longest here.
     """
     prompt_entropy = 0.7  # the same for both
-    official = {a: (sum(KNOWN[a][1]) + prompt_entropy) / (8192 - len(b)) for a, b in ((SURE, UNSURE), (UNSURE, SURE))}
+    pairs = ((SURE, UNSURE), (UNSURE, SURE))
+    official = {one: (sum(KNOWN[one][1]) + prompt_entropy) / (8192 - len(other)) for one, other in pairs}
     assert min(official, key=official.get) == UNSURE
     assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
     assert select("official", KnownScores(KNOWN).mean_entropy) == UNSURE
 
 
 def test_other_trajectory_selections():
-    """highest_entropy and nll take the extreme of their score, random each candidate equally often and without any score."""
+    """highest_entropy and nll take the extreme of their score, random any candidate alike and unscored."""
     policy = KnownScores(KNOWN)
     assert select("highest_entropy", policy.mean_entropy) == UNSURE
     assert select("nll", policy.mean_nll) == LIKELY
@@ -272,7 +283,7 @@ def test_other_trajectory_selections():
 
 
 def test_only_contested_choices_are_scored():
-    """A question with one stored response needs no score; scores reach the right candidates; the plan reports their means."""
+    """One stored response needs no score; scores reach the right candidates; the plan reports their means."""
     run, asked = experience(), []
     store(run, 0, 4, (5, 3), (5, 1), (5, 2))
     store(run, 1, 4, (5, 9))
@@ -284,8 +295,11 @@ def test_only_contested_choices_are_scored():
 
     plan = run.plan(0, score)
     assert {q: t.token_ids.tolist() for q, t in plan.replayed.items()} == {0: [5, 1], 1: [5, 9], 2: [6, 4]}
-    assert sorted(asked) == [([1, 100], [5, 1]), ([1, 100], [5, 2]), ([1, 100], [5, 3]), ([1, 102], [6, 4]), ([1, 102], [6, 8])]
-    assert plan.selected_score == 2.5 and plan.candidate_score == 3.6  # (1 + 4) / 2 and (3 + 1 + 2 + 4 + 8) / 5
+    first = [([1, 100], [5, i]) for i in (1, 2, 3)]
+    third = [([1, 102], [6, i]) for i in (4, 8)]
+    assert sorted(asked) == first + third
+    assert plan.selected_score == 2.5  # (1 + 4) / 2
+    assert plan.candidate_score == 3.6  # (3 + 1 + 2 + 4 + 8) / 5
 
 
 def test_ties_go_to_the_oldest():
@@ -299,7 +313,7 @@ def test_ties_go_to_the_oldest():
 
 
 def test_seeds():
-    """K seeds for a fresh question, K - 1 for a replayed one: hashes of (run seed, step, question, index), all distinct."""
+    """K seeds if fresh, K - 1 if replayed: distinct hashes of (run seed, step, question, index)."""
     seen = []
     for step in (0, 1):
         run = experience(seed=5)
@@ -314,7 +328,7 @@ def test_seeds():
 
 
 def test_a_mixed_group_is_o_star_and_its_new_responses():
-    """G* = {o*} ∪ {K - 1 new}: exactly the stored tokens and log-probs, o* first, k counts it, one mean for all K advantages."""
+    """G* = {o*} ∪ {K - 1 new}: o* first, exactly as stored; k counts it; one mean for all K advantages."""
     run = experience(20)
     store(run, 3, 4, (9, 9, 9))
     plan = run.plan(0, by_last_token)
@@ -336,7 +350,7 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
 
 
 def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
-    """A run in which question 0, stored in bucket 4 with two responses, has just been replayed; o* is (5, 1)."""
+    """A run that has just replayed question 0, stored in bucket 4 with two responses; o* is (5, 1)."""
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
     store(run, 0, 4, (5, 1), (5, 2))
     plan, groups = take_step(run, 1, lambda q: successes)
@@ -350,7 +364,7 @@ def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
     (0, {"k_min": 2}, 4, 0), (5, {"k_max": 4}, 4, 0),  # outside the eligible range: as it was
 ])
 def test_a_replayed_group_moves_its_question(successes, knobs, bucket, new):
-    """The latest k, o* included, is the bucket; new successes are stored, o* not again; k outside the range changes nothing."""
+    """The latest k, with o*, is the bucket; new successes are stored; k outside the range changes nothing."""
     run, now = replay_one(successes, **knobs)
     assert run.buffer.num_success(0) == bucket
     assert now == [[5, 1], [5, 2]] + [[0, 1, i] for i in range(new)]
@@ -358,7 +372,7 @@ def test_a_replayed_group_moves_its_question(successes, knobs, bucket, new):
 
 
 def test_a_replayed_group_that_is_all_right_retires():
-    """o* and K - 1 new successes: k = K, retired, its trajectories dropped; with `retire off` nothing changes."""
+    """o* and K - 1 new successes: k = K, retired, trajectories dropped; with `retire off` nothing changes."""
     run, now = replay_one(7)
     assert set(run.buffer.retired) == {0} and len(run.buffer) == 0 and now == []
     run, now = replay_one(7, retire="off")
@@ -366,10 +380,11 @@ def test_a_replayed_group_that_is_all_right_retires():
 
 
 @pytest.mark.parametrize("k, knobs, bucket", [
-    (0, {}, None), (1, {}, 1), (7, {}, 7), (8, {}, None), (1, {"k_min": 2}, None), (7, {"k_max": 6}, None), (2, {"k_min": 2}, 2),
+    (0, {}, None), (1, {}, 1), (7, {}, 7), (8, {}, None),
+    (1, {"k_min": 2}, None), (2, {"k_min": 2}, 2), (7, {"k_max": 6}, None),
 ])
 def test_what_a_fresh_group_stores(k, knobs, bucket):
-    """0 < k < K within the eligible range: all successes with their log-probs and step, in bucket k. Else nothing."""
+    """An eligible 0 < k < K stores all successes, with log-probs and step, in bucket k; another k nothing."""
     run = experience(1, batch_size=1, mini_batches=1, **knobs)
     _, (group,) = take_step(run, 0, lambda q: k)
     assert {b: list(qs) for b, qs in run.buffer.buckets.items()} == ({bucket: [0]} if bucket else {})
@@ -390,18 +405,19 @@ def test_the_latest_count_wins_and_zero_changes_nothing():
 
 
 def test_the_same_response_again_replaces_the_stored_one():
-    """A new success with the tokens of a stored one, be it o*, is stored once, with the newer log-probs and step."""
+    """A new success with the tokens of a stored one, be it o*, replaces its log-probs and step."""
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1)
     store(run, 0, 4, (5, 1), (5, 2))
     plan = run.plan(3, by_last_token)
     again = Trajectory(np.array([5, 1], dtype=np.int32), np.array([-7, -7], dtype=np.float32), step=3)
     run.collect(3, run.groups(plan, [[again] + [response(8, i, reward=0.0) for i in range(6)]]))
     assert stored(run, 0) == [[5, 2], [5, 1]] and run.buffer.num_success(0) == 2
-    assert run.buffer.trajectories(0)[1].logprobs.tolist() == [-7, -7] and run.buffer.trajectories(0)[1].step == 3
+    newer = run.buffer.trajectories(0)[1]
+    assert newer.logprobs.tolist() == [-7, -7] and newer.step == 3
 
 
 def test_a_replayed_question_that_the_cap_pushed_out():
-    """With `max_trajectories`, fresh successes may evict a replayed question within the batch: with nothing new it stays out."""
+    """Fresh successes may evict a replayed question (`max_trajectories`): with nothing new it stays out."""
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
     plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
@@ -414,11 +430,12 @@ def test_success_is_a_reward_above_a_half():
     plan, groups = continuous(run, 0, [0.5, 0.5, 0.4, 0.75], [0.75, 0.6, 1, 1])
     half, solved = plan.fresh
     assert [g.num_success for g in groups] == [1, 4]
-    assert run.buffer.num_success(half) == 1 and stored(run, half) == [[half, 0, 3]] and set(run.buffer.retired) == {solved}
+    assert run.buffer.num_success(half) == 1 and stored(run, half) == [[half, 0, 3]]
+    assert set(run.buffer.retired) == {solved}
 
 
 def test_reinstatement():
-    """Table 7: at steps 25, 50, ... a seeded tenth of S returns, into what is left of the epoch and not into E."""
+    """Table 7: at steps 25, 50, ... a seeded tenth of S returns, into the rest of the epoch, not into E."""
 
     def returned(seed):
         run, drawn = experience(400, reinstate_every=25, seed=seed), []
@@ -441,14 +458,15 @@ def test_reinstatement():
 
 def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan, list[Group]]:
     plan = run.plan(step, by_last_token)
-    rollouts = [[response(q, step, i, reward=r) for i, r in enumerate(row)] for q, row in zip(plan.questions, rewards)]
+    rollouts = [[response(q, step, i, reward=r) for i, r in enumerate(row)]
+                for q, row in zip(plan.questions, rewards)]
     groups = run.groups(plan, rollouts)
     run.collect(step, groups)
     return plan, groups
 
 
 def test_continuous_rewards_go_by_their_spread():
-    """σ = 0, 0.25, 0.5 with K = 4 are buckets 0, 2, 4: of the middle one what lies above its mean is stored; nothing retires."""
+    """σ = 0, 0.25, 0.5 (K = 4): buckets 0, 2, 4; the middle stores what is above its mean; none retires."""
     run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
     plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
     middle = plan.fresh[1]
@@ -475,7 +493,11 @@ def test_a_replayed_response_keeps_its_reward():
 
 def test_a_checkpoint_that_names_other_questions_is_refused():
     """Ids in the buffer, the retired set or the stream must be those of questions that are there."""
-    for spoil in (lambda run: store(run, 5, 4), lambda run: run.buffer.retire(7), lambda run: run.stream.queue.append(-1)):
+    for spoil in (
+        lambda run: store(run, 5, 4),
+        lambda run: run.buffer.retire(7),
+        lambda run: run.stream.queue.append(-1),
+    ):
         run = experience(3)
         run.load_state_dict(run.state_dict(), run.buffer)
         spoil(run)
@@ -497,7 +519,9 @@ def ids(part: list[Group]) -> list[int]:
     return [g.question.id for g in part]
 
 
-@pytest.mark.parametrize("replayed, batch_size, parts", [(4, 8, 2), (3, 8, 2), (0, 8, 2), (5, 10, 3), (1, 3, 2)])
+@pytest.mark.parametrize("replayed, batch_size, parts", [
+    (4, 8, 2), (3, 8, 2), (0, 8, 2), (5, 10, 3), (1, 3, 2),
+])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
     """Whole groups, sizes and numbers of replayed ones differ by at most one, every response once."""
     run, groups = one_batch(replayed, batch_size, mini_batches=parts)
@@ -509,7 +533,7 @@ def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step():
-    """The same seed and step give the same split; another step another; a question's place in the plan does not fix it."""
+    """Seed and step fix the split and another step changes it; a question's place in the plan does not."""
     run, groups = one_batch()
     split = [ids(part) for part in run.mini_batches(0, groups)]
     assert split == [ids(part) for part in run.mini_batches(0, groups)]
@@ -530,9 +554,11 @@ def test_all_equal_groups_stay_in():
     assert len(part) == 2 and not any(g.advantages.any() for g in part)
 
 
-@pytest.mark.parametrize("low, high, kept", [(0.25, 0.75, {2, 3, 4, 5, 6}), (0.0, 0.25, {1, 2}), (0.0, 1.0, set(range(1, 8)))])
+@pytest.mark.parametrize("low, high, kept", [
+    (0.25, 0.75, {2, 3, 4, 5, 6}), (0.0, 0.25, {1, 2}), (0.0, 1.0, set(range(1, 8))),
+])
 def test_masked_grpo(low, high, kept):
-    """Eq. 14, a closed interval of k/K: groups outside it keep their responses in the normaliser, with advantage 0."""
+    """Eq. 14, a closed interval of k/K: groups outside it stay in the normaliser, with advantage 0."""
     run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=low, alpha_high=high)
     groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q
     (part,) = run.mini_batches(0, groups)

@@ -1,4 +1,4 @@
-"""Both engines sample from the policy's own distribution, sample by sample, before and after a weight sync."""
+"""Both engines sample from the policy's own distribution, sample by sample, also after a weight sync."""
 
 import importlib.util
 import math
@@ -25,7 +25,7 @@ def make_config(**knobs):
 
 
 def make_requests(n=10, seed=0):
-    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), and a seed for each."""
+    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with a seed."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(3, 100, size).astype(np.int32) for size in [200, 1, *rng.integers(2, 30, n)]][:n]
     prompts[2][0] = EOS
@@ -42,8 +42,8 @@ def engines(device, tokenizer, tiny_models):
         if (kind, tied) not in made:
             if kind is VLLMEngine and device.type == "cuda" and any(other is VLLMEngine for other, _ in made):
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
-            config = make_config()
-            made[kind, tied] = (kind(config, tiny_models[tied], EOS, device), Policy(config, tiny_models[tied], device))
+            config, model = make_config(), tiny_models[tied]
+            made[kind, tied] = kind(config, model, EOS, device), Policy(config, model, device)
         return made[kind, tied]
 
     return get
@@ -68,7 +68,7 @@ def greedy(lm, prompt, n):
 
 @torch.no_grad()
 def check_engine(engine, policy, lm):
-    """Greedy tokens are `lm`'s, and log-probs of samples are the policy's and `lm`'s; returns the greedy tokens."""
+    """Greedy tokens are `lm`'s, log-probs of samples the policy's and `lm`'s; returns the greedy tokens."""
     prompts, seeds = make_requests()
     chosen = engine.generate(prompts, seeds, temperature=0.0, max_tokens=8)
     for prompt, response in zip(prompts, chosen):
@@ -85,8 +85,8 @@ def check_engine(engine, policy, lm):
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):
-    """Same greedy tokens as plain forward passes, log-probs within 1e-4 of the policy's, also after every weight was
-    moved and synced (cached prefixes of the same prompts included), and after moving back."""
+    """Greedy tokens of plain forward passes, log-probs within 1e-4 of the policy's, also after every weight
+    was moved and synced (cached prefixes of the same prompts included), and after moving back."""
     engine, policy = engines(kind, tied)
     lm = AutoModelForCausalLM.from_pretrained(tiny_models[tied])
     before = check_engine(engine, policy, lm)
@@ -108,30 +108,31 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
 
 
 def extended_context(kind, model: str) -> list[tuple]:
-    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the positions, by a
-    policy with them, and by one without (None where the model's own positions do not suffice). In a process of its
-    own: when an engine of vLLM ends, so does the group that another one of the process works in."""
+    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the positions,
+    by a policy with them, and by one without (None where the model's own positions do not suffice). In a
+    process of its own: a vLLM engine that ends takes the group of another one in the process with it."""
     config = replace(make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900)
     device = torch.device("cpu")
     prompts = [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
     responses = kind(config, model, EOS, device).generate(prompts, [1, 1], T, 20)
     pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
-    new, old = Policy(config, model, device).score(pairs), Policy(make_config(), model, device).score(pairs[:1])
+    new = Policy(config, model, device).score(pairs)
+    old = Policy(make_config(), model, device).score(pairs[:1])
     return [(response.logprobs, score[0], before and before[0])
             for response, score, before in zip(responses, new, [*old, None])]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
-    """With another RoPE base and twice the positions the engine samples from the policy's distribution, not the old."""
+    """With another RoPE base and twice the positions the engine samples as the policy does, not as before."""
     (engine, policy, before), (longer, its_policy, _) = on_ranks(1, extended_context, kind, tiny_model)[0]
     assert np.abs(engine - policy).max() < 1e-4 and np.abs(longer - its_policy).max() < 1e-4
     assert np.abs(engine - before).max() > 0.01
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
-    """The same request gives the same response in any order, company and batch size, whatever the global random
-    state; another seed gives another one."""
+    """The same request gives the same response in any order, company and batch size, whatever the global
+    random state; another seed gives another one."""
     prompts, seeds = make_requests()
     reference = engine.generate(prompts, seeds, T, 20)
     torch.manual_seed(1)
@@ -146,7 +147,7 @@ def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
 
 
 def test_many_long_prompts_at_once(engine):
-    """More prompt tokens than one engine step takes (12,000): each sample is still that of its request alone."""
+    """More prompt tokens (12,000) than one engine step takes: each sample is that of its request alone."""
     rng = np.random.default_rng(3)
     prompts = [rng.integers(3, 100, 200).astype(np.int32) for _ in range(60)]
     crowd = engine.generate(prompts, list(range(60)), T, 4)
@@ -155,8 +156,8 @@ def test_many_long_prompts_at_once(engine):
 
 
 def test_responses_end_as_they_say(engine):
-    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none; each token
-    has a log-prob; on_finish saw every response once."""
+    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none;
+    each token has a log-prob; on_finish saw every response once."""
     prompt, seen = make_requests()[0][3], {}
     responses = engine.generate([prompt] * 100, list(range(100)), T, 30,
                                 on_finish=lambda i, r: seen.setdefault(i, []).append(r))
@@ -171,7 +172,7 @@ def test_responses_end_as_they_say(engine):
 
 
 def test_first_tokens_follow_the_softmax(engine, tiny_model):
-    """Frequencies of 2,000 first tokens (seeds in a row) are within 4.5 standard deviations of the probabilities, each."""
+    """Frequencies of 2,000 first tokens (seeds in a row) lie within 4.5 standard deviations, each."""
     n, prompt = 2000, make_requests()[0][4]
     responses = engine.generate([prompt] * n, list(range(n)), T, 1)
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -187,8 +188,9 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, engines, tiny_models):
-    """Neither engine goes on with an old weight: one layer's, or the head's though it is tied, left out raises."""
-    engine, weights = engines(kind, tied)[0], AutoModelForCausalLM.from_pretrained(tiny_models[tied]).state_dict()
+    """Neither engine goes on with an old weight: a layer's or the head's (even if tied) left out raises."""
+    engine, _ = engines(kind, tied)
+    weights = AutoModelForCausalLM.from_pretrained(tiny_models[tied]).state_dict()
     for name in ("model.layers.1.mlp.up_proj.weight", "lm_head.weight"):
         with pytest.raises(KeyError, match=name):
             engine.load((k, v) for k, v in weights.items() if k != name)
