@@ -7,7 +7,7 @@ is generated in nor on the rank (up to rounding, which now and then flips a toke
 
 import importlib.util
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -24,8 +24,8 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
              max_tokens: int, step: int = 0, progress=None) -> list[list[Trajectory]]:
     """A graded trajectory for each seed of each question, split over the engines by question (a collective).
 
-    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine.
-    `progress()` is called as each one ends.
+    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine;
+    `progress()` is called then.
     """
     tp = grader.config.rollout_tp
 
@@ -135,15 +135,7 @@ class VLLMEngine:
 
         KeyError where a name of `state_dict()`, tied heads included, is missing: reload would only log it.
         """
-        seen = set()
-
-        def noted():
-            for name, tensor in tensors:
-                seen.add(name)
-                yield name, tensor
-
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": noted()})
-        _check_names(seen, self.names)
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)})
         if not self.llm.reset_prefix_cache():
             raise RuntimeError("vLLM kept its prefix cache, which holds keys and values of old weights")
 
@@ -161,11 +153,14 @@ class VLLMEngine:
             self.llm.wake_up(tags=["kv_cache"])
 
 
-def _check_names(seen: set[str], expected: set[str]) -> None:
-    """KeyError where weights are missing in a sync, or unknown: the engine would go on with old ones."""
-    if seen != expected:
-        raise KeyError(f"weights missing in the sync: {sorted(expected - seen)[:5]}, "
-                       f"unknown: {sorted(seen - expected)[:5]}")
+def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator:
+    """The (name, tensor) pairs, one by one; KeyError for an unknown name, and at the end for missing ones."""
+    missing = set(names)
+    for name, tensor in tensors:
+        missing.remove(name)
+        yield name, tensor
+    if missing:
+        raise KeyError(f"weights missing in the sync: {sorted(missing)[:5]}")
 
 
 def _unlink_shared_memory(tp: int) -> None:
@@ -225,11 +220,9 @@ class HFEngine:
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over new weights (a collective where `tensors` gathers them); KeyError as for vLLM."""
-        own, seen = self.model.state_dict(), set()
-        for name, tensor in tensors:
+        own = self.model.state_dict()
+        for name, tensor in _all_of(own, tensors):
             own[name].copy_(tensor)
-            seen.add(name)
-        _check_names(seen, set(own))
 
     def sleep(self) -> None:
         """Nothing to free: this engine keeps its copy."""
