@@ -224,7 +224,8 @@ def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase
     """Prompt token ids int32 (P,): template, generation prompt, and `response_prefix` unless it ends so."""
     if config.prompt_template == "chat":
         if not tokenizer.chat_template:
-            raise ValueError("no chat template: set prompt_template to a text with {question}")
+            raise ValueError("the tokenizer has no chat template; set prompt_template to a text with "
+                             "{question}")
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         special = False  # the template writes its own special tokens
     else:

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessorList
 
 from buffer import Trajectory
@@ -101,7 +102,11 @@ class VLLMEngine:
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
             hf_overrides=lambda hf_config: extend_context(hf_config, config), disable_log_stats=True)
         if not on_gpu and config.rollout_tp > 1:
-            _unlink_shared_memory(config.rollout_tp)
+            # all ranks have mapped it by now: without its name, the same for every run, it cannot outlive this
+            first = ranks.rank() // config.rollout_tp * config.rollout_tp
+            members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
+            ranks.barrier()
+            Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
                  on_finish=None) -> list[Trajectory]:
@@ -163,14 +168,6 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
         raise KeyError(f"weights missing in the sync: {sorted(missing)[:5]}")
 
 
-def _unlink_shared_memory(tp: int) -> None:
-    """Drop the name, the same for every run, of memory that all tensor-parallel ranks have mapped."""
-    first = ranks.rank() // tp * tp
-    members = "-".join(str(r) for r in range(first, first + tp))
-    ranks.barrier()
-    Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
-
-
 class HFEngine:
     """Hugging Face `generate` with seeded Gumbel noise: arg max of log p + noise is a sample of p."""
 
@@ -200,18 +197,15 @@ class HFEngine:
     @torch.no_grad()
     def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Trajectory]:
         """Prompts padded on the left, generated together."""
-        width = max(map(len, prompts))
-        ids = torch.full((len(prompts), width), self.eos_token_id)
-        mask = torch.zeros_like(ids)
-        for row, prompt in enumerate(prompts):
-            ids[row, width - len(prompt) :] = torch.as_tensor(prompt)
-            mask[row, width - len(prompt) :] = 1
+        rows = [torch.as_tensor(prompt).long() for prompt in prompts]
+        ids = pad_sequence(rows, True, self.eos_token_id, "left")  # (N, P)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
         sampler = _GumbelSampler(seeds, temperature)
         eos = {"eos_token_id": self.eos_token_id, "pad_token_id": self.eos_token_id}
         out = self.model.generate(
             ids.to(self.device), attention_mask=mask.to(self.device),
             generation_config=GenerationConfig(do_sample=False, max_new_tokens=max_tokens, **eos),
-            logits_processor=LogitsProcessorList([sampler]))[:, width:].cpu()
+            logits_processor=LogitsProcessorList([sampler]))[:, ids.shape[1] :].cpu()
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
         for tokens, scores in zip(out.numpy().astype(np.int32), logprobs):
             ends = np.flatnonzero(tokens == self.eos_token_id)
