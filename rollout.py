@@ -102,7 +102,7 @@ class VLLMEngine:
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
             hf_overrides=lambda hf_config: extend_context(hf_config, config), disable_log_stats=True)
         if not on_gpu and config.rollout_tp > 1:
-            # all ranks have mapped it by now: without its name, the same for every run, it cannot outlive this
+            # all ranks have mapped it: without its name, the same for every run, it cannot outlive this one
             first = ranks.rank() // config.rollout_tp * config.rollout_tp
             members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
             ranks.barrier()
