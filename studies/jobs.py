@@ -73,7 +73,7 @@ RUNS = {  # name -> knobs that differ from the defaults of train.py
     "on_policy_weak": {"rho": 0.0, **WEAK},
     "exgrpo_weak": {"start_threshold": -1.0, **WEAK},
     # not in the paper: a GPU computes in bfloat16
-    "bfloat16": {"dtype": "bfloat16", "rollout_dtype": "bfloat16", "max_drift": 0.05},
+    "bfloat16": {"dtype": "bfloat16", "max_drift": 0.05},
     # the first third of on_policy: the model whose responses are judged in Fig. 1b
     "on_policy_early": {"rho": 0.0, "share_of_steps": 1 / 3},
 }

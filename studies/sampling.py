@@ -14,12 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from config import Config
-from data import Request, load_questions, load_tokenizer, sample_seed
-from exgrpo import SUCCESS
-from grading import Grader, rollout
+from data import load_questions, load_tokenizer, sample_seed
 from policy import Policy
-from reward import Verifier
-from rollout import make_engine
+from reward import SUCCESS, Grader, Verifier
+from rollout import make_engine, roll_out
 from runtime import ranks
 from studies.records import replace
 from worlds.arithmetic import JUDGES
@@ -35,20 +33,18 @@ def sample(model: str, world: str, questions: int, seed: int) -> dict:
     everything, _ = load_questions(config.train_files, config, tokenizer)
     order = np.random.default_rng([seed, 4]).permutation(len(everything))
     chosen = [everything[i] for i in order[:questions]]
-    requests = [[Request(q.prompt_ids,
-                         sample_seed("study", seed, q.id, i)) for i in range(config.num_rollouts)]
-                for q in chosen]
-    with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
+    seeds = [[sample_seed("study", seed, q.id, i) for i in range(config.num_rollouts)] for q in chosen]
+    with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
         engine = make_engine(config, model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
-        graded = rollout(engine, grader, chosen, requests, config.temperature, config.max_response_length)
-    flat = [(q, r, reward) for q, pairs in zip(chosen, graded) for r, reward in pairs]
-    scores = Policy(config, model, device).score([(q.prompt_ids, r.token_ids) for q, r, _ in flat])
-    k = {q.id: sum(reward > SUCCESS for _, reward in pairs) for q, pairs in zip(chosen, graded)}
+        groups = roll_out(engine, grader, chosen, seeds, config.temperature, config.max_response_length)
+    flat = [(q, t) for q, group in zip(chosen, groups) for t in group]
+    scores = Policy(config, model, device).score([(q.prompt_ids, t.token_ids) for q, t in flat])
+    k = {q.id: sum(t.reward > SUCCESS for t in group) for q, group in zip(chosen, groups)}
     rows = []
-    for (q, r, reward), (logprobs, entropies) in zip(flat, scores):
-        judged = {name: int(judge(q.text, grader.text(r.token_ids))) for name, judge in JUDGES.items()}
-        rows.append({"question": q.id, "k": k[q.id], "reward": reward, **judged, "length": len(r.token_ids),
+    for (q, t), (logprobs, entropies) in zip(flat, scores):
+        judged = {name: int(judge(q.text, grader.text(t.token_ids))) for name, judge in JUDGES.items()}
+        rows.append({"question": q.id, "k": k[q.id], "reward": t.reward, **judged, "length": len(t.token_ids),
                      "entropy": round(float(entropies.mean()), 6), "nll": round(-float(logprobs.mean()), 6)})
     columns = {name: [row[name] for row in rows] for name in rows[0]}
     return {"num_rollouts": config.num_rollouts, "columns": columns}

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from config import Config
-from data import Request, load_tokenizer, read_jsonl, render, sample_seed
+from data import load_tokenizer, read_jsonl, render, sample_seed
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
@@ -72,14 +72,15 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
     before), or the item makes a prompt of more than `max_prompt_length` tokens.
     """
     verdicts: list[bool | None] = [None] * len(items)
-    asked, requests = [], []
+    asked, prompts = [], []
     for i, item in enumerate(items):
         text = PROMPT.format(question=item["question"], answer=item["answer"], response=item["response"])
         prompt = render([{"role": "user", "content": text}], config, tokenizer)
         if len(prompt) <= config.max_prompt_length:
             asked.append(i)
-            requests.append(Request(prompt, sample_seed("judge", i)))
-    for i, reply in zip(asked, engine.generate(requests, 0.0, config.max_response_length)):
+            prompts.append(prompt)
+    seeds = [sample_seed("judge", i) for i in asked]
+    for i, reply in zip(asked, engine.generate(prompts, seeds, 0.0, config.max_response_length)):
         if reply.finished:
             verdicts[i] = parse_verdict(tokenizer.decode(reply.token_ids, skip_special_tokens=True))
     return verdicts
@@ -121,7 +122,7 @@ def main(argv: list[str] | None = None) -> None:
     if ranks.world_size() != args.rollout_tp:
         raise ValueError(f"{ranks.world_size()} ranks, but --rollout_tp {args.rollout_tp}: "
                          "every rank has to be a part of the one judge")
-    config = Config(model=args.model, max_prompt_length=args.max_prompt_length, rollout_dtype=args.dtype,
+    config = Config(model=args.model, max_prompt_length=args.max_prompt_length, dtype=args.dtype,
                     max_response_length=args.max_response_length, rollout_memory=args.rollout_memory,
                     rollout_tp=args.rollout_tp)
     tokenizer = load_tokenizer(config, args.model)

