@@ -16,7 +16,7 @@ from config import Config
 from data import Question, sample_seed
 from loss import group_advantages
 from reward import SUCCESS
-from sampler import FreshStream, sample_questions, sample_uniform
+from sampler import FreshStream, generator, sample_questions, sample_uniform
 
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
 
@@ -69,8 +69,8 @@ class Experience:
     # ---- the delayed start: all that changes when replay starts, and when it does ------------------
 
     @property
-    def collects(self) -> bool:
-        """Whether successes go into E. What E holds is replayed."""
+    def replays(self) -> bool:
+        """Whether successes go into E, and what E holds is replayed."""
         return self.started
 
     @property
@@ -81,8 +81,8 @@ class Experience:
 
     def _may_start(self, groups: list[Group]) -> None:
         """Replay starts with the batch after one whose Pass@1 exceeds the threshold, and for good."""
-        pass_at_1 = np.concatenate([g.rewards for g in groups]).mean()
-        self.started = self.started or bool(self.config.rho > 0 and pass_at_1 > self.config.start_threshold)
+        pass_at_1 = sum(g.num_success for g in groups) / sum(len(g.trajectories) for g in groups)
+        self.started = self.started or (self.config.rho > 0 and pass_at_1 > self.config.start_threshold)
 
     # ---- phase 1: plan a batch (lines 3-19) --------------------------------------------------------
 
@@ -91,11 +91,11 @@ class Experience:
 
         `score` gives each (prompt ids, response ids) its mean entropy (or NLL) under the current policy.
         """
-        c, rng = self.config, np.random.default_rng([self.config.seed, step])
+        c, rng = self.config, generator("plan", self.config.seed, step)
         if c.reinstate_every and step and step % c.reinstate_every == 0:
             self._reinstate(rng)
         share = int(c.rho * c.batch_size + 1e-9)  # ⌊ρB⌋; 0.29 * 100 is 28.999... in floating point
-        n = min(share, len(self.buffer)) if self.started else 0  # line 7
+        n = min(share, len(self.buffer)) if self.replays else 0  # line 7
         if c.question_selection == "uniform":
             drawn = sample_uniform(self.buffer.buckets, n, rng)
         else:  # lines 5, 6, 8
@@ -144,11 +144,9 @@ class Experience:
 
     def groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
         """Put the new, graded trajectories of each question of the plan together with its o*: G* of Eq. 4."""
-        groups = []
-        for q, new in zip(plan.questions, rollouts, strict=True):
-            star = [plan.replayed[q]] if q in plan.replayed else []
-            groups.append(Group(self.questions[q], [*star, *new], replayed=bool(star)))
-        return groups
+        stars = {q: [star] for q, star in plan.replayed.items()}
+        return [Group(self.questions[q], [*stars.get(q, []), *new], replayed=q in stars)
+                for q, new in zip(plan.questions, rollouts, strict=True)]
 
     def collect(self, step: int, groups: list[Group]) -> dict:
         """Store successes, retire what is always solved, see whether replay may start (lines 25-30 and 32).
@@ -159,10 +157,10 @@ class Experience:
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
             if k == c.num_rollouts and c.difficulty == "success":
-                if c.retires:
-                    self.buffer.retire(q)
-                    changes[q] = "retired"
-            elif self.collects and c.k_min <= k <= c.k_max:
+                leave = self.buffer.retire if c.retires else self.buffer.shelve
+                leave(q)  # solved K of K: into S, or with `retire` off out of its bucket
+                changes[q] = "left"
+            elif self.replays and c.k_min <= k <= c.k_max:
                 new = self._worth_storing(group)
                 if new or q in self.buffer:  # the cap may just have pushed a replayed one out
                     self.buffer.add(q, k, new)
@@ -179,15 +177,18 @@ class Experience:
         return np.rint(scaled * self.config.num_rollouts).astype(int).tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
-        """The new responses to store: the successes, or those above their group's mean (Sec. 5.3)."""
+        """The new responses to store: the successes, or those above their group's mean (Sec. 5.3).
+
+        None that was cut at L_max: a loop has low entropy and would be chosen as o*.
+        """
         bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS
-        return [t for t in group.trajectories[group.replayed :] if t.reward > bar]
+        return [t for t in group.trajectories[group.replayed :] if t.reward > bar and t.finished]
 
     # ---- the batch of Eq. 4 (line 31) --------------------------------------------------------------
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
         """Advantages (Eq. 2, masked by Eq. 14 where asked); groups shuffled and split, o* equally shared."""
-        c, rng = self.config, np.random.default_rng([self.config.seed, step, 1])
+        c, rng = self.config, generator("mini-batches", self.config.seed, step)
         for group in groups:
             rewards = torch.from_numpy(group.rewards)[None]  # (1, K)
             group.advantages = group_advantages(rewards, c.normalize_std)[0].numpy()
@@ -209,29 +210,33 @@ class Experience:
         known = {*(q for ids in buffer.buckets.values() for q in ids), *buffer.retired, *state["queue"]}
         if unknown := known - set(self.questions):
             raise ValueError(f"the checkpoint names question {min(unknown)}, which is not there")
-        self.buffer, self.started = buffer, state["started"]
+        c, self.buffer = self.config, buffer  # ρ and the threshold may be other ones now
+        self.started = c.rho > 0 and (state["started"] or c.start_threshold < 0)
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
 
 
 def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
     """What a step did, apart from the update."""
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
-    k = np.array([g.num_success for g in groups])
+    right, k = [t for t in new if t.reward > SUCCESS], np.array([g.num_success for g in groups])
+    K, fresh = len(groups[0].trajectories), np.array([not g.replayed for g in groups])
     buffer = experience.buffer
     return {
-        "reward/pass_at_1": float(np.concatenate([g.rewards for g in groups]).mean()),
-        "reward/pass_at_1_fresh": float(np.mean([g.rewards.mean() for g in groups if not g.replayed] or [0])),
+        "reward/pass_at_1": float(k.mean() / K),
+        "reward/pass_at_1_fresh": float(k[fresh].mean() / K) if fresh.any() else 0.0,
+        "reward/mean": float(np.mean([g.rewards for g in groups])),
         "reward/all_equal_groups": float(np.mean([np.ptp(g.rewards) == 0 for g in groups])),
         "reward/none_right": float(np.mean(k == 0)),
         "rollout/length": float(np.mean([len(t.token_ids) for t in new])),
         "rollout/tokens": sum(len(t.token_ids) for t in new),
         "rollout/truncated": float(np.mean([not t.finished for t in new])),
         "replay/questions": len(plan.replayed),
+        "replay/cut": float(np.mean([not t.finished for t in right] or [0.0])),
         "replay/age": float(np.mean([plan.step - t.step for t in plan.replayed.values()] or [0.0])),
         "replay/selected_score": plan.selected_score,
         "replay/candidate_score": plan.candidate_score,
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
-        **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, len(groups[0].trajectories))},
+        **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }

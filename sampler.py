@@ -93,6 +93,11 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
     return {k: len(buckets[k]) for k in sorted(buckets) if len(buckets[k])}
 
 
+def generator(purpose: str, *key: int) -> np.random.Generator:
+    """Random numbers of one purpose: the plan of step 7 shares none with the mini-batches of step 7."""
+    return np.random.default_rng([*purpose.encode(), *key])
+
+
 class FreshStream:
     """The fresh questions B_on: a seeded permutation per epoch, without retired ones (lines 16 and 18)."""
 
@@ -111,7 +116,7 @@ class FreshStream:
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
-                order = np.random.default_rng([self.seed, self.epoch]).permutation(self.ids)
+                order = generator("stream", self.seed, self.epoch).permutation(self.ids)
                 self.queue = order[::-1].tolist()
             question = self.queue.pop()
             if question in retired:

@@ -8,7 +8,7 @@ import pytest
 from buffer import Trajectory
 from config import Config
 from data import Question, sample_seed
-from exgrpo import Experience, Group, Plan
+from exgrpo import Experience, Group, Plan, step_metrics
 from policy import Policy
 from sampler import FreshStream
 
@@ -91,6 +91,29 @@ def test_delayed_start_is_exact_and_latched(threshold, successes_at_threshold):
     assert len(plan.replayed) == 2 and len(plan.fresh) == 3 and plan.clip_eps is None
     plan, _ = take_step(run, 4, lambda q: 0)
     assert run.started and len(plan.replayed) == 2 and plan.clip_eps is None
+
+
+def test_the_start_counts_successes_not_rewards():
+    """Rewards of 0.45 have a mean above 0.35 and no success among them: nothing starts."""
+    run = experience(2, batch_size=2, mini_batches=1, start_threshold=0.35)
+    continuous(run, 0, [0.45] * 8, [0.45] * 8)
+    assert not run.started
+    continuous(run, 1, [0.55] * 7 + [0.1], [0.1] * 8)
+    assert run.started
+
+
+@pytest.mark.parametrize("before, after, started", [
+    ({}, {"rho": 0.0}, False), ({}, {"start_threshold": 0.9}, True),
+    ({"start_threshold": 0.9}, {"start_threshold": -1.0}, True), ({"start_threshold": 0.9}, {}, True),
+    ({"rho": 0.0}, {}, True), ({"rho": 0.0}, {"start_threshold": 0.9}, False),
+])
+def test_resuming_with_another_rho_or_threshold(before, after, started):
+    """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative threshold starts at once."""
+    old, new = experience(**before), experience(**after)
+    new.load_state_dict(old.state_dict(), old.buffer)
+    assert new.started is started and new.clip_eps == (None if started else 0.2)
+    plan, _ = take_step(new, 0, lambda q: 4)
+    assert (len(new.buffer) > 0) is started and plan.clip_eps == (None if started else 0.2)
 
 
 def test_a_negative_threshold_starts_at_once():
@@ -372,11 +395,14 @@ def test_a_replayed_group_moves_its_question(successes, knobs, bucket, new):
 
 
 def test_a_replayed_group_that_is_all_right_retires():
-    """o* and K - 1 new successes: k = K, retired, trajectories dropped; with `retire off` nothing changes."""
+    """o* and K - 1 new successes: k = K, retired, its trajectories dropped. With `retire off` it only leaves its
+    bucket, so that it is not replayed as medium, and comes back with all it has when it fails again."""
     run, now = replay_one(7)
     assert set(run.buffer.retired) == {0} and len(run.buffer) == 0 and now == []
     run, now = replay_one(7, retire="off")
-    assert not run.buffer.retired and run.buffer.num_success(0) == 4 and len(now) == 2
+    assert not run.buffer.retired and not run.buffer.buckets and len(run.buffer) == 0 and len(now) == 2
+    plan, _ = take_step(run, 2, lambda q: 5)
+    assert plan.fresh == [0] and run.buffer.num_success(0) == 5 and len(stored(run, 0)) == 7
 
 
 @pytest.mark.parametrize("k, knobs, bucket", [
@@ -392,6 +418,20 @@ def test_what_a_fresh_group_stores(k, knobs, bucket):
     assert all(np.array_equal(t.logprobs, new.logprobs) and t.step == 0
                for t, new in zip(run.buffer.trajectories(0), group.trajectories))
     assert set(run.buffer.retired) == ({0} if k == 8 else set())
+
+
+def test_a_response_that_was_cut_counts_and_is_not_stored():
+    """Of three right responses the one cut at L_max counts in k and stays out of E; cut ones alone store nothing."""
+    run = experience(2, batch_size=2, mini_batches=1)
+    plan = run.plan(0, by_last_token)
+    rows = [[response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
+            for q, last in zip(plan.questions, (0, 2))]
+    groups = run.groups(plan, rows)
+    run.collect(0, groups)
+    some, none = plan.fresh
+    assert run.buffer.num_success(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
+    assert none not in run.buffer
+    assert step_metrics(plan, groups, run)["replay/cut"] == 4 / 6
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():

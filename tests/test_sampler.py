@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from sampler import FreshStream, bucket_weights, sample_questions, sample_uniform
+from sampler import FreshStream, bucket_weights, generator, sample_questions, sample_uniform
 
 K = 8
 
@@ -264,3 +264,11 @@ def test_a_question_that_returns_is_not_drawn_twice_in_the_epoch():
         stream.insert([7], np.random.default_rng(seed))
         drawn = [q for _ in range(8) for q in stream.draw(1, ())]
         assert sorted(drawn).count(7) == 1, drawn
+
+
+def test_purposes_do_not_share_random_numbers():
+    """Equal keys give equal numbers, for one purpose only: the stream's epoch 3 is not the plan's step 3."""
+    purposes = ("stream", "plan", "mini-batches")
+    drawn = {tuple(generator(purpose, 0, step).integers(2**60, size=2)) for purpose in purposes for step in range(5)}
+    assert len(drawn) == 15
+    assert generator("plan", 0, 3).integers(2**60) == generator("plan", 0, 3).integers(2**60)
