@@ -177,10 +177,7 @@ class Experience:
         return np.rint(scaled * self.config.num_rollouts).astype(int).tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
-        """The new responses to store: the successes, or those above their group's mean (Sec. 5.3).
-
-        None that was cut at L_max: a loop has low entropy and would be chosen as o*.
-        """
+        """Successes, or rewards above the group's mean (Sec. 5.3), never cut ones: loops have low entropy."""
         bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS
         return [t for t in group.trajectories[group.replayed :] if t.reward > bar and t.finished]
 

@@ -108,7 +108,7 @@ def test_the_start_counts_successes_not_rewards():
     ({"rho": 0.0}, {}, True), ({"rho": 0.0}, {"start_threshold": 0.9}, False),
 ])
 def test_resuming_with_another_rho_or_threshold(before, after, started):
-    """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative threshold starts at once."""
+    """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative one starts."""
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict(), old.buffer)
     assert new.started is started and new.clip_eps == (None if started else 0.2)
@@ -395,8 +395,8 @@ def test_a_replayed_group_moves_its_question(successes, knobs, bucket, new):
 
 
 def test_a_replayed_group_that_is_all_right_retires():
-    """o* and K - 1 new successes: k = K, retired, its trajectories dropped. With `retire off` it only leaves its
-    bucket, so that it is not replayed as medium, and comes back with all it has when it fails again."""
+    """o* and K - 1 new successes: k = K, retired, its trajectories dropped. With `retire off` it only leaves
+    its bucket, so that it is not replayed as medium, and comes back with all it has when it fails again."""
     run, now = replay_one(7)
     assert set(run.buffer.retired) == {0} and len(run.buffer) == 0 and now == []
     run, now = replay_one(7, retire="off")
@@ -421,7 +421,7 @@ def test_what_a_fresh_group_stores(k, knobs, bucket):
 
 
 def test_a_response_that_was_cut_counts_and_is_not_stored():
-    """Of three right responses the one cut at L_max counts in k and stays out of E; cut ones alone store nothing."""
+    """Of three right responses the one cut at L_max counts in k, not in E; cut ones alone store nothing."""
     run = experience(2, batch_size=2, mini_batches=1)
     plan = run.plan(0, by_last_token)
     rows = [[response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
