@@ -1,13 +1,14 @@
-"""Questions in, prompts out: files in the verl-LUFFY column layout, prompt templates, the fresh stream (Sec. 5.1, App. G).
+"""Questions in, prompts out: files in the verl-LUFFY column layout, prompt templates (Sec. 5.1, App. G).
 
-A file (parquet or JSONL) has the columns `prompt` (a list of chat turns), `reward_model` (with the right answer
-as `ground_truth`) and `data_source`; other columns are ignored. Text becomes token ids here, once.
+A file (parquet or JSONL) has the columns `prompt` (a list of chat turns), `reward_model` (with the right
+answer as `ground_truth`) and `data_source`; other columns are ignored. Text becomes token ids here, once.
 """
 
+import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from config import Config
 from runtime import ranks
 
 COLUMNS = ("prompt", "reward_model", "data_source")
+WORLDS = ".cache"  # where the built-in world is built once and kept
 
 
 @dataclass(frozen=True)
@@ -31,29 +33,80 @@ class Question:
     source: str  # data_source: what validation is reported by
 
 
-def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
-    """The model's tokenizer; ValueError where it has no end-of-sequence token, its template never hands the turn over, or
-    its directory wants code of its own run without `trust_remote_code`. Says so where the hub is asked for the model.
+def sample_seed(*key) -> int:
+    """A 63-bit seed from (run seed, step, question id, index in the group) or any key of plain values."""
+    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
+
+
+def fingerprint(questions: list[Question]) -> str:
+    """A hash of the prompts and answers, in order."""
+    digest = hashlib.sha256()
+    for q in questions:
+        digest.update(b"%d " % len(q.prompt_ids) + q.prompt_ids.tobytes() + q.answer.encode() + b"\0")
+    return digest.hexdigest()
+
+
+# ---- what a run trains and validates on --------------------------------------------------------------
+
+
+def with_built_in_world(config: Config) -> Config:
+    """Fill in the arithmetic world where no questions are given; rank 0 builds it on first use."""
+    if config.train_files:
+        return config
+    if config.reward == "worlds.arithmetic:graded_reward":
+        raise ValueError("the graded reward needs each question as its own answer: docs/reading.md, Sec. 5.3")
+    from worlds.base_model import built_in
+
+    if ranks.rank() == 0:
+        built_in(WORLDS, config.base_steps)
+    ranks.barrier()
+    given = {name: value for name in ("model", "val_files") if (value := getattr(config, name))}
+    if config.reward != "math":
+        given["reward"] = config.reward
+    return dataclasses.replace(config, **built_in(WORLDS, config.base_steps) | given)
+
+
+def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[list[Question], list[Question]]:
+    """Training and validation questions, ids from 0 each, with a line on what was read and dropped."""
+    sets = []
+    for files in (config.train_files, config.val_files):
+        questions, counts = load_questions(files, config, tokenizer)
+        say(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
+        sets.append(questions)
+    train_set, tests = sets
+    if len(train_set) < config.batch_size:
+        say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
+    if config.rho and config.k_max < config.num_rollouts - 1:
+        say(f"note: groups with more than {config.k_max} successes (k_max) are not collected")
+    if config.eval_questions:
+        sources = sorted({q.source for q in tests})
+        tests = [q for s in sources for q in [q for q in tests if q.source == s][: config.eval_questions]]
+    return train_set, tests
+
+
+def unreadable(questions: list[Question], gold_parses: Callable[[list[str]], list[bool]]) -> list[int]:
+    """Ids of the questions whose answer the verifier cannot read (a collective: a time limit decides too).
+
+    ValueError where it can read none.
     """
-    if not Path(model).is_dir() and ranks.rank() == 0:
-        print(f"{model} is not a local directory: asking the Hugging Face hub for it")
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
-    if tokenizer.eos_token_id is None:
-        raise ValueError(f"{model}: the tokenizer has no eos_token, so responses could not end; set one in its files")
-    if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
-        question = [{"role": "user", "content": "1+1=?"}]
-        plain, ready = (tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=p) for p in (False, True))
-        if plain == ready:  # the model would go on with the question
-            raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as response_prefix, or set "
-                             "prompt_template to a text with {question}")
-    return tokenizer
+    answers = [q.answer for q in questions]
+    read = ranks.map_shares([1] * len(answers), lambda share: gold_parses([answers[i] for i in share]))
+    if answers and not any(read):
+        raise ValueError(f"the verifier can read none of the answers, {answers[0]:.80} for example; "
+                         "tools.convert --extract takes them out of solutions, a --reward of your own "
+                         "reads what it likes")
+    return [q.id for q, ok in zip(questions, read) if not ok]
 
 
-def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokenizerBase) -> tuple[list[Question], dict]:
+# ---- files ---------------------------------------------------------------------------------------------
+
+
+def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
-    Prompts over `max_prompt_length` tokens and repeated rows are dropped with a count. Raises ValueError naming
-    file, row and column for missing columns, empty files, rows of the wrong form, and a question with two answers.
+    Prompts over `max_prompt_length` tokens and repeated rows are dropped with a count. ValueError names file,
+    row and column for missing columns, empty files, rows of the wrong form, and a question with two answers.
     """
     questions, seen, counts = [], {}, Counter()
     for file in files:
@@ -70,9 +123,9 @@ def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokeni
             key = (row["data_source"], ids.tobytes())
             first_where, first_answer = seen.setdefault(key, (where, answer))
             if first_answer != answer:
-                raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same question has "
-                                 f"{first_answer!r} in {first_where}; remove one")
-            if first_where != where:  # benchmark files repeat questions for Avg@k; eval.py --samples does that here
+                raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same "
+                                 f"question has {first_answer!r} in {first_where}; remove one")
+            if first_where != where:  # for Avg@k, say: eval.py --samples does that here
                 counts["repeated"] += 1
                 continue
             questions.append(Question(len(questions), turns[-1]["content"], ids, answer, row["data_source"]))
@@ -82,14 +135,6 @@ def load_questions(files: list[str], config: Config, tokenizer: PreTrainedTokeni
     return questions, dict(counts)
 
 
-def fingerprint(questions: list[Question]) -> str:
-    """A hash of the prompts and answers, in order."""
-    digest = hashlib.sha256()
-    for q in questions:
-        digest.update(b"%d " % len(q.prompt_ids) + q.prompt_ids.tobytes() + q.answer.encode() + b"\0")
-    return digest.hexdigest()
-
-
 def read_rows(file: str) -> Iterable[dict]:
     """Rows of a parquet or JSONL file; ValueError where it is empty, of another kind, or lacks a column."""
     if Path(file).suffix == ".parquet":
@@ -97,7 +142,7 @@ def read_rows(file: str) -> Iterable[dict]:
 
         try:
             table = pyarrow.parquet.ParquetFile(file)
-            names = [name for name in COLUMNS if name in table.schema_arrow.names]  # the others may be long: solutions, say
+            names = [name for name in COLUMNS if name in table.schema_arrow.names]  # others may be long
             rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
         except (pyarrow.ArrowException, OSError) as error:
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
@@ -110,13 +155,15 @@ def read_rows(file: str) -> Iterable[dict]:
     for number, row in enumerate(rows):
         missing = [c for c in COLUMNS if c not in row] if isinstance(row, dict) else COLUMNS
         if missing:
-            raise ValueError(f"{file}, row {number}: column(s) {', '.join(missing)} missing; needed are {', '.join(COLUMNS)}")
+            raise ValueError(f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
+                             f"needed are {', '.join(COLUMNS)}")
     return rows
 
 
 def read_jsonl(file: str | Path) -> list:
     """What the lines of a JSONL file hold; ValueError names file and line where one is not JSON."""
-    rows, lines = [], Path(file).read_text(encoding="utf-8-sig").split("\n")  # not splitlines: a string may hold U+2028
+    rows = []
+    lines = Path(file).read_text(encoding="utf-8-sig").split("\n")  # not splitlines: a string may hold U+2028
     for number, line in enumerate(lines):
         try:
             rows += [json.loads(line)] if line.strip() else []
@@ -128,26 +175,57 @@ def read_jsonl(file: str | Path) -> list:
 def _check_row(row: dict, where: str) -> tuple[list[dict], str]:
     """The chat turns and the answer of a row, or ValueError naming row and column."""
     turns = row["prompt"]
-    if not isinstance(turns, list) or not turns or not all(
-            isinstance(t, dict) and isinstance(t.get("role"), str) and isinstance(t.get("content"), str) for t in turns):
-        raise ValueError(f"{where}, column prompt: must be a list of turns {{'role': text, 'content': text}}, got {turns!r:.200}")
+
+    def wrong(column: str, what: str) -> ValueError:
+        return ValueError(f"{where}, column {column}: {what}, got {row[column]!r:.200}")
+
+    def is_turn(t) -> bool:
+        return isinstance(t, dict) and isinstance(t.get("role"), str) and isinstance(t.get("content"), str)
+
+    if not isinstance(turns, list) or not turns or not all(map(is_turn, turns)):
+        raise wrong("prompt", "must be a list of turns {'role': text, 'content': text}")
     if turns[-1]["role"] == "assistant":
-        raise ValueError(f"{where}, column prompt: ends with the assistant's turn; convert.py removes it")
+        raise wrong("prompt", "ends with the assistant's turn, which tools.convert removes")
     if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (None, ""):
-        raise ValueError(f"{where}, column reward_model: must hold a non-empty ground_truth, got {row['reward_model']!r:.200}")
+        raise wrong("reward_model", "must hold a non-empty ground_truth")
     truth = row["reward_model"]["ground_truth"]
     if not isinstance(truth, str | int | float) or truth != truth:
-        raise ValueError(f"{where}, column reward_model: ground_truth must be text or a number, got {row['reward_model']!r:.200}")
+        raise wrong("reward_model", "ground_truth must be text or a number")
     if not isinstance(row["data_source"], str):
-        raise ValueError(f"{where}, column data_source: must be text, got {row['data_source']!r:.200}")
+        raise wrong("data_source", "must be text")
     return turns, str(truth)
 
 
+# ---- prompts -------------------------------------------------------------------------------------------
+
+
+def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
+    """The model's tokenizer; says so where the Hugging Face hub is asked for it.
+
+    ValueError where it has no end-of-sequence token, its template never hands the turn over, or its directory
+    wants code of its own run without `trust_remote_code`.
+    """
+    if not Path(model).is_dir() and ranks.rank() == 0:
+        print(f"{model} is not a local directory: asking the Hugging Face hub for it")
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    if tokenizer.eos_token_id is None:
+        raise ValueError(f"{model}: the tokenizer has no eos_token, so responses could not end; set one")
+    if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
+        question = [{"role": "user", "content": "1+1=?"}]
+        plain, ready = (tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=added)
+                        for added in (False, True))
+        if plain == ready:  # the model would go on with the question
+            raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as "
+                             "response_prefix, or set prompt_template to a text with {question}")
+    return tokenizer
+
+
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Prompt token ids int32 (P,): the template, its generation prompt, and `response_prefix` unless it ends so already."""
+    """Prompt token ids int32 (P,): template, generation prompt, and `response_prefix` unless it ends so."""
     if config.prompt_template == "chat":
         if not tokenizer.chat_template:
-            raise ValueError("the tokenizer has no chat template; set prompt_template to a text with {question}")
+            raise ValueError("the tokenizer has no chat template; set prompt_template to a text with "
+                             "{question}")
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         special = False  # the template writes its own special tokens
     else:
@@ -157,87 +235,3 @@ def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase
     if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
         prefix = ""
     return np.array(tokenizer(text + prefix, add_special_tokens=special)["input_ids"], dtype=np.int32)
-
-
-def sample_seed(*key) -> int:
-    """A 63-bit seed from (run seed, step, question id, index in the group), or any other key of plain values."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
-@dataclass(frozen=True)
-class Request:
-    """One response to generate."""
-
-    prompt_ids: np.ndarray  # int32 (P,)
-    seed: int
-
-
-@dataclass
-class Response:
-    """One generated response o."""
-
-    token_ids: np.ndarray  # int32 (T,), EOS included where there is one
-    logprobs: np.ndarray  # float32 (T,), of these tokens under the sampling distribution
-    finished: bool  # ended by EOS, not by the length limit
-
-
-@dataclass
-class Sample:
-    """One response of the batch B, as the objective sees it."""
-
-    prompt_ids: np.ndarray  # int32 (P,)
-    token_ids: np.ndarray  # int32 (T,), the response with its EOS
-    old_logprobs: np.ndarray  # float32 (T,), π_old for fresh tokens, π_past for replayed ones
-    advantage: float
-    replayed: bool  # is it o*
-
-    @property
-    def length(self) -> int:
-        return len(self.prompt_ids) + len(self.token_ids)
-
-
-class FreshStream:
-    """The fresh questions B_on: a seeded permutation per epoch, without retired questions (Alg. 1, lines 16 and 18)."""
-
-    def __init__(self, num_questions: int, seed: int):
-        self.num_questions, self.seed = num_questions, seed
-        self.epoch = -1
-        self.queue: list[int] = []  # what is left of the epoch, next question last
-
-    def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
-        """The next n distinct questions that are neither retired nor in `skip`.
-
-        Questions passed over because of `skip` go back to the front. Where fewer than n are left in all, the
-        draw is shorter.
-        """
-        skip, taken, passed = set(skip), {}, []  # taken: in order
-        n = min(n, self.num_questions - len(retired) - sum(q not in retired for q in skip))
-        while len(taken) < n:
-            if not self.queue:
-                self.epoch += 1
-                order = np.random.default_rng([self.seed, self.epoch]).permutation(self.num_questions)
-                self.queue = order[::-1].tolist()
-            question = self.queue.pop()
-            if question in retired:
-                continue
-            if question in skip or question in taken:
-                passed.append(question)
-            else:
-                taken[question] = True
-        self.queue += passed[::-1]
-        return list(taken)
-
-    def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
-        """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        waiting = set(self.queue)  # a question that retired when it was replayed may not have had its fresh turn
-        for question in questions:
-            if question not in waiting:
-                self.queue.insert(int(rng.integers(len(self.queue) + 1)), question)
-
-    def state_dict(self) -> dict:
-        """The position in the stream, as plain JSON values."""
-        return {"epoch": self.epoch, "queue": list(self.queue)}
-
-    def load_state_dict(self, state: dict) -> None:
-        self.epoch, self.queue = state["epoch"], list(state["queue"])

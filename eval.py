@@ -1,67 +1,115 @@
-"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier that training uses.
+r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of training.
 
     python eval.py --model runs/default/model --data test.jsonl
-    torchrun --nproc_per_node=8 eval.py --model DIR --data valid.parquet arc_c.parquet --avg_samples 32 --output runs/A/eval
-    python eval.py --compare runs/A/eval/scores.json runs/B/eval/scores.json
+    torchrun --nproc_per_node=8 eval.py --model DIR --data valid.parquet arc_c.parquet \
+        --avg_samples 32 --output runs/A/eval
+    python -m tools.compare runs/A/eval/scores.json runs/B/eval/scores.json
 
-With --output every response is kept in responses.jsonl, and a command that is repeated generates only what is missing.
+With --output every response is kept in responses.jsonl, and a command that is repeated generates only what is
+missing. A record is one response as plain values, see `respond`.
 """
 
 import json
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections import defaultdict
+from dataclasses import asdict, dataclass, fields, make_dataclass
 from hashlib import blake2b
 from pathlib import Path
-from types import MappingProxyType
-from typing import Literal
 
-from config import Config, knob
-from data import Question, Request, load_questions, load_tokenizer, sample_seed
-from grading import Grader, drop_unreadable, rollout
-from reward import last_box
+import numpy as np
+
+from config import Config, knob, parse_flags
+from data import Question, load_questions, load_tokenizer, read_jsonl, sample_seed, unreadable
+from model import model_config
+from reward import SUCCESS, Grader, Verifier, last_box
+from rollout import make_engine, roll_out
 from runtime import ranks
-from scores import benchmark, compare, means, statistics
 from worlds.arithmetic import JUDGES
+from worlds.benchmarks import SMALL, benchmark, statistics
 
-NO_JUDGES: Mapping[str, Callable[[str, str], bool]] = MappingProxyType({})
-SMALL = ("AIME24", "AIME25", "AMC")  # Avg@32 in the paper, the others are Pass@1
 SAVE_EVERY = 2048  # responses generated between two writes of --output
 
 
-def evaluate(engine, grader: Grader, questions: list[Question], *, temperature: float, max_tokens: int, samples: int = 1,
-             seed: int = 0, judges: Mapping[str, Callable[[str, str], bool]] = NO_JUDGES) -> dict[str, float]:
-    """Mean reward of `samples` responses a question, per data_source (a collective).
+def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
+    """`val/<score>/<source>` from one response to each test question (a collective).
 
-    Returns `pass_at_1/<source>` (the mean over samples too: Avg@k for k samples), `length/<source>` in tokens,
-    `truncated/<source>`, and with judges of the reasoning, {name: (question, response) -> bool}, `<name>/<source>`.
-    Seeds do not depend on the step, so two models are compared on the same random numbers.
+    The seeds depend on nothing but the question: steps and models are compared on the same random numbers.
     """
-    wanted = [(q, i) for q in questions for i in range(samples)]
-    return means(respond(engine, grader, wanted, temperature=temperature, max_tokens=max_tokens, seed=seed, judges=judges))
+    scores = means(respond(engine, grader, [(q, 0) for q in tests], config))
+    return {f"val/{name}": value for name, value in scores.items()}
 
 
-def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], *, temperature: float, max_tokens: int, seed: int,
-            judges: Mapping[str, Callable[[str, str], bool]] = NO_JUDGES, texts: bool = False) -> list[dict]:
-    """A record of the response to every (question, sample number), with its text where asked for (a collective)."""
-    requests = [[Request(q.prompt_ids, sample_seed("eval", seed, q.id, i))] for q, i in wanted]
-    graded = rollout(engine, grader, [q for q, _ in wanted], requests, temperature, max_tokens)
+def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: Config,
+            seed: int = 0, texts: bool = False) -> list[dict]:
+    """A record of the response to every (question, sample number), with its text if asked (a collective)."""
+    seeds = [[sample_seed("eval", seed, q.id, i)] for q, i in wanted]
+    rolled = roll_out(engine, grader, [q for q, _ in wanted], seeds, config.eval_temperature,
+                      config.max_response_length)
+    judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
     records = []
-    for (question, number), [(response, reward)] in zip(wanted, graded):
-        record = {"source": question.source, "question": _key(question), "sample": number, "reward": reward,
-                  "length": len(response.token_ids), "truncated": not response.finished}
+    for (question, number), [t] in zip(wanted, rolled, strict=True):
+        record = {"source": question.source, "question": _key(question), "sample": number, "reward": t.reward,
+                  "success": t.reward > SUCCESS, "length": len(t.token_ids), "truncated": not t.finished}
+        text = grader.text(t.token_ids) if judges or texts else ""
         if judges:
-            text = grader.text(response.token_ids)
             record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
         if texts:
-            record |= {"text": question.text, "gold": question.answer, "response": grader.text(response.token_ids)}
-            if grader.config.reward == "math" and grader.config.require_box:
-                record["answer"] = last_box(grader.piece(question, response.token_ids) or "")
+            record |= {"text": question.text, "gold": question.answer, "response": text}
+        if texts and config.reward == "math" and config.require_box:
+            record["answer"] = last_box(grader.piece(question, t.token_ids) or "")
         records.append(record)
     return records
 
 
+def means(records: list[dict]) -> dict[str, float]:
+    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so on."""
+    values = defaultdict(list)
+    for r in records:
+        scores = {"pass_at_1": r["success"]} | {name: r[name] for name in ("reward", "length", "truncated")}
+        for name, value in (scores | r.get("judged", {})).items():
+            values[f"{name}/{r['source']}"].append(value)
+    return {name: float(np.mean(v)) for name, v in values.items()}
+
+
 # ---- --output: every response on disk ---------------------------------------------------------------
+
+
+def respond_and_keep(directory: str, settings: dict, engine, grader: Grader,
+                     wanted: list[tuple[Question, int]], config: Config, seed: int) -> list[dict]:
+    """`respond`, but what `directory` holds is not generated again; the rest is added to it (a collective).
+
+    ValueError where it holds responses made with other settings, or by other weights.
+    """
+    path, main = Path(directory) / "responses.jsonl", ranks.rank() == 0
+    records, changed = ranks.gather(_open(path, settings) if main else None)[0]
+    if changed:
+        raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. "
+                         "Choose another --output.")
+    missing = [(q, i) for q, i in wanted if (_key(q), i) not in records]
+    done = len(wanted) - len(missing)
+    for start in range(0, len(missing), SAVE_EVERY):
+        new = respond(engine, grader, missing[start : start + SAVE_EVERY], config, seed, texts=True)
+        records |= {(r["question"], r["sample"]): r for r in new}
+        if main:
+            with open(path, "a") as file:
+                file.write("".join(json.dumps(r) + "\n" for r in new))
+            print(f"{directory}: {done + start + len(new)} of {len(wanted)} responses", flush=True)
+    return [records[_key(q), i] for q, i in wanted]
+
+
+def _open(path: Path, settings: dict) -> tuple[dict, dict]:
+    """The records saved so far by (question, sample), and the settings that have changed since."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    about = path.with_name("settings.json")
+    old = json.loads(about.read_text()) if about.exists() else settings
+    changed = {n: f"{old.get(n)!r} -> {value!r}" for n, value in settings.items() if old.get(n) != value}
+    if not changed:
+        about.write_text(json.dumps(settings, indent=1))
+    text = path.read_text() if path.exists() else ""
+    whole = text[: text.rfind("\n") + 1]  # a run that was killed leaves half a line
+    path.with_suffix(".tmp").write_text(whole)
+    os.replace(path.with_suffix(".tmp"), path)
+    return {(r["question"], r["sample"]): r for r in read_jsonl(path)}, changed
 
 
 def _key(question: Question) -> str:
@@ -70,117 +118,60 @@ def _key(question: Question) -> str:
     return blake2b(parts.encode(), digest_size=8).hexdigest()
 
 
-def respond_and_keep(directory: str, settings: dict, engine, grader: Grader, wanted: list[tuple[Question, int]], **options):
-    """`respond`, but what `directory` holds is not generated again, and the rest is added to it (a collective).
-
-    ValueError where it holds responses made with other settings, or by other weights.
-    """
-    path, main = Path(directory) / "responses.jsonl", ranks.rank() == 0
-    records, changed = ranks.gather(_open(path, settings) if main else None)[0]
-    if changed:
-        raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. Choose another --output.")
-    missing = [(q, i) for q, i in wanted if (_key(q), i) not in records]
-    for start in range(0, len(missing), SAVE_EVERY):
-        new = respond(engine, grader, missing[start : start + SAVE_EVERY], texts=True, **options)
-        records |= {(r["question"], r["sample"]): r for r in new}
-        if main:
-            with open(path, "a") as file:
-                file.write("".join(json.dumps(r) + "\n" for r in new))
-            print(f"{directory}: {len(wanted) - len(missing) + start + len(new)} of {len(wanted)} responses", flush=True)
-    return [records[_key(q), i] for q, i in wanted]
-
-
-def _open(path: Path, settings: dict) -> tuple[dict, dict]:
-    """The records saved so far by (question, sample), without a last line that was cut off, and changed settings."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = path.with_name("settings.json")
-    old = json.loads(about.read_text()) if about.exists() else settings
-    changed = {name: f"{old.get(name)!r} -> {value!r}" for name, value in settings.items() if old.get(name) != value}
-    if not changed:
-        about.write_text(json.dumps(settings, indent=1))
-    text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.with_suffix(".tmp").write_text(whole)
-        os.replace(path.with_suffix(".tmp"), path)
-    return {(r["question"], r["sample"]): r for r in map(json.loads, whole.splitlines())}, changed
-
-
 # ---- the command ------------------------------------------------------------------------------------
+
+SHARED = (  # knobs that training has too
+    "max_prompt_length", "max_response_length", "eval_temperature", "seed", "reward", "require_box",
+    "prompt_template", "response_prefix", "engine", "dtype", "rollout_memory", "rope_theta",
+    "max_position_embeddings", "trust_remote_code")
+DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
+FREE = ("data", "samples", "avg_samples", "output", "engine", "rollout_memory")  # no response depends on them
 
 
 @dataclass
-class EvalConfig:
-    """The knobs of `eval.py`."""
-
+class _Own:
     model: str = knob("", "Hugging Face directory.")
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
     samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.")
-    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by data_source; 0: as `samples` [32].")
-    output: str = knob("", "Directory for every response (responses.jsonl, continued if there) and scores.json.")
-    compare: list[str] = knob([], "Print a table of these scores.json files, and evaluate nothing.")
-    temperature: float = knob(0.6, "Sampling temperature, top-p 1 [0.6]; 0: greedy.")
-    max_tokens: int = knob(8192, "Longest response; at most what the model's positions leave after the longest prompt [8192].")
-    max_prompt_length: int = knob(1024, "Longer prompts are dropped with a count.")
-    rope_theta: float = knob(0.0, "Override of the model's RoPE base; 0: as the model has it [40000 for Qwen2.5-Math].")
-    max_position_embeddings: int = knob(0, "Override of the model's positions; 0: as the model has it [16384 for Qwen2.5-Math].")
-    reward: str = knob("", "'math' or 'module:function'; empty: the built-in world's for its questions, else math.")
-    require_box: bool = knob(True, "Without a \\boxed{} the reward is 0.")
-    prompt_template: str = knob("chat", "'chat' or a text with {question}.")
-    response_prefix: str = knob("", "Text that ends every prompt [paper: '<think>\\n'].")
-    engine: Literal["auto", "vllm", "hf"] = knob("auto", "Generation engine.")
-    dtype: Literal["float32", "bfloat16"] = knob("float32", "Weights of the engine.")
-    memory: float = knob(0.8, "GPU memory fraction of vLLM.")
-    seed: int = knob(0, "Seed of the samples.")
-    trust_remote_code: bool = knob(False, "Run Python code shipped with the model directory.")
+    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].")
+    output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
+
+
+EvalConfig = make_dataclass(
+    "EvalConfig",
+    [(f.name, f.type, knob(DEFAULTS.get(f.name, f.default), f.metadata["help"]))
+     for f in fields(Config) if f.name in SHARED],
+    bases=(_Own,))
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Evaluate a model directory from the command line; prints all scores and returns the means per data_source."""
-    from transformers import HfArgumentParser
-
-    from policy import model_config
-    from reward import Verifier
-    from rollout import make_engine
-
-    e = HfArgumentParser(EvalConfig, allow_abbrev=False, description=__doc__).parse_args_into_dataclasses(argv)[0]
-    if e.compare:
-        print(compare(e.compare))
-        return {}
-    if not e.model or not e.data or e.samples < 1 or min(e.avg_samples, e.temperature) < 0:
-        raise ValueError("eval.py needs --model DIR, --data FILE, --samples of at least 1; nothing may be negative")
+    """Evaluate a model directory from the command line: print all scores, return the means per source."""
+    e = EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0]))
+    if not e.model or not e.data or e.samples < 1 or e.avg_samples < 0:
+        raise SystemExit("eval.py needs --model DIR, --data FILE and --samples of at least 1 (see --help)")
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
-    config = Config(model=e.model, train_files=e.data, max_prompt_length=e.max_prompt_length, reward=e.reward or "math",
-                    require_box=e.require_box, prompt_template=e.prompt_template, response_prefix=e.response_prefix,
-                    rope_theta=e.rope_theta, max_position_embeddings=e.max_position_embeddings, engine=e.engine,
-                    rollout_dtype=e.dtype, rollout_memory=e.memory, trust_remote_code=e.trust_remote_code)
+    config = Config(model=e.model, train_files=e.data, **{name: getattr(e, name) for name in SHARED})
     tokenizer = load_tokenizer(config, e.model)
     questions, counts = load_questions(e.data, config, tokenizer)
-    config.max_prompt_length = max(len(q.prompt_ids) for q in questions)
-    positions = model_config(config, e.model).max_position_embeddings
-    config.max_response_length = max_tokens = min(e.max_tokens, positions - config.max_prompt_length)
-    if max_tokens < 1:
-        raise ValueError(f"no room for a response: the longest prompt takes {config.max_prompt_length} of {positions} positions. "
-                         "Lower --max_prompt_length (longer prompts are dropped), or set --max_position_embeddings")
-    if not e.reward and all(q.source.startswith("arithmetic") for q in questions):
+    if config.reward == "math" and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "worlds.arithmetic:reward"
-    options = {"temperature": e.temperature, "max_tokens": max_tokens, "seed": e.seed,
-               "judges": JUDGES if config.reward == "worlds.arithmetic:reward" else NO_JUDGES}
-    with Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier:
-        readable = drop_unreadable(questions, verifier)
-        counts["answers unreadable"] = len(questions) - len(readable)
-        if not readable:
-            raise ValueError(f"{', '.join(e.data)}: the verifier can read none of the answers; is --reward the right one?")
-        samples = {q.source: e.avg_samples if e.avg_samples and benchmark(q.source) in SMALL else e.samples for q in readable}
+    _fit_positions(config, questions)
+    with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
+        dropped = unreadable(questions, verifier.gold_parses)
+        counts["answers unreadable"] = len(dropped)
+        readable = [q for q in questions if q.id not in dropped]
+        small = {q.source for q in readable if e.avg_samples and benchmark(q.source) in SMALL}
+        samples = {q.source: e.avg_samples if q.source in small else e.samples for q in readable}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
-        engine, grader = make_engine(config, e.model, tokenizer.eos_token_id, device), Grader(config, tokenizer, verifier)
+        engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
+        grader = Grader(config, tokenizer, verifier)
         if e.output:
-            records = respond_and_keep(e.output, _settings(e, config), engine, grader, wanted, **options)
+            records = respond_and_keep(e.output, _settings(e, config), engine, grader, wanted, config, e.seed)
         else:
-            records = respond(engine, grader, wanted, texts=True, **options)
+            records = respond(engine, grader, wanted, config, e.seed, texts=True)
     scores = means(records)
     if ranks.rank() == 0:
-        about = {"model": e.model, "samples": e.samples, "max_tokens": max_tokens, "questions": counts}
+        about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}
         print(text := json.dumps(about | scores | statistics(records), indent=1))
         if e.output:
             (Path(e.output) / "scores.json").write_text(text)
@@ -188,12 +179,24 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     return scores
 
 
-def _settings(e: EvalConfig, config: Config) -> dict:
-    """Whatever a response and its reward depend on, the weights by name, size and time of their files."""
-    free = ("data", "samples", "avg_samples", "output", "compare", "engine", "memory")
-    weights = [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in sorted(Path(e.model).glob("*.safetensors"))]
-    settings = {k: v for k, v in asdict(e).items() if k not in free}
-    return settings | {"reward": config.reward, "max_tokens": config.max_response_length, "weights": weights}
+def _fit_positions(config: Config, questions: list[Question]) -> None:
+    """Cut the limits to the longest prompt and the positions that it leaves; ValueError if it leaves none."""
+    config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
+    positions = model_config(config, config.model).max_position_embeddings
+    if longest >= positions:
+        raise ValueError(
+            f"no room for a response: the longest prompt takes {longest} of {positions} positions. Lower "
+            "--max_prompt_length (longer prompts are dropped), or set --max_position_embeddings")
+    config.max_response_length = min(config.max_response_length, positions - longest)
+
+
+def _settings(e, config: Config) -> dict:
+    """Whatever a response and its reward depend on, the model by name, size and time of its files."""
+    ours = ("responses.jsonl", "settings.json", "scores.json", "README.md")  # no part of the model
+    files = [f for f in sorted(Path(e.model).glob("*")) if f.is_file() and f.name not in ours]
+    settings = {name: value for name, value in asdict(e).items() if name not in FREE}
+    settings |= {"reward": config.reward, "max_response_length": config.max_response_length}
+    return settings | {"files": [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]}
 
 
 if __name__ == "__main__":

@@ -4,11 +4,9 @@ Symbols: w = π_θ / π_old per token, A the advantage of a response, f(w) = w /
 Everything is computed in float32. Shapes: Q questions, K responses each, N responses of up to T tokens.
 """
 
-import math
-
 import torch
 
-MAX_LOG_RATIO = 20.0  # where a plain ratio is exponentiated, its log is clamped to this
+MAX_LOG_RATIO = 20.0  # log w is clamped to ±this before it is exponentiated
 
 
 def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torch.Tensor:
@@ -26,7 +24,11 @@ def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torc
 
 
 def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
-    """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2)."""
+    """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
+
+    At w = 1 a replayed token weighs β / (1 + β)² = 0.083 of a fresh one, at most 1/4 (at w = β), and → 0 as
+    w → 0 or ∞: this is d f / d log w = β w / (w + β)², where the plain ratio has w.
+    """
     return ratio / (ratio + beta)
 
 
@@ -37,9 +39,9 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
     logprobs, old_logprobs: (N, T) under π_θ and under the policy that made the tokens (π_old or π_past).
     advantages, replay_mask: (N,); replay_mask marks the o*. response_mask: (N, T) bool; positions outside it
     may hold inf or nan, they change nothing and receive a gradient of exactly 0.
-    num_responses: responses of the *global* mini-batch, so that the sum over micro-batches and ranks is the loss.
-    clip_eps: ε of CLIP for on-policy tokens, None for no clip. beta: β of the shaping of replayed tokens, None
-    for the plain ratio.
+    num_responses: those of the *global* mini-batch, so that the sum over micro-batches and ranks is the loss.
+    clip_eps: ε of CLIP for on-policy tokens, None for no clip.
+    beta: β of the shaping of replayed tokens, None for the plain ratio.
 
     Returns (loss, metrics); metrics are sums over the tokens given, `*_max` are maxima, as float tensors.
     """
@@ -57,14 +59,14 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
         clipped = fresh & (bounded < on_policy)
         on_policy = torch.minimum(on_policy, bounded)
 
-    # replayed term: f(w*) · A of Sec. 4.2; sigmoid(log w - log β) = w / (w + β) without overflow
-    shaped = ratio if beta is None else torch.sigmoid(log_ratio - math.log(beta))
+    # replayed term: f(w*) · A of Sec. 4.2; beyond the clamp of log w, f is 1 or 0 to 2e-8 and flat
+    shaped = ratio if beta is None else shape(ratio, beta)
     objective = torch.where(replay, shaped * advantage, on_policy)
     loss = -torch.where(mask, objective, 0).sum() / (max_length * num_responses)
 
     with torch.no_grad():
-        slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = β w / (w + β)²
-        pull = torch.where(replay, slope, ratio.masked_fill(clipped, 0)) * advantage.abs()  # weight on ∇ log π_θ
+        slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = f (1 - f)
+        pull = torch.where(replay, slope, ratio.masked_fill(clipped, 0)) * advantage.abs()  # on ∇ log π_θ
         metrics = {
             "tokens": fresh.sum(),
             "ratio": ratio[fresh].sum(),

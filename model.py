@@ -1,10 +1,10 @@
 """Log-probs and entropies of response tokens: packed without padding, without full-size logits.
 
-Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. Position ids restart
-at 0 for each sequence, and the attention function registered here keeps them apart: on a GPU by torch's variable-length
-kernel over a row in which every prompt is repeated, on the CPU by attending over a padded copy of queries, keys and
-values (attention is causal and padding stands to the right, so no mask is needed). Only attention sees copies and
-padding. The head is applied to chunks of response positions and recomputed in the backward pass.
+Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. The
+attention function registered here keeps them apart: on a GPU by torch's variable-length kernel over a row in
+which every prompt is repeated, on the CPU over a padded copy of queries, keys and values (attention is causal
+and padding stands to the right, so no mask is needed). Only attention sees copies and padding. The head is
+applied to chunks of response positions and recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -12,26 +12,53 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
+from einops import rearrange, repeat
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface
+from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+
+from config import Config
 
 LOGITS_CHUNK = 2**25  # elements of float32 logits held at once: 128 MiB
 
 
+def model_config(config: Config, model: str):
+    """The model's Hugging Face configuration with the context extension of `rope_theta` and positions."""
+    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    return extend_context(hf_config, config)
+
+
+def extend_context(hf_config, config: Config):
+    """Set `rope_theta` and `max_position_embeddings`, where given, on a Hugging Face configuration."""
+    if config.rope_theta:
+        rope = getattr(hf_config, "rope_parameters", None) or {}  # vLLM first tries an empty configuration
+        hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
+    if config.max_position_embeddings:
+        hf_config.max_position_embeddings = config.max_position_embeddings
+    return hf_config
+
+
+def weight_names(config: Config, model: str) -> set[str]:
+    """The names of the model's `state_dict()`, tied heads included, found without loading a weight."""
+    with torch.device("meta"):
+        lm = AutoModelForCausalLM.from_config(model_config(config, model),
+                                              trust_remote_code=config.trust_remote_code)
+    return set(lm.state_dict())
+
+
 @dataclass
 class Packed:
-    """N sequences (prompt + response) in a row of S tokens, R of them response tokens; a shared prompt is there once.
+    """N sequences (prompt + response) in a row of S tokens, R of them response tokens.
 
     E ≥ S is the sum of the sequences' lengths, the tokens that attention sees; L is the longest of them.
     """
 
-    input_ids: torch.Tensor  # (1, S)
+    input_ids: torch.Tensor  # (1, S), a shared prompt is there once
     position_ids: torch.Tensor  # (1, S), place in the token's own sequence
-    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among the E tokens
-    repeated: torch.Tensor  # (E,) place in the row of each of them
-    once: torch.Tensor  # (S,) the other way round; of a shared prompt its first copy
+    repeated: torch.Tensor  # (E,) place in the row of each token that attention sees
+    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among them
+    once: torch.Tensor  # (S,) the way back: which of them each token of the row is, its first copy
     pad_index: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
-    cell_index: torch.Tensor  # (S,) padded cell of each token
+    cell_index: torch.Tensor  # (S,) the way back: cell, row by row, of each token of the row
     predictors: torch.Tensor  # (R,) places whose hidden state predicts a response token
     targets: torch.Tensor  # (R,) those response tokens
     response_mask: torch.Tensor  # (N, T) bool, right-padded
@@ -43,70 +70,89 @@ class Packed:
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
-    """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts share one."""
-    prompts, responses = (np.array([len(pair[side]) for pair in sequences]) for side in (0, 1))
-    row, end, prompt_starts, response_starts = [], 0, [], []
+    """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts share one.
+
+    Eight tokens, the responses `1` and `2 3 4` to the prompt `5 6`. The row has six: `5 6 1 2 3 4`. Token
+    `2`, at place 3 there, is number 5 of the eight that attention sees and cell 7 of the table of 2 x 5.
+
+    >>> prompt = np.array([5, 6])
+    >>> packed = pack([(prompt, np.array([1])), (prompt, np.array([2, 3, 4]))])
+    >>> for name, tensor in vars(packed).items():
+    ...     print(name, tensor.tolist())
+    input_ids [[5, 6, 1, 2, 3, 4]]
+    position_ids [[0, 1, 2, 2, 3, 4]]
+    repeated [0, 1, 2, 0, 1, 3, 4, 5]
+    cu_seqlens [0, 3, 8]
+    once [0, 1, 2, 5, 6, 7]
+    pad_index [[0, 1, 2, 0, 0], [0, 1, 3, 4, 5]]
+    cell_index [0, 1, 2, 7, 8, 9]
+    predictors [1, 1, 3, 4]
+    targets [1, 2, 3, 4]
+    response_mask [[True, False, False], [True, True, True]]
+    """
+    row, places, predictors, end = [], [], [], 0
     for i, (prompt, response) in enumerate(sequences):
-        if i and np.array_equal(prompt, sequences[i - 1][0]):
-            prompt_starts.append(prompt_starts[-1])
-        else:
-            prompt_starts.append(end)
+        if not i or not np.array_equal(prompt, sequences[i - 1][0]):
+            of_prompt = np.arange(end, end + len(prompt))
             row.append(prompt)
             end += len(prompt)
-        response_starts.append(end)
+        of_response = np.arange(end, end + len(response))
         row.append(response)
         end += len(response)
-    lengths = prompts + responses
-    columns = np.arange(lengths.max())
-    in_prompt, real = columns < prompts[:, None], columns < lengths[:, None]  # (N, L)
-    starts = np.where(in_prompt, np.array(prompt_starts)[:, None], (np.array(response_starts) - prompts)[:, None])
-    pad_index = np.where(real, starts + columns, 0)
-    cells = np.flatnonzero(real)  # (E,)
-    repeated = pad_index.ravel()[cells]
-    once = np.empty(end, dtype=int)
-    once[repeated[::-1]] = np.arange(len(cells))[::-1]  # backwards: the first copy is written last
-    predicting = (columns >= prompts[:, None] - 1) & (columns < lengths[:, None] - 1)
+        places.append(np.concatenate([of_prompt, of_response]))
+        predictors.append(places[-1][len(prompt) - 1 : -1])
+    lengths, responses = (np.array([len(x) for x in part]) for part in (places, predictors))
+    real = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
+    repeated = np.concatenate(places)  # (E,)
+    _, once = np.unique(repeated, return_index=True)  # (S,), the first copies
+    pad_index = np.zeros(real.shape, dtype=int)
+    pad_index[real] = repeated
+    cell_index = np.flatnonzero(real)[once]  # (S,)
 
     def long(array):
-        return torch.as_tensor(np.asarray(array), dtype=torch.long).to(device)
+        return torch.as_tensor(array, dtype=torch.long).to(device)
 
     return Packed(
         input_ids=long(np.concatenate(row))[None],
-        position_ids=long(cells[once] % len(columns))[None],
-        cu_seqlens=long(np.concatenate([[0], np.cumsum(lengths)])).int(),
+        position_ids=long(cell_index % real.shape[1])[None],
         repeated=long(repeated),
+        cu_seqlens=long(np.concatenate([[0], np.cumsum(lengths)])).int(),
         once=long(once),
         pad_index=long(pad_index),
-        cell_index=long(cells[once]),
-        predictors=long(pad_index[predicting]),
-        targets=long(np.concatenate([r for _, r in sequences])),
-        response_mask=long(np.arange(max(responses)) < responses[:, None]).bool(),
+        cell_index=long(cell_index),
+        predictors=long(np.concatenate(predictors)),
+        targets=long(np.concatenate([response for _, response in sequences])),
+        response_mask=long(np.arange(responses.max()) < responses[:, None]).bool(),
     )
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
     """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
-    grouped = query.shape[1] != key.shape[1]
-    if query.device.type == "cuda" and query.dtype != torch.float32:  # the kernel takes 16-bit types only
+    grouped, on_gpu = query.shape[1] != key.shape[1], query.device.type == "cuda"
+    if on_gpu and query.dtype != torch.float32:  # the kernel takes 16-bit types only
         from torch.nn.attention.varlen import varlen_attn
 
-        q, k, v = (x[0].transpose(0, 1)[packing.repeated] for x in (query, key, value))  # (E, heads, D)
+        def repeated(x):  # (1, h, S, D) -> (E, h, D); the backward of x[index] would sort the index
+            return rearrange(x, "1 h s d -> s h d").index_select(0, packing.repeated)
+
         bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
-        out = varlen_attn(q, k, v, bounds, bounds, longest, longest, scale=scaling, window_size=(-1, 0), enable_gqa=grouped)
-        return out[packing.once][None], None  # (1, S, H, D)
+        out = varlen_attn(repeated(query), repeated(key), repeated(value), bounds, bounds, longest, longest,
+                          scale=scaling, window_size=(-1, 0), enable_gqa=grouped)  # (E, H, D)
+        return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d"), None
 
-    def pad(x):  # (1, heads, S, D) -> (N, heads, L, D)
-        if x.dtype == torch.bfloat16 and x.device.type == "cpu":
+    def padded(x):  # (1, h, S, D) -> (N, h, L, D)
+        if x.dtype == torch.bfloat16 and not on_gpu:
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
-        return F.embedding(packing.pad_index, x[0].transpose(0, 1).flatten(1)).unflatten(-1, (-1, x.shape[-1])).transpose(1, 2)
+        cells = F.embedding(packing.pad_index, rearrange(x, "1 h s d -> s (h d)"))
+        return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
-    q, k, v = pad(query), pad(key), pad(value)
-    if grouped and q.device.type == "cuda":  # float32 heads that share keys would get the kernel that stores all N H L² scores
-        k, v = (x.repeat_interleave(query.shape[1] // key.shape[1], dim=1) for x in (k, v))
+    q, k, v = padded(query), padded(key), padded(value)
+    if grouped and on_gpu:  # float32 heads that share keys would get the kernel that stores all N H L² scores
+        k, v = (repeat(x, "n h l d -> n (h g) l d", g=query.shape[1] // key.shape[1]) for x in (k, v))
         grouped = False
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)  # (N, H, L, D)
-    out = out.transpose(1, 2).flatten(0, 1).flatten(1).to(query.dtype)  # (N L, H D)
-    return F.embedding(packing.cell_index, out).unflatten(-1, (-1, query.shape[-1]))[None], None
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+    cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
+    return rearrange(F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1]), None
 
 
 AttentionInterface.register("packed", packed_attention)
@@ -114,7 +160,7 @@ AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)
 
 
 class TokenScores(torch.autograd.Function):
-    """hidden (R, H), weight (V, H), targets (R,) -> log-probs (R,) and entropies (R,) of softmax(hidden Wᵀ / T).
+    """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden Wᵀ / T).
 
     With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
     """
@@ -123,8 +169,7 @@ class TokenScores(torch.autograd.Function):
     def forward(ctx, hidden, weight, targets, temperature):
         """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
         logprobs, entropies = [], []
-        for h, y in TokenScores.chunks(hidden, targets, weight):
-            log_p = TokenScores.log_softmax(h, weight, temperature)  # (c, V)
+        for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
             logprobs.append(log_p.gather(1, y[:, None])[:, 0])
             entropies.append(-(log_p.exp() * log_p).sum(-1))
         ctx.temperature = temperature
@@ -134,16 +179,15 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs, grad_entropies):
-        """Gradients of hidden (R, H) and, unless it is frozen, of weight (V, H), from logits computed once more."""
+        """Gradients of hidden (R, H) and, unless frozen, weight (V, H); logits are computed once more."""
         hidden, weight, targets, entropies = ctx.saved_tensors
-        grad_hidden = torch.empty_like(hidden)
         trained = ctx.needs_input_grad[1]  # not with LoRA
-        grad_weight = torch.zeros(weight.shape, dtype=torch.float32, device=weight.device) if trained else None
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if trained else None
         row = 0
-        for h, y in TokenScores.chunks(hidden, targets, weight):
+        for h, y, log_p in TokenScores.chunks(hidden, weight, targets, ctx.temperature):
             rows = slice(row, row := row + len(h))
-            log_p = TokenScores.log_softmax(h, weight, ctx.temperature)  # (c, V)
-            p = log_p.exp()
+            p = log_p.exp()  # (c, V)
             d_logprob, d_entropy = grad_logprobs[rows, None], grad_entropies[rows, None]
             grad = log_p.add_(entropies[rows, None]).mul_(d_entropy).add_(d_logprob).mul_(p).neg_()
             grad.scatter_add_(1, y[:, None], d_logprob).div_(ctx.temperature)
@@ -156,13 +200,11 @@ class TokenScores(torch.autograd.Function):
         return grad_hidden, grad_weight.to(weight.dtype) if trained else None, None, None
 
     @staticmethod
-    def chunks(hidden, targets, weight):
+    def chunks(hidden, weight, targets, temperature):
+        """Some rows after another: hidden (c, H), targets (c,) and the log-probs (c, V) of all words."""
         size = max(1, LOGITS_CHUNK // len(weight))
-        return zip(hidden.split(size), targets.split(size))
-
-    @staticmethod
-    def log_softmax(hidden, weight, temperature):
-        return (hidden @ weight.T).float().div_(temperature).log_softmax(-1)
+        for h, y in zip(hidden.split(size), targets.split(size)):
+            yield h, y, (h @ weight.T).float().div_(temperature).log_softmax(-1)
 
 
 class PackedLM(nn.Module):
@@ -173,8 +215,8 @@ class PackedLM(nn.Module):
         self.lm, self.temperature = lm, temperature
 
     def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-        """Float32 log-probs (R,) of the response tokens and entropies (R,) of the distributions they came from."""
-        hidden = self.lm.get_decoder()(input_ids=packed.input_ids, position_ids=packed.position_ids,
-                                       attention_mask=None, use_cache=False, packing=packed).last_hidden_state
-        head = self.lm.get_output_embeddings()
+        """Float32 log-probs (R,) of the response tokens and entropies (R,) of what they were drawn from."""
+        decoder, head = self.lm.get_decoder(), self.lm.get_output_embeddings()
+        hidden = decoder(input_ids=packed.input_ids, position_ids=packed.position_ids, attention_mask=None,
+                         use_cache=False, packing=packed).last_hidden_state  # (1, S, H)
         return TokenScores.apply(hidden[0, packed.predictors], head.weight, packed.targets, self.temperature)

@@ -22,25 +22,9 @@ from config import Config
 from data import Sample
 from exgrpo import Group
 from loss import policy_loss
-from model import PackedLM, pack
+from model import PackedLM, model_config, pack
 from runtime import ranks
 from runtime.lora import add_adapters, merged
-
-
-def model_config(config: Config, model: str):
-    """The model's Hugging Face configuration with the context extension of `rope_theta` and positions."""
-    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
-    return extend_context(hf_config, config)
-
-
-def extend_context(hf_config, config: Config):
-    """Set the knobs `rope_theta` and `max_position_embeddings`, where given, on a Hugging Face configuration."""
-    if config.rope_theta:
-        rope = getattr(hf_config, "rope_parameters", None) or {}  # vLLM first tries its overrides on an empty configuration
-        hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
-    if config.max_position_embeddings:
-        hf_config.max_position_embeddings = config.max_position_embeddings
-    return hf_config
 
 
 class Policy:

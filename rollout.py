@@ -1,40 +1,75 @@
-"""Generation (Alg. 1, line 23): one face, two engines. Token ids in, token ids and their log-probs out.
+"""Generation (Alg. 1, line 23): one face, two engines. Prompt ids and a seed in, a trajectory out.
 
 `VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face `generate`. Both hold their own
-copy of the weights, refreshed by `load`. Every sample has its own seed, so a sample depends neither on the batch
-it is generated in nor on the rank (up to rounding, which now and then flips a token).
+copy of the weights, refreshed by `load`. Every sample has its own seed, so it depends neither on the batch it
+is generated in nor on the rank (up to rounding, which now and then flips a token).
 """
 
 import importlib.util
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
 import torch
+from torch.nn.utils.rnn import pad_sequence
+from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessorList
 
+from buffer import Trajectory
 from config import Config
-from data import Request, Response
-from policy import extend_context, model_config
+from data import Question
+from model import extend_context, model_config, weight_names
 from runtime import ranks
+
+def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float,
+             max_tokens: int, step: int = 0, progress=None) -> list[list[Trajectory]]:
+    """A graded trajectory for each seed of each question, split over the engines by question (a collective).
+
+    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine;
+    `progress()` is called then.
+    """
+    tp = grader.config.rollout_tp
+
+    def work(share: list[int]) -> list[list[Trajectory]]:
+        flat = [(questions[i], seed) for i in share for seed in seeds[i]]
+        pending = {}
+
+        def on_finish(index: int, trajectory: Trajectory) -> None:
+            if ranks.rank() % tp == 0:
+                pending[index] = grader.submit(flat[index][0], trajectory.token_ids)
+            if progress:
+                progress()
+
+        prompts = [q.prompt_ids for q, _ in flat]
+        made = engine.generate(prompts, [seed for _, seed in flat], temperature, max_tokens, on_finish)
+        for index, trajectory in enumerate(made):
+            trajectory.step = step
+            trajectory.reward = pending[index].result()[0] if pending else 0.0
+        made = iter(made)
+        return [[next(made) for _ in seeds[i]] for i in share]
+
+    return ranks.map_shares([len(s) for s in seeds], work, tp)
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
     """The engine that the configuration asks for.
 
-    RuntimeError names the command where vLLM is missing; ValueError where prompt and response exceed the model's positions.
+    RuntimeError names the command where vLLM is missing; ValueError where prompt and response exceed the
+    model's positions, or `rollout_tp` does not divide the ranks of a node.
     """
     available = importlib.util.find_spec("vllm") is not None
     if config.engine == "vllm" and not available:
         raise RuntimeError("engine 'vllm' is not installed: run `make install`, or choose --engine hf")
-    length, positions = config.max_prompt_length + config.max_response_length, model_config(config, model).max_position_embeddings
+    length = config.max_prompt_length + config.max_response_length
+    positions = model_config(config, model).max_position_embeddings
     if length > positions:
-        raise ValueError(f"max_prompt_length + max_response_length = {length} tokens, but {model} has {positions} positions: "
-                         "shorten them, or extend its context with max_position_embeddings and rope_theta")
-    kind, local = VLLMEngine if available and config.engine != "hf" else HFEngine, ranks.ranks_per_node()
+        raise ValueError(f"max_prompt_length + max_response_length = {length} tokens, but {model} has "
+                         f"{positions} positions: shorten them, or set max_position_embeddings, rope_theta")
+    kind = VLLMEngine if available and config.engine != "hf" else HFEngine
+    local = ranks.ranks_per_node()
     if config.rollout_tp > 1 and (kind is HFEngine or local % config.rollout_tp):
-        raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and a number of ranks per node that it divides, "
-                         f"not {local} with {kind.__name__}")
+        raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and must divide the ranks of "
+                         f"a node, not {local} with {kind.__name__}")
     return kind(config, model, eos_token_id, device)
 
 
@@ -46,51 +81,56 @@ class VLLMEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
         if not on_gpu:
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = str(config.rollout_cache_gb)
-        elif config.rollout_dtype == "float32":
-            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # else its attention kernel multiplies in TF32: drift
+            os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
+        elif config.dtype == "float32":
+            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # else attention multiplies in TF32: drift
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
-        self.config, self.eos_token_id, self.on_gpu = config, eos_token_id, on_gpu
+        self.eos_token_id, self.on_gpu, self.dtype = eos_token_id, on_gpu, getattr(torch, config.dtype)
+        self.names = weight_names(config, model)
         self.llm = LLM(
-            model=model, dtype=config.rollout_dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
-            block_size=None if on_gpu else 32,  # the CPU kernel works on whole blocks: its default of 128 costs a fifth
+            model=model, dtype=config.dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
+            block_size=None if on_gpu else 32,  # the CPU kernel works on whole blocks: 128 would cost a fifth
             tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
-            disable_custom_all_reduce=on_gpu,  # its buffers and the memory that sleep mode maps away do not agree
-            gpu_memory_utilization=config.rollout_memory, max_num_seqs=512, logprobs_mode="processed_logprobs",
-            # a seeded request whose prompt is prefilled in pieces rewinds its generator, which a CPU generator cannot
+            disable_custom_all_reduce=on_gpu,  # its buffers and sleep mode's mapped memory do not agree
+            gpu_memory_utilization=config.rollout_memory, max_num_seqs=512,
+            logprobs_mode="processed_logprobs",  # of the distribution sampled from, temperature included
+            # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
             enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),
-            generation_config="vllm",  # the model's own (further stop tokens, penalties) would fill in for ours
+            generation_config="vllm",  # else the model's own stop tokens and penalties fill in
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
             hf_overrides=lambda hf_config: extend_context(hf_config, config), disable_log_stats=True)
-        self.dtype = getattr(torch, config.rollout_dtype)
         if not on_gpu and config.rollout_tp > 1:
-            # both ranks have mapped it: without its name, which is the same for every run, it cannot outlive this one
+            # all ranks have mapped it: without its name, the same for every run, it cannot outlive this one
             first = ranks.rank() // config.rollout_tp * config.rollout_tp
             members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
             ranks.barrier()
             Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
 
-    def generate(self, requests: list[Request], temperature: float, max_tokens: int,
-                 on_finish: Callable[[int, Response], None] | None = None) -> list[Response]:
-        """One response per request, in order; `on_finish(index, response)` is called as each one ends."""
+    def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
+                 on_finish=None) -> list[Trajectory]:
+        """One trajectory per prompt and seed, in order, its reward 0 until it is graded.
+
+        `on_finish(index, trajectory)` is called as each one ends.
+        """
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 
-        engine, results = self.llm.llm_engine, [None] * len(requests)
-        for i, request in enumerate(requests):
-            params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=request.seed, logprobs=0,
+        engine, results = self.llm.llm_engine, [None] * len(prompts)
+        for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
+            params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed, logprobs=0,
                                     stop_token_ids=[self.eos_token_id], detokenize=False,
                                     output_kind=RequestOutputKind.FINAL_ONLY)
-            engine.add_request(str(i), {"prompt_token_ids": request.prompt_ids.tolist()}, params)
+            engine.add_request(str(i), {"prompt_token_ids": prompt.tolist()}, params)
         while engine.has_unfinished_requests():
             for output in engine.step():
                 if output.finished:
                     index, best = int(output.request_id), output.outputs[0]
                     ids = np.array(best.token_ids, dtype=np.int32)
-                    logprobs = np.array([d[t].logprob for d, t in zip(best.logprobs, best.token_ids)], dtype=np.float32)
-                    results[index] = Response(ids, logprobs, best.finish_reason == "stop")
+                    logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
+                    results[index] = Trajectory(ids, np.array(logprobs, dtype=np.float32), reward=0.0,
+                                                finished=best.finish_reason == "stop")
                     if on_finish:
                         on_finish(index, results[index])
         return results
@@ -98,10 +138,11 @@ class VLLMEngine:
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over new weights (a collective where `tensors` gathers them) and forget cached prefixes.
 
-        The names must be those of `state_dict()`, tied heads included: reload leaves out silently what is missing.
+        KeyError where a name of `state_dict()`, tied heads included, is missing: reload would only log it.
         """
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": tensors})
-        self.llm.reset_prefix_cache()
+        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)})
+        if not self.llm.reset_prefix_cache():
+            raise RuntimeError("vLLM kept its prefix cache, which holds keys and values of old weights")
 
     def sleep(self) -> None:
         """Free the GPU for the update; the weights are dropped and must be loaded again."""
@@ -109,12 +150,22 @@ class VLLMEngine:
             self.llm.sleep(level=2)
 
     def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load new weights, in the order that keeps the peak low: weights, then their values, then the cache."""
+        """Load new weights, in the order that keeps the peak low: space, then weights, then the cache."""
         if self.on_gpu:
             self.llm.wake_up(tags=["weights"])
         self.load(tensors)
         if self.on_gpu:
             self.llm.wake_up(tags=["kv_cache"])
+
+
+def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator:
+    """The (name, tensor) pairs, one by one; KeyError for an unknown name, and at the end for missing ones."""
+    missing = set(names)
+    for name, tensor in tensors:
+        missing.remove(name)
+        yield name, tensor
+    if missing:
+        raise KeyError(f"weights missing in the sync: {sorted(missing)[:5]}")
 
 
 class HFEngine:
@@ -123,58 +174,49 @@ class HFEngine:
     batch_size = 512
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
-        from transformers import AutoModelForCausalLM, GenerationConfig
-
-        self.eos_token_id, self.device, self.dtype = eos_token_id, device, getattr(torch, config.rollout_dtype)
+        self.eos_token_id, self.device, self.dtype = eos_token_id, device, getattr(torch, config.dtype)
         lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=self.dtype,
                                                   trust_remote_code=config.trust_remote_code)
         self.model = lm.to(device).eval()
-        self.model.generation_config = GenerationConfig()  # the model's own (repetition penalty, ...) would fill in for ours
+        self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours
 
-    def generate(self, requests: list[Request], temperature: float, max_tokens: int,
-                 on_finish: Callable[[int, Response], None] | None = None) -> list[Response]:
-        """One response per request, in order; `on_finish(index, response)` is called as each one ends."""
-        results = [None] * len(requests)
-        order = sorted(range(len(requests)), key=lambda i: len(requests[i].prompt_ids))
+    def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
+                 on_finish=None) -> list[Trajectory]:
+        """As `VLLMEngine.generate`."""
+        results = [None] * len(prompts)
+        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for start in range(0, len(order), self.batch_size):
-            indices = order[start : start + self.batch_size]
-            for index, response in zip(indices, self._batch([requests[i] for i in indices], temperature, max_tokens)):
-                results[index] = response
+            part = order[start : start + self.batch_size]
+            made = self._batch([prompts[i] for i in part], [seeds[i] for i in part], temperature, max_tokens)
+            for index, trajectory in zip(part, made):
+                results[index] = trajectory
                 if on_finish:
-                    on_finish(index, response)
+                    on_finish(index, trajectory)
         return results
 
     @torch.no_grad()
-    def _batch(self, requests: list[Request], temperature: float, max_tokens: int) -> list[Response]:
-        from transformers import GenerationConfig, LogitsProcessorList
-
-        width = max(len(r.prompt_ids) for r in requests)
-        ids = torch.full((len(requests), width), self.eos_token_id)
-        mask = torch.zeros_like(ids)
-        for row, request in enumerate(requests):  # padded on the left
-            ids[row, width - len(request.prompt_ids) :] = torch.as_tensor(request.prompt_ids)
-            mask[row, width - len(request.prompt_ids) :] = 1
-        sampler = _GumbelSampler([r.seed for r in requests], temperature)
-        settings = GenerationConfig(do_sample=False, max_new_tokens=max_tokens, eos_token_id=self.eos_token_id,
-                                    pad_token_id=self.eos_token_id)
-        out = self.model.generate(ids.to(self.device), attention_mask=mask.to(self.device), generation_config=settings,
-                                  logits_processor=LogitsProcessorList([sampler]))[:, width:].cpu()
+    def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Trajectory]:
+        """Prompts padded on the left, generated together."""
+        rows = [torch.as_tensor(prompt).long() for prompt in prompts]
+        ids = pad_sequence(rows, True, self.eos_token_id, "left")  # (N, P)
+        mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
+        sampler = _GumbelSampler(seeds, temperature)
+        eos = {"eos_token_id": self.eos_token_id, "pad_token_id": self.eos_token_id}
+        out = self.model.generate(
+            ids.to(self.device), attention_mask=mask.to(self.device),
+            generation_config=GenerationConfig(do_sample=False, max_new_tokens=max_tokens, **eos),
+            logits_processor=LogitsProcessorList([sampler]))[:, ids.shape[1] :].cpu()
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
-        responses = []
         for tokens, scores in zip(out.numpy().astype(np.int32), logprobs):
             ends = np.flatnonzero(tokens == self.eos_token_id)
-            length = ends[0] + 1 if len(ends) else len(tokens)
-            responses.append(Response(tokens[:length].copy(), scores[:length].copy(), bool(len(ends))))
-        return responses
+            t = ends[0] + 1 if len(ends) else len(tokens)
+            yield Trajectory(tokens[:t].copy(), scores[:t].copy(), reward=0.0, finished=len(ends) > 0)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them); KeyError for an unknown name."""
-        own, seen = self.model.state_dict(), set()
-        for name, tensor in tensors:
+        """Take over new weights (a collective where `tensors` gathers them); KeyError as for vLLM."""
+        own = self.model.state_dict()
+        for name, tensor in _all_of(own, tensors):
             own[name].copy_(tensor)
-            seen.add(name)
-        if seen != set(own):
-            raise KeyError(f"weights missing in the sync: {sorted(set(own) - seen)[:5]}")
 
     def sleep(self) -> None:
         """Nothing to free: this engine keeps its copy."""

@@ -8,7 +8,7 @@ the count k, which does prefer medium questions. The count is the default, unit=
 Nothing here touches global randomness: the generator is an argument.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
@@ -91,3 +91,46 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
     if n < 0:
         raise ValueError(f"the number of questions to draw must not be negative, got {n}")
     return {k: len(buckets[k]) for k in sorted(buckets) if len(buckets[k])}
+
+
+def generator(purpose: str, *key: int) -> np.random.Generator:
+    """Random numbers of one purpose: the plan of step 7 shares none with the mini-batches of step 7."""
+    return np.random.default_rng([*purpose.encode(), *key])
+
+
+class FreshStream:
+    """The fresh questions B_on: a seeded permutation per epoch, without retired ones (lines 16 and 18)."""
+
+    def __init__(self, ids: list[int], seed: int):
+        self.ids, self.seed = ids, seed
+        self.epoch = -1
+        self.queue: list[int] = []  # what is left of the epoch, next question last
+
+    def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
+        """The next n distinct questions that are neither retired nor in `skip`.
+
+        Those passed over because of `skip` go back to the front. Where fewer are left in all, it is fewer.
+        """
+        skip, taken, passed = set(skip), {}, []  # taken: in order
+        n = min(n, len(self.ids) - len(retired) - sum(q not in retired for q in skip))
+        while len(taken) < n:
+            if not self.queue:
+                self.epoch += 1
+                order = generator("stream", self.seed, self.epoch).permutation(self.ids)
+                self.queue = order[::-1].tolist()
+            question = self.queue.pop()
+            if question in retired:
+                continue
+            if question in skip or question in taken:
+                passed.append(question)
+            else:
+                taken[question] = True
+        self.queue += passed[::-1]
+        return list(taken)
+
+    def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
+        """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
+        waiting = set(self.queue)  # one that retired when it was replayed may not have had its fresh turn
+        for question in questions:
+            if question not in waiting:
+                self.queue.insert(int(rng.integers(len(self.queue) + 1)), question)

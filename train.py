@@ -7,44 +7,34 @@
 Every rank runs this script on the same plan; see runtime/ranks.py for what is split.
 """
 
-import dataclasses
-import os
-import subprocess
-import sys
+from dataclasses import asdict
 from pathlib import Path
-
-import numpy as np
 
 from buffer import ReplayBuffer
 from config import Config, parse_config
-from data import Question, Request, fingerprint, load_questions, load_tokenizer
-from eval import NO_JUDGES, evaluate
-from exgrpo import Experience, Group, Plan
-from grading import Grader, drop_unreadable, rollout
+from data import Question, fingerprint, load_tokenizer, read_data, unreadable, with_built_in_world
+from eval import validate
+from exgrpo import Experience, step_metrics
 from policy import Policy
-from reward import Verifier
-from rollout import make_engine
+from reward import Grader, Verifier
+from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
 from runtime.memory import advice
 from runtime.tracking import Timer, Tracker
-from worlds.arithmetic import JUDGES
 
 
 def train(config: Config) -> dict[str, float]:
     """Run Algorithm 1 and return the final validation scores."""
-    device = ranks.setup(config.hang_timeout)
+    device, timer = ranks.setup(config.hang_timeout), Timer()
     config = with_built_in_world(config)
-    tokenizer = load_tokenizer(config, config.model)
-    timer = Timer()
+    tokenizer, knobs = load_tokenizer(config, config.model), asdict(config)
     with (ranks.claim(config.run_dir),
-          Tracker(config.run_dir, config.steps, config.tracker, dataclasses.asdict(config)) as tracker,
-          Verifier(config.verify_workers, config.verify_timeout, config.reward) as verifier):
-        grader = Grader(config, tokenizer, verifier)
-        checkpoints = Checkpoints(dataclasses.asdict(config), tracker.print)
-        questions, tests = read_data(config, tokenizer, verifier, tracker)
-        checkpoints.check_questions(fingerprint(questions))
+          Tracker(config.run_dir, config.steps, config.tracker, knobs) as tracker,
+          Verifier(timeout=config.verify_timeout, function=config.reward) as verifier):
+        grader, checkpoints = Grader(config, tokenizer, verifier), Checkpoints(knobs, tracker.print)
+        questions, tests, dropped = readable(config, tokenizer, verifier, checkpoints, tracker)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy, experience = Policy(config, config.model, device), Experience(config, questions)
@@ -57,6 +47,7 @@ def train(config: Config) -> dict[str, float]:
 
         def save(step: int) -> None:
             state = {"experience": experience.state_dict(), "skipped_in_row": policy.skipped_in_row}
+            state |= {"unreadable": dropped}
             checkpoints.save(step, state, policy.tensors(), experience.buffer.save, tracker.text())
 
         for step in range(first_step, config.steps):  # Alg. 1, line 2
@@ -70,15 +61,15 @@ def train(config: Config) -> dict[str, float]:
                 break
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
             with timer("rollout"):
-                batch = [questions[q] for q in plan.questions]
-                graded = rollout(engine, grader, batch, experience.requests(plan), config.temperature, config.max_response_length)
-                groups = experience.groups(plan, graded, grader.grade)
+                asked = [experience.questions[q] for q in plan.questions]
+                rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature,
+                                    config.max_response_length, step)
+                groups = experience.groups(plan, rollouts)
             # ---- store successes, retire, lines 25-30 and 32 ----
             with timer("collect"):
                 if config.behavior_logprobs == "recompute":
                     policy.recompute(groups)
-                experience.collect(step, groups)
-                ranks.check_same(experience.contents, plan=plan.questions, buffer=experience.buffer.checksum())
+                ranks.check_same(plan=plan.questions, collected=experience.collect(step, groups))
             # ---- update θ with Eq. 4, line 31 ----
             with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
                 engine.sleep()
@@ -86,7 +77,7 @@ def train(config: Config) -> dict[str, float]:
             with timer("sync"):
                 engine.wake(policy.named_tensors(engine.dtype))
 
-            metrics |= step_metrics(plan, groups, graded, experience, verifier)
+            metrics |= step_metrics(plan, groups, experience) | {"reward/timeouts": verifier.timeouts}
             if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
                 with timer("validate"):
                     metrics |= validate(engine, grader, tests, config)
@@ -100,109 +91,48 @@ def train(config: Config) -> dict[str, float]:
         policy.save_pretrained(Path(config.run_dir) / "model")
         if tracker.main:
             tokenizer.save_pretrained(Path(config.run_dir) / "model")
-            describe_model(Path(config.run_dir) / "model", dataclasses.asdict(config), tokenizer, tracker.rows)
+            describe_model(Path(config.run_dir) / "model", knobs, tokenizer, tracker.rows)
         tracker.finish()
     return tracker.latest
 
 
+def readable(config: Config, tokenizer, verifier: Verifier, checkpoints: Checkpoints, tracker: Tracker):
+    """Training and validation questions whose answers can be read, and the ids of the others.
+
+    Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
+    """
+    sets = read_data(config, tokenizer, tracker.print)
+    checkpoints.check_questions(fingerprint(sets[0]))
+    saved = (checkpoints.saved or {}).get("unreadable")
+    dropped = saved or [unreadable(questions, verifier.gold_parses) for questions in sets]
+    for ids in dropped:
+        if ids:
+            tracker.print(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
+    questions, tests = ([q for q in qs if q.id not in set(ids)] for qs, ids in zip(sets, dropped))
+    return questions, tests, dropped
+
+
 def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:
     """Put back what was saved, if anything, and start metrics.jsonl; returns the first step to run."""
-    if not (saved := checkpoints.saved):
+    if not checkpoints.saved:
         tracker.start()
         return 0
 
     def load_buffer(path: Path) -> None:
-        experience.buffer = ReplayBuffer.load(path)
+        experience.load_state_dict(checkpoints.saved["experience"], ReplayBuffer.load(path))
 
     metrics = checkpoints.restore(policy.tensors(), load_buffer)
-    experience.load_state_dict(saved["experience"])
-    experience.check_ids()
-    policy.skipped_in_row = saved["skipped_in_row"]
+    policy.skipped_in_row = checkpoints.saved["skipped_in_row"]
     tracker.start(metrics)
-    return saved["step"]
-
-
-def with_built_in_world(config: Config) -> Config:
-    """Fill in the arithmetic world where no model or no questions are given; rank 0 builds it on first use."""
-    if config.train_files:
-        return config
-    if config.reward == "worlds.arithmetic:graded_reward":
-        raise ValueError("the graded reward needs each question as its own answer: docs/reading.md, Sec. 5.3, makes such files")
-    command = [sys.executable, "-m", "worlds.base_model", "--directory", str(Path(config.world_dir).absolute()),
-               "--steps", str(config.base_steps)]
-    if ranks.rank() == 0:  # in a process of its own, while the other ranks wait
-        subprocess.run(command, check=True, cwd=Path(__file__).parent, env={**os.environ, "OMP_NUM_THREADS": "1"})
-    ranks.barrier()
-    from worlds.base_model import build_world
-
-    world = build_world(config.world_dir, pretrain_steps=config.base_steps)
-    files = [str(world / f"{name}.jsonl") for name in ("train", "test", "ood")]
-    return dataclasses.replace(config, model=config.model or str(world / "model"), train_files=files[:1],
-                               val_files=config.val_files or files[1:],
-                               reward="worlds.arithmetic:reward" if config.reward == "math" else config.reward)
-
-
-def read_data(config: Config, tokenizer, verifier: Verifier, tracker: Tracker) -> tuple[list[Question], list[Question]]:
-    """Training and validation questions; those whose answer the verifier cannot read are dropped with a count."""
-    sets = []
-    for files in (config.train_files, config.val_files):
-        questions, counts = load_questions(files, config, tokenizer)
-        sets.append(drop_unreadable(questions, verifier))
-        counts["answers unreadable"] = len(questions) - len(sets[-1])
-        if questions and not sets[-1]:
-            raise ValueError(f"{', '.join(files)}: the verifier can read none of the answers; convert.py --extract takes them "
-                             "out of solutions, --reward module:function reads what it likes")
-        tracker.print(f"{', '.join(files)}: {len(sets[-1])} questions {counts}" if files else "note: no val_files, no validation")
-    train_set, tests = sets
-    if len(train_set) < config.batch_size:
-        tracker.print(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
-    if config.rho and config.k_max < config.num_rollouts - 1:
-        tracker.print(f"note: groups with {config.k_max + 1} to {config.num_rollouts - 1} successes are not collected (k_max)")
-    if config.eval_questions:
-        sources = {q.source for q in tests}
-        tests = [q for s in sorted(sources) for q in [q for q in tests if q.source == s][: config.eval_questions]]
-    return train_set, tests
+    return checkpoints.saved["step"]
 
 
 def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
     """Print one prompt as the model sees it, and one response: most template mistakes show here."""
-    (response, reward), = rollout(engine, grader, [question], [[Request(question.prompt_ids, config.seed)]],
-                                  config.temperature, config.max_response_length)[0]
-    tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n---- a response, reward {reward} ----\n"
-                  f"{grader.tokenizer.decode(response.token_ids)}\n----")
-
-
-def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
-    """`val/<score>` on the test questions; with the built-in world also the shares of valid chains and of shortcuts."""
-    judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else NO_JUDGES
-    scores = evaluate(engine, grader, tests, temperature=config.eval_temperature, max_tokens=config.max_response_length,
-                      judges=judges)
-    return {f"val/{name}": value for name, value in scores.items()}
-
-
-def step_metrics(plan: Plan, groups: list[Group], graded: list, experience: Experience, verifier: Verifier) -> dict[str, float]:
-    """What a step did, apart from the update."""
-    responses = [r for pairs in graded for r, _ in pairs]
-    k = np.array([g.num_success for g in groups])
-    buckets = experience.buffer.buckets
-    return {
-        "reward/pass_at_1": float(np.concatenate([g.rewards for g in groups]).mean()),
-        "reward/pass_at_1_fresh": float(np.mean([g.rewards.mean() for g in groups if not g.replayed] or [0.0])),
-        "reward/all_equal_groups": float(np.mean([g.rewards.min() == g.rewards.max() for g in groups])),
-        "reward/none_right": float(np.mean(k == 0)),
-        "reward/timeouts": verifier.timeouts,
-        "rollout/length": float(np.mean([len(r.token_ids) for r in responses])),
-        "rollout/tokens": sum(len(r.token_ids) for r in responses),
-        "rollout/truncated": float(np.mean([not r.finished for r in responses])),
-        "replay/questions": len(plan.replayed),
-        "replay/age": float(np.mean([plan.step - t.step for t in plan.replayed.values()] or [0.0])),
-        "replay/selected_score": plan.selected_score,
-        "replay/candidate_score": plan.candidate_score,
-        "buckets/questions": len(experience.buffer),
-        "buckets/trajectories": experience.buffer.num_trajectories,
-        "buckets/retired": len(experience.buffer.retired),
-        **{f"buckets/k={n}": len(buckets.get(n, ())) for n in range(1, experience.config.num_rollouts)},
-    }
+    limit = config.max_response_length
+    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature, limit)
+    tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n"
+                  f"---- a response, reward {t.reward} ----\n{grader.tokenizer.decode(t.token_ids)}\n----")
 
 
 if __name__ == "__main__":

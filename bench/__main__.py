@@ -3,8 +3,8 @@
     python -m bench                    every section, small sizes: about 15 minutes on two cores
     python -m bench buffer --full      one section, at the paper's scale
 
-TRL is needed only by the section `step`; where it is not installed beside this project, `TRL_PATH` may name a directory that
-holds it (`pip install --no-deps --target DIR trl accelerate datasets dill multiprocess xxhash pandas`).
+TRL is needed only by the section `step`; where it is not installed beside this project, `TRL_PATH` may name a
+directory of `pip install --no-deps --target DIR trl accelerate datasets dill multiprocess xxhash pandas`.
 """
 
 import argparse
@@ -25,7 +25,8 @@ SECTIONS = {  # name -> (module, function that takes the command line's argument
 
 def main() -> None:
     """Print a table per section."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m bench", description=__doc__, formatter_class=raw)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; all if none is named")
     parser.add_argument("--full", action="store_true", help="the paper's scale instead of a smaller one")
     args = parser.parse_args()

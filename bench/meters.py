@@ -18,7 +18,7 @@ def seconds(function: Callable[[], object], repeats: int = 1) -> float:
     return interleaved({"it": function}, repeats)["it"]
 
 
-def interleaved(functions: dict[str, Callable[[], object]], repeats: int, clock=time.perf_counter) -> dict[str, float]:
+def interleaved(functions: dict[str, Callable], repeats: int, clock=time.perf_counter) -> dict[str, float]:
     """Median time of each function, called in turns, so that a busy spell of the machine hits them alike."""
     times = {name: [] for name in functions}
     for _ in range(repeats):
@@ -30,7 +30,7 @@ def interleaved(functions: dict[str, Callable[[], object]], repeats: int, clock=
 
 
 def peak_tensor_bytes(function: Callable[[], object]) -> int:
-    """The most bytes of CPU tensors alive at once beyond those alive before, by the allocator's own events."""
+    """The most bytes of CPU tensors alive at once beyond those before, by the allocator's own events."""
     from torch.profiler import ProfilerActivity, profile
 
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
@@ -47,7 +47,8 @@ def peak_resident_bytes() -> int:
 
 def torchrun(ranks: int, *command: str) -> list[str]:
     """A command line that runs a script of this repository on `ranks` processes of this machine."""
-    return [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}", *command]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={ranks}"]
+    return [*launcher, *command]
 
 
 @dataclass
@@ -66,8 +67,8 @@ def run(command: list[str], environment: dict[str, str], mark: str, timeout: flo
     """
     import psutil
 
-    environment = environment | {"PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(command, cwd=ROOT, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+    process = subprocess.Popen(command, cwd=ROOT, env=environment | {"PYTHONUNBUFFERED": "1"}, text=True,
+                               stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     lines, marks, end = [], [], time.monotonic() + timeout
     for line in process.stdout:
         lines.append(line.rstrip())

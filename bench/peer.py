@@ -1,6 +1,6 @@
 """One training of TRL's GRPOTrainer, run and timed by the section `step` of bench/__main__.py.
 
-It prints a line of losses after every two optimiser steps, which is a step of ours, and at the end a line of JSON.
+It prints a line of losses after every two optimiser steps, which is a step of ours, and JSON at the end.
 """
 
 import argparse
@@ -25,6 +25,8 @@ except (ImportError, RuntimeError) as error:  # trl's lazy modules raise Runtime
 
 from bench.step import MAX_TOKENS, QUESTIONS, RESPONSES, coin
 
+MICRO_BATCH = 64  # responses of a forward and backward
+
 
 class TimedTrainer(GRPOTrainer):
     """Notes how long each generation takes."""
@@ -36,34 +38,40 @@ class TimedTrainer(GRPOTrainer):
         return result
 
 
+def rewards(completions: list, **_) -> list[float]:
+    return [coin(completion[0]["content"], "") for completion in completions]
+
+
 def main() -> None:
     """Train as the command line says and print what the section reads."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--model", required=True)
     parser.add_argument("--questions", required=True)
     parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--per_device", type=int, default=64, help="responses of a forward and backward")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--checkpointing", action="store_true")
     args = parser.parse_args()
-    batch = QUESTIONS * RESPONSES // int(os.environ.get("WORLD_SIZE", 1))  # responses of a step, in two optimiser steps
+    # responses of a step, in two optimiser steps
+    batch = QUESTIONS * RESPONSES // int(os.environ.get("WORLD_SIZE", 1))
     rows = [json.loads(line) for line in Path(args.questions).read_text().splitlines()]
     with tempfile.TemporaryDirectory() as directory:
         config = GRPOConfig(
             output_dir=directory, use_cpu=True, max_steps=2 * args.steps, learning_rate=1e-6, bf16=args.bf16,
-            gradient_checkpointing=args.checkpointing, per_device_train_batch_size=args.per_device,
-            gradient_accumulation_steps=batch // 2 // args.per_device, steps_per_generation=batch // args.per_device,
-            num_generations=RESPONSES, max_completion_length=MAX_TOKENS, temperature=1.0, beta=0.0, loss_type="dr_grpo",
-            scale_rewards="none", report_to="none", save_strategy="no", disable_tqdm=True, logging_steps=2, seed=0)
+            gradient_checkpointing=args.checkpointing, per_device_train_batch_size=MICRO_BATCH,
+            gradient_accumulation_steps=batch // 2 // MICRO_BATCH, steps_per_generation=batch // MICRO_BATCH,
+            num_generations=RESPONSES, max_completion_length=MAX_TOKENS, temperature=1.0, beta=0.0,
+            loss_type="dr_grpo", scale_rewards="none", report_to="none", save_strategy="no", logging_steps=2,
+            disable_tqdm=True, seed=0)
         trainer = TimedTrainer(
-            args.model, reward_funcs=lambda completions, **_: [coin(c[0]["content"], "") for c in completions], args=config,
+            args.model, reward_funcs=rewards, args=config,
             train_dataset=datasets.Dataset.from_list([{"prompt": r["prompt"]} for r in rows]),
             processing_class=transformers.AutoTokenizer.from_pretrained(args.model))
         trainer.train()
-    length = [r["completions/mean_length"] for r in trainer.state.log_history if "completions/mean_length" in r]
+    name = "completions/mean_length"
+    lengths = [row[name] for row in trainer.state.log_history if name in row]
     if trainer.accelerator.is_main_process:
-        print(json.dumps({"version": trl.__version__,
-                          "generation": trainer.generation[1:], "length": sum(length) / len(length)}))
+        print(json.dumps({"version": trl.__version__, "generation": trainer.generation[1:],
+                          "length": sum(lengths) / len(lengths)}))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
 """A whole training step against TRL's GRPOTrainer: same model, prompts, samples, rewards and optimiser steps.
 
-32 questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0). Ours is the ordinary
-`train.py` on two ranks of one thread, TRL one process of two threads and two of one, with Hugging Face's generate: it
-does not support this vLLM on CPUs. All are timed from step to step, by the wall clock and by the CPU time of all their
-processes, which means something on a busy machine too. Ours runs before and after TRL, so that a change of the
-machine's pace between them shows.
+32 questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0). Ours is the
+ordinary `train.py` on two ranks of one thread, TRL one process of two threads and two of one, with Hugging
+Face's generate: it does not support this vLLM on CPUs. All are timed from step to step, by the wall clock and
+by the CPU time of all their processes, which means something on a busy machine too. Ours runs before and
+after TRL, so that a change of the machine's pace between them shows.
 """
 
 import argparse
@@ -19,10 +19,8 @@ from statistics import median
 from bench.meters import Row, Steps, run, torchrun
 
 QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64
-OURS = {  # name -> flags of train.py
-    "float32": [],
-    "bfloat16": ["--dtype", "bfloat16", "--rollout_dtype", "bfloat16", "--max_drift", "0.05"],
-}
+# name -> flags of train.py
+OURS = {"float32": [], "bfloat16": ["--dtype", "bfloat16", "--max_drift", "0.05"]}
 TRL = {  # name -> (our dtype that it is held against, processes, settings of bench/peer.py)
     "float32, no checkpointing, 1 process": ("float32", 1, []),
     "float32, no checkpointing, 2 processes": ("float32", 2, []),
@@ -32,6 +30,7 @@ TRL = {  # name -> (our dtype that it is held against, processes, settings of be
 }
 SLOWER = list(TRL)[1:3]  # they never were the fastest of their dtype: run with --full only
 BARS = {"float32": 0.70, "bfloat16": 0.75}
+COIN = "bench.step:coin"
 
 
 def coin(response: str, answer: str) -> float:
@@ -51,9 +50,10 @@ def write_setup(directory: Path) -> tuple[str, str]:
     tokenizer = build_tokenizer()
     torch.manual_seed(0)
     model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=688, num_hidden_layers=6, num_attention_heads=4,
-        max_position_embeddings=128, tie_word_embeddings=False, bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id))
+        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=688, num_hidden_layers=6,
+        num_attention_heads=4, max_position_embeddings=128, tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id))
     model.save_pretrained(directory / "model")
     tokenizer.save_pretrained(directory / "model")
     rng, questions = np.random.default_rng(0), set()
@@ -64,10 +64,11 @@ def write_setup(directory: Path) -> tuple[str, str]:
 
 
 def train_steps(flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
-    """The steps of a run of train.py on two ranks, and their rows of metrics."""
-    steps = run(torchrun(2, "train.py", "--run_dir", str(directory), *flags), os.environ | {"OMP_NUM_THREADS": "1"}, "step ")
-    metrics = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return steps, [m for m in metrics if m["step"] > 1]
+    """The steps of a run of train.py on two ranks, and their rows of metrics, the first step left out."""
+    command = torchrun(2, "train.py", "--run_dir", str(directory), *flags)
+    steps = run(command, os.environ | {"OMP_NUM_THREADS": "1"}, "step ")
+    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return steps, [row for row in rows if row["step"] > 1]
 
 
 def phases(metrics: list[dict]) -> str:
@@ -77,13 +78,14 @@ def phases(metrics: list[dict]) -> str:
 
 
 def trl_steps(dtype: str, model: str, questions: str, steps: int, full: bool) -> Iterator[tuple[str, Steps]]:
-    """(name, steps) of each way to run TRL that our dtype is held against; nothing where it does not import."""
+    """(name, steps) of each way to run TRL that our dtype is held against; none where it does not import."""
     for name, (against, processes, flags) in TRL.items():
+        if against != dtype or name in SLOWER and not full:
+            continue
         command = torchrun(processes, "bench/peer.py", "--model", model, "--questions", questions,
                            "--steps", str(steps), *flags)
         try:
-            if against == dtype and (full or name not in SLOWER):
-                yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
+            yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
         except RuntimeError as error:
             if "TRL does not import" not in str(error):
                 raise
@@ -96,26 +98,33 @@ def bench_step(args: argparse.Namespace) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         model, questions = write_setup(directory)
-        for dtype, flags in OURS.items():
-            flags = [
-                "--model", model, "--train_files", questions, "--reward", "bench.step:coin", "--rho", "0",
-                "--batch_size", str(QUESTIONS), "--num_rollouts", str(RESPONSES), "--max_response_length", str(MAX_TOKENS),
-                "--max_prompt_length", "32", "--lr", "1e-6", "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0",
-                *flags]
-            wall, cpu, best = [], [], [float("inf")] * 2  # ours; wall, CPU seconds of the fastest TRL
-            for turn in ("before", "after"):
-                ours, metrics = train_steps(flags, directory / f"{dtype}-{turn}")
-                wall, cpu = wall + ours.wall, cpu + ours.cpu
-                yield (f"ours, {dtype}, 2 ranks, {turn}", f"{median(ours.wall):.2f} s a step, {median(ours.cpu):.2f} CPU s",
-                       f"{phases(metrics)}; {median(m['rollout/length'] for m in metrics):.0f} tokens a response")
-                for name, trl in trl_steps(dtype, model, questions, steps, args.full) if turn == "before" else ():
-                    taken = [median(trl.wall), median(trl.cpu)]
-                    best = [min(pair) for pair in zip(best, taken)]
-                    result = next(json.loads(line) for line in trl.lines if line.startswith('{"version"'))
-                    yield (f"TRL {result['version']}, {name}", f"{taken[0]:.2f} s a step, {taken[1]:.2f} CPU s",
-                           f"generation {median(result['generation']):.2f} s, {result['length']:.0f} tokens a response")
-            if best[0] < float("inf"):
-                yield (f"ours / the fastest TRL, {dtype}", f"{median(wall) / best[0]:.2f} of its time, "
-                       f"{median(cpu) / best[1]:.2f} of its CPU", f"bar {BARS[dtype]}")
-            else:
+        common = ["--model", model, "--train_files", questions, "--reward", COIN, "--rho", "0",
+                  "--batch_size", str(QUESTIONS), "--num_rollouts", str(RESPONSES), "--lr", "1e-6",
+                  "--max_prompt_length", "32", "--max_response_length", str(MAX_TOKENS),
+                  "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0"]
+        for dtype, precision in OURS.items():
+            before, metrics = train_steps([*common, *precision], directory / f"{dtype}-before")
+            yield ours(f"{dtype}, 2 ranks, before", before, metrics)
+            peers = []  # (wall, CPU) seconds a step
+            for peer, trl in trl_steps(dtype, model, questions, steps, args.full):
+                peers.append((median(trl.wall), median(trl.cpu)))
+                result = json.loads(next(line for line in trl.lines if line.startswith('{"version"')))
+                generation = median(result["generation"])
+                yield (f"TRL {result['version']}, {peer}",
+                       f"{peers[-1][0]:.2f} s a step, {peers[-1][1]:.2f} CPU s",
+                       f"generation {generation:.2f} s, {result['length']:.0f} tokens a response")
+            after, metrics = train_steps([*common, *precision], directory / f"{dtype}-after")
+            yield ours(f"{dtype}, 2 ranks, after", after, metrics)
+            if not peers:
                 yield "TRL", "skipped", "it does not import here: see the head of bench/__main__.py"
+                continue
+            wall, cpu = map(min, zip(*peers))
+            yield (f"ours / the fastest TRL, {dtype}",
+                   f"{median(before.wall + after.wall) / wall:.2f} of its time, "
+                   f"{median(before.cpu + after.cpu) / cpu:.2f} of its CPU", f"bar {BARS[dtype]}")
+
+
+def ours(name: str, steps: Steps, metrics: list[dict]) -> Row:
+    length = median(m["rollout/length"] for m in metrics)
+    return (f"ours, {name}", f"{median(steps.wall):.2f} s a step, {median(steps.cpu):.2f} CPU s",
+            f"{phases(metrics)}; {length:.0f} tokens a response")

@@ -20,6 +20,8 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) ->
 
     ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
     sampling = {"do_sample": True, "temperature": knobs["eval_temperature"], "top_p": 1.0, "top_k": 0}
+    if not knobs["eval_temperature"]:
+        sampling = {"do_sample": False}
     GenerationConfig(**sampling, **ids).save_pretrained(directory)
     tested = [scores for row in rows if (scores := validation(row))] or [{}]
     steps = rows[-1]["step"] if rows else 0

@@ -1,12 +1,13 @@
-"""What a study leaves: result.json and pictures in studies/results/NAME/, and its rows of the table in STUDIES.md."""
+"""What a study leaves: result.json and pictures in studies/results/NAME/, its rows of the table in
+README.md."""
 
 import dataclasses
 import json
 from pathlib import Path
 
-from studies.claims import STUDIES, Data, Study
+from studies.claims import STUDIES, Claim, Study
 from studies.jobs import FULL, ROOT, Job
-from studies.measures import IN, OOD, interval, verdict
+from studies.measures import IN, OOD, Data, decision, interval
 from studies.pictures import save
 
 RESULTS = ROOT / "studies" / "results"
@@ -23,22 +24,25 @@ def jobs_of(study: Study, data: Data) -> list[Job]:
 
 
 def write(name: str, data: Data, directory: Path = RESULTS) -> dict:
-    """Compute the study's numbers and verdicts, draw its pictures; returns what result.json holds."""
+    """Compute the study's numbers, decide its claims, draw its pictures; returns what result.json holds."""
     study, place = STUDIES[name], directory / name
     place.mkdir(parents=True, exist_ok=True)
     claims = []
     for claim in study.claims:
-        values = [float(v) for v in claim.measure(data)]
+        values = [float(v) for v in claim.numbers(data)]
         mean, half = interval(values)
-        claims.append({"claim": claim.text, "paper": claim.paper, "values": values, "mean": mean, "half": half,
-                       "verdict": verdict(values)})
-    runs = {run: {"score": data.scores(run), "score_ood": data.scores(run, OOD), "end": data.ends(run, IN),
+        claims.append({"claim": claim.text, "paper": claim.paper, "values": values, "mean": mean,
+                       "half": half,
+                       "verdict": decision(values)})
+    runs = {run: {"score": data.heights(run), "score_ood": data.heights(run, OOD), "end": data.ends(run, IN),
                   "end_ood": data.ends(run, OOD)} for run in study.runs}
-    result = {"study": name, "title": study.title, "seeds": data.seeds, "budget": dataclasses.asdict(data.budget),
-              "claims": claims, "runs": runs, "core_seconds": sum(job.seconds for job in jobs_of(study, data))}
+    cost = sum(job.record()["seconds"] for job in jobs_of(study, data))
+    budget = dataclasses.asdict(data.budget)
+    result = {"study": name, "title": study.title, "seeds": data.seeds, "budget": budget, "claims": claims,
+              "runs": runs, "core_seconds": cost}
     (place / "result.json").write_text(json.dumps(result, indent=1, ensure_ascii=False) + "\n")
     for file, draw in study.pictures.items():
-        save(draw(data), place / file)
+        save(draw(data, study.runs), place / file)
     return result
 
 
@@ -52,20 +56,21 @@ def table(directory: Path = RESULTS) -> str:
     return HEAD + "\n".join(lines) + "\n"
 
 
-def _row(name: str, place: int, claim, result: dict | None) -> str:
+def _row(name: str, place: int, claim: Claim, result: dict | None) -> str:
     """One claim; the study's name, cost and command stand in its first row."""
+    command = f"`python -m studies {name}`"
     if result is None:
-        ours, judged, cost = "not run yet", "–", "–"
+        ours, decided, cost = "not run yet", "–", "–"
     else:
         number = result["claims"][place]
         if number["claim"] != claim.text:
-            raise ValueError(f"studies/results/{name} holds other claims than studies/claims.py: run the study again")
+            raise ValueError(f"studies/results/{name} holds other claims than claims.py: run the study again")
         ours = f"{number['mean']:+.3f} ± {number['half']:.3f} ({result['seeds']} seeds)"
-        judged, cost = f"**{number['verdict']}**", f"{result['core_seconds'] / 60:.0f} core-min"
-    first = place == 0
-    command = f"`python -m studies {name}" + (f" --seeds {result['seeds']}`" if result else "`")
-    cells = [name if first else "", claim.text, claim.paper, ours, judged, cost if first else "", command if first else ""]
-    return "| " + " | ".join(cells) + " |"
+        decided, cost = f"**{number['verdict']}**", f"{result['core_seconds'] / 60:.0f} core-min"
+        command = f"`python -m studies {name} --seeds {result['seeds']}`"
+    if place:
+        name = cost = command = ""
+    return f"| {name} | {claim.text} | {claim.paper} | {ours} | {decided} | {cost} | {command} |"
 
 
 def update(page: Path = ROOT / "studies" / "README.md", directory: Path = RESULTS) -> None:
@@ -81,7 +86,8 @@ def text(result: dict) -> str:
     """A result for the console."""
     lines = [f"\n{result['study']}: {result['title']}"]
     for c in result["claims"]:
-        lines.append(f"  {c['verdict']:9} {c['mean']:+.4f} ± {c['half']:.4f}  {c['claim']}  (paper: {c['paper']})")
+        number = f"{c['mean']:+.4f} ± {c['half']:.4f}"
+        lines.append(f"  {c['verdict']:9} {number}  {c['claim']}  (paper: {c['paper']})")
     return "\n".join(lines)
 
 

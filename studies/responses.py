@@ -1,4 +1,4 @@
-"""What sampled responses say (sampling.py made them): entropy by difficulty and validity, shortcuts, choices of o*.
+"""What sampled responses say (sampling.py): entropy by difficulty and validity, shortcuts, choices of o*.
 
 `samples` are the columns of one sampling pass: NumPy arrays with a value per response.
 """
@@ -11,12 +11,13 @@ BUCKETS = ("Easy", "Medium", "Hard")  # k/K in [75%, 100%), (25%, 75%), (0, 25%]
 def columns(result: dict) -> dict[str, np.ndarray]:
     """The sampled responses, a value each, with the bucket of their question ("" for k = 0 and k = K)."""
     samples = {name: np.array(values) for name, values in result["columns"].items()}
-    rate, bucket = samples["k"] / result["num_rollouts"], np.full(len(samples["k"]), "", dtype=object)
+    rate = samples["k"] / result["num_rollouts"]
+    bucket = np.full(len(rate), "", dtype=object)
     bucket[(rate >= 0.75) & (rate < 1)] = "Easy"
     bucket[(rate > 0.25) & (rate < 0.75)] = "Medium"
     bucket[(rate > 0) & (rate <= 0.25)] = "Hard"
-    return {**samples, "bucket": bucket, "right": samples["reward"] > 0.5, "valid": samples["valid"].astype(bool),
-            "shortcut": samples["shortcut"].astype(bool)}
+    judged = {name: samples[name].astype(bool) for name in ("valid", "shortcut")}
+    return {**samples, **judged, "bucket": bucket, "right": samples["reward"] > 0.5}
 
 
 def auc(low: np.ndarray, high: np.ndarray) -> float:
@@ -28,8 +29,14 @@ def auc(low: np.ndarray, high: np.ndarray) -> float:
     return float(below.mean() / (2 * len(low)))
 
 
+def smallest_gap(samples: dict, shortcuts: bool = True) -> float:
+    """The smallest of the three buckets' gaps between flawed and valid chains; nan where one has none."""
+    return float(np.min([bucket_gap(samples, bucket, shortcuts) for bucket in BUCKETS]))
+
+
 def bucket_gap(samples: dict, name: str, shortcuts: bool = True) -> float:
-    """Mean entropy of flawed minus that of valid chains, among the right answers of a bucket; with or without shortcuts."""
+    """Mean entropy of flawed minus that of valid chains, among a bucket's right answers, or without
+    shortcuts."""
     chosen = samples["right"] & (samples["bucket"] == name) & (shortcuts | ~samples["shortcut"])
     entropy, valid = samples["entropy"][chosen], samples["valid"][chosen]
     if not valid.any() or valid.all():
@@ -37,25 +44,47 @@ def bucket_gap(samples: dict, name: str, shortcuts: bool = True) -> float:
     return float(entropy[~valid].mean() - entropy[valid].mean())
 
 
-def bucket_auc(samples: dict, measure: str) -> float:
-    """AUC of a measure for telling flawed (higher) from valid chains, the mean over the buckets.
+def bucket_auc(samples: dict, column: str) -> float:
+    """AUC of a column for telling flawed (higher) from valid chains, the mean over the buckets.
 
     Length is a control and may point either way: its better direction counts.
     """
     values = []
     for name in BUCKETS:
         chosen = samples["right"] & (samples["bucket"] == name)
-        value, valid = samples[measure][chosen], samples["valid"][chosen]
+        value, valid = samples[column][chosen], samples["valid"][chosen]
         values.append(auc(value[valid], value[~valid]))
     mean = float(np.nanmean(values))
-    return max(mean, 1 - mean) if measure == "length" else mean
+    return max(mean, 1 - mean) if column == "length" else mean
+
+
+def auc_gain(samples: dict, over: str) -> float:
+    """What entropy is better than another column."""
+    return bucket_auc(samples, "entropy") - bucket_auc(samples, over)
+
+
+def median_gap(samples: dict, other: str) -> float:
+    """Median entropy of right responses to the questions of another bucket, minus that of Medium."""
+    right, bucket, entropy = samples["right"], samples["bucket"], samples["entropy"]
+    medians = [np.median(entropy[right & (bucket == name)]) for name in (other, "Medium")]
+    return float(medians[0] - medians[1])
+
+
+def shortcut_gap(samples: dict, column: str) -> float:
+    """Mean of a column over the right shortcuts to Medium questions minus over the other right responses."""
+    right, shortcut = samples["right"] & (samples["bucket"] == "Medium"), samples["shortcut"]
+    values = samples[column].astype(float)
+    return float(values[right & shortcut].mean() - values[right & ~shortcut].mean())
+
+
+# ---------------------------------------------------------------- choices of o*
 
 
 def stored(samples: dict) -> list[np.ndarray]:
-    """What a buffer would hold after one visit of every question, where there is a choice: arrays of row numbers.
+    """What a buffer would hold after a visit of every question, where there is a choice: arrays of rows.
 
-    A question's distinct right responses, 2 or more, of questions that were not always right. A question has only one
-    valid chain, so most right responses are copies of each other; copies have the same length, entropy and NLL.
+    A question's distinct right responses, 2 or more, of questions that were not always right. A question has
+    one valid chain, so most right responses are copies, which have the same length, entropy and NLL.
     """
     same = np.stack([samples[name] for name in ("length", "entropy", "nll")], 1)
     kept = []
@@ -68,37 +97,20 @@ def stored(samples: dict) -> list[np.ndarray]:
 
 
 def choice(samples: dict, rule: str, rows: np.ndarray) -> int:
-    """The row that a rule takes as o*: "paper", the lowest mean entropy, or "official", in effect the lowest sum."""
+    """The row that a rule takes as o*: "paper", the lowest mean entropy, or "official", the lowest sum."""
     values = samples["entropy"] * (samples["length"] if rule == "official" else 1)
     return rows[np.argmin(values[rows])]
 
 
-def median_gap(samples: dict, other: str) -> float:
-    """Median entropy of right responses to the questions of another bucket, minus that of Medium."""
-    medians = [np.median(samples["entropy"][samples["right"] & (samples["bucket"] == b)]) for b in (other, "Medium")]
-    return float(medians[0] - medians[1])
-
-
-def smallest_gap(samples: dict, shortcuts: bool) -> float:
-    """The smallest of the three buckets' gaps between flawed and valid chains; nan where one has none."""
-    return float(np.min([bucket_gap(samples, bucket, shortcuts) for bucket in BUCKETS]))
-
-
-def shortcut_gap(samples: dict, measure: str, sign: int) -> float:
-    """Mean of a measure over the right shortcut responses to Medium questions minus over the other right ones."""
-    right, shortcut = samples["right"] & (samples["bucket"] == "Medium"), samples["shortcut"]
-    values = samples[measure].astype(float)
-    return float(sign * (values[right & shortcut].mean() - values[right & ~shortcut].mean()))
-
-
 def agreement(samples: dict) -> float:
     """How much more often the official rule chooses the paper's o* than chance would."""
-    agreed = [(choice(samples, "official", rows) == choice(samples, "paper", rows)) - 1 / len(rows) for rows in stored(samples)]
-    return float(np.mean(agreed))
+    kept = stored(samples)
+    agreed = [choice(samples, "official", rows) == choice(samples, "paper", rows) for rows in kept]
+    return float(np.mean([same - 1 / len(rows) for same, rows in zip(agreed, kept)]))
 
 
 def shortness(samples: dict) -> float:
-    """How much more often the official rule's choice is one of the question's shortest responses than chance would."""
+    """How much more often than chance the official rule's choice is one of the shortest responses."""
     shares = []
     for rows in stored(samples):
         shortest = samples["length"] == samples["length"][rows].min()
@@ -107,7 +119,8 @@ def shortness(samples: dict) -> float:
 
 
 def validity(samples: dict, against: str) -> float:
-    """Share of valid chains among what the paper's rule chooses, minus the same of "official" or of a "random" choice."""
+    """Share of valid chains among what the paper's rule chooses, less that of "official" or "random"
+    choice."""
     valid, shares = samples["valid"].astype(float), []
     for rows in stored(samples):
         other = valid[rows].mean() if against == "random" else valid[choice(samples, against, rows)]

@@ -19,9 +19,8 @@ import multiprocessing  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
-import torch  # noqa: E402
 
-from runtime import ranks  # noqa: E402
+# torch and runtime.ranks are imported where they are used: the tests of sampler.py and loss.py start fast
 
 # Children are forked from a server that has torch and the model code loaded: no imports per rank, and no
 # threads of this process in them.
@@ -37,7 +36,8 @@ def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
     port, pipes, processes = free_port(), [], []
     for rank in range(world_size):
         mine, theirs = FORKS.Pipe(duplex=False)
-        processes.append(FORKS.Process(target=_rank, args=(theirs, rank, world_size, port, function, args), daemon=True))
+        all_args = theirs, rank, world_size, port, function, args
+        processes.append(FORKS.Process(target=_rank, args=all_args, daemon=True))
         processes[-1].start()
         theirs.close()
         pipes.append(mine)
@@ -56,8 +56,13 @@ def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
 
 
 def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE=str(world_size),
-                      MASTER_ADDR="127.0.0.1", MASTER_PORT=port, CUDA_VISIBLE_DEVICES="")
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank),
+                      LOCAL_WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
+                      CUDA_VISIBLE_DEVICES="")
+    import torch
+
+    from runtime import ranks
+
     try:
         torch.set_num_threads(1)
         ranks.setup()
@@ -71,6 +76,8 @@ def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
 
 def plain_scores(lm, prompt, response, temperature: float = 1.0):
     """Log-probs and entropies (T,) of one response by an ordinary forward pass over the one sequence."""
+    import torch
+
     ids = torch.as_tensor(np.concatenate([prompt, response]), dtype=torch.long)[None]
     logits = lm(input_ids=ids).logits[0, len(prompt) - 1 : -1] / temperature  # (T, V)
     distribution = torch.distributions.Categorical(logits=logits)
@@ -78,8 +85,10 @@ def plain_scores(lm, prompt, response, temperature: float = 1.0):
 
 
 @pytest.fixture(scope="session")
-def device() -> torch.device:
-    """This process's device, with a process group of one rank."""
+def device():
+    """This process's torch.device, with a process group of one rank."""
+    from runtime import ranks
+
     return ranks.setup()
 
 
@@ -97,14 +106,16 @@ def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
 
     Their generation settings ask for a repetition penalty and top-k, which a trainer must not follow.
     """
+    import torch
     from transformers import LlamaConfig, LlamaForCausalLM
 
     directories = {}
     for tied in (False, True):
         config = LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, head_dim=32, max_position_embeddings=512, tie_word_embeddings=tied, initializer_range=0.15,
-            bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512,
+            tie_word_embeddings=tied, initializer_range=0.15, bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             model = LlamaForCausalLM(config)

@@ -3,6 +3,7 @@
 import contextlib
 import json
 import shutil
+from itertools import product
 
 import numpy as np
 import pyarrow
@@ -10,7 +11,7 @@ import pyarrow.parquet
 import pytest
 
 from config import Config
-from data import FreshStream, load_questions, load_tokenizer, read_rows, render, sample_seed
+from data import load_questions, load_tokenizer, read_rows, render, sample_seed
 
 
 def row(question: str, answer="7", source: str = "arithmetic", **more) -> dict:
@@ -36,9 +37,11 @@ def write(tmp_path):
 
 
 def test_line_separators_inside_a_text_do_not_end_a_row(write):
-    """JSON strings may hold U+2028 and the like unescaped; only a newline ends a row, and the last one is no row."""
-    line = json.dumps(row("3a\u2028+4\x85"), ensure_ascii=False)
-    assert [r["prompt"][0]["content"] for r in read_rows(write("q.jsonl", line + "\n" + line + "\n"))] == ["3a\u2028+4\x85"] * 2
+    """JSON strings may hold a bare U+2028 and the like; only a newline ends a row, the last one is no row."""
+    text = "3a\u2028+4\x85"
+    line = json.dumps(row(text), ensure_ascii=False) + "\n"
+    rows = read_rows(write("q.jsonl", line + line))
+    assert [r["prompt"][0]["content"] for r in rows] == [text] * 2
 
 
 # ---- files -----------------------------------------------------------------------------------------
@@ -49,9 +52,14 @@ def without(column: str) -> dict:
 
 
 GOOD = row("1a+1", "2")
+SILENT = {"role": "user", "content": None}
+SOLVED = [*GOOD["prompt"], {"role": "assistant", "content": "2"}]
+NO_ANSWER = "column reward_model: must hold a non-empty ground_truth"
+NO_TEXT = "column reward_model: ground_truth must be text or a number"
 MALFORMED = {
     "missing.jsonl": ([GOOD, without("reward_model")], r"row 1: column\(s\) reward_model missing"),
-    "missing.parquet": ([without("prompt")], r"row 0: column\(s\) prompt missing; needed are prompt, reward_model, data_source"),
+    "missing.parquet": ([without("prompt")],
+                        r"row 0: column\(s\) prompt missing; needed are prompt, reward_model, data_source"),
     "empty.jsonl": ("", "holds no rows"),
     "empty.parquet": ([], "holds no rows"),
     "text.parquet": ("not parquet", "not a readable parquet file"),
@@ -59,22 +67,23 @@ MALFORMED = {
     "array.jsonl": ("[1, 2]\n", "row 0: column"),
     "pretty.json": (json.dumps([GOOD], indent=1), "line 1: not JSON"),
     "questions.csv": ("prompt,answer\n1,2\n", "must end in .parquet or .jsonl"),
-    "noanswer.jsonl": ([GOOD, row("3a+4", None)], "row 1, column reward_model: must hold a non-empty ground_truth"),
-    "noanswer.parquet": ([row("3a+4", "")], "row 0, column reward_model: must hold a non-empty ground_truth"),
+    "noanswer.jsonl": ([GOOD, row("3a+4", None)], f"row 1, {NO_ANSWER}"),
+    "noanswer.parquet": ([row("3a+4", "")], f"row 0, {NO_ANSWER}"),
     "nokey.jsonl": ([GOOD | {"reward_model": {"answer": "2"}}], "row 0, column reward_model"),
     "plain.jsonl": ([GOOD | {"reward_model": "2"}], "row 0, column reward_model"),
-    "listed.jsonl": ([row("3a+4", ["7", "07"])], r"row 0, column reward_model: ground_truth must be text or a number"),
-    "listed.parquet": ([row("3a+4", ["7", "07"])], r"row 0, column reward_model: ground_truth must be text or a number"),
+    "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
+    "listed.parquet": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": ([GOOD | {"prompt": "3a+4"}], "row 0, column prompt: must be a list of turns"),
     "no_turns.jsonl": ([GOOD | {"prompt": []}], "row 0, column prompt"),
-    "no_content.jsonl": ([GOOD, GOOD | {"prompt": [{"role": "user", "content": None}]}], "row 1, column prompt"),
+    "no_content.jsonl": ([GOOD, GOOD | {"prompt": [SILENT]}], "row 1, column prompt"),
     "no_role.jsonl": ([GOOD | {"prompt": [{"content": "3a+4"}]}], "row 0, column prompt"),
     "null_prompt.parquet": ([GOOD, GOOD | {"prompt": None}], "row 1, column prompt"),
-    "solved.jsonl": ([GOOD | {"prompt": [*GOOD["prompt"], {"role": "assistant", "content": "2"}]}], "ends with the assistant's"),
-    "nan.jsonl": ([GOOD, row("3a+4", float("nan"))], "row 1, column reward_model: ground_truth must be text or a number"),
+    "solved.jsonl": ([GOOD | {"prompt": SOLVED}], "ends with the assistant's"),
+    "nan.jsonl": ([GOOD, row("3a+4", float("nan"))], f"row 1, {NO_TEXT}"),
     "other.parquet": ([{"question": "1+1"}], r"row 0: column\(s\) prompt, reward_model, data_source missing"),
     "source.jsonl": ([GOOD | {"data_source": 3}], "row 0, column data_source: must be text, got 3"),
-    "two_answers.jsonl": ([GOOD, row("3a+4"), row("1a+1", "3")], "row 2, column reward_model: .* '3', .* '2' in .*row 0"),
+    "two_answers.jsonl": ([GOOD, row("3a+4"), row("1a+1", "3")],
+                          "row 2, column reward_model: .* '3', .* '2' in .*row 0"),
 }
 
 
@@ -106,25 +115,31 @@ def test_a_prefix_that_the_template_brings_is_not_added_twice(tokenizer):
 
 
 def same(a, b) -> bool:
-    return (a.id, a.text, a.answer, a.source) == (b.id, b.text, b.answer, b.source) and np.array_equal(a.prompt_ids, b.prompt_ids)
+    words = (a.id, a.text, a.answer, a.source) == (b.id, b.text, b.answer, b.source)
+    return words and np.array_equal(a.prompt_ids, b.prompt_ids)
 
 
 def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
-    """The same rows, extra columns included, give the same questions in both formats; ids count through all files."""
-    rows = [row(f"{i}a+{j}", str((i + j) % 10), "ab"[j % 2], ability="math", extra_info={"index": i, "split": "train"})
-            for i in range(4) for j in range(3)]
+    """The same rows, extra columns too, are equal questions in both formats; ids count through all files."""
+    rows = []
+    for i, j in product(range(4), range(3)):
+        extra = {"ability": "math", "extra_info": {"index": i, "split": "train"}}
+        rows.append(row(f"{i}a+{j}", str((i + j) % 10), "ab"[j % 2], **extra))
     one, counts = load_questions([write("a.parquet", rows)], Config(), tokenizer)
     two, _ = load_questions([write("a.jsonl", rows[:5]), write("b.parquet", rows[5:])], Config(), tokenizer)
     assert len(one) == 12 and counts == {"read": 12} and all(map(same, one, two))
     assert [q.id for q in two] == list(range(12)) and [q.source for q in one] == ["a", "b", "a"] * 4
-    assert one[0].prompt_ids.dtype == np.int32 and tokenizer.decode(one[1].prompt_ids) == "<bos><user>0a+1<assistant>"
+    assert one[0].prompt_ids.dtype == np.int32
+    assert tokenizer.decode(one[1].prompt_ids) == "<bos><user>0a+1<assistant>"
 
 
 def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
-    """A prompt of exactly the limit stays, a longer one is dropped; a repeated row (Avg@k files) counts once in its source."""
+    """A prompt of exactly the limit stays, a longer one goes; a row repeated in its source (Avg@k) is one."""
     rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
-    questions, counts = load_questions([write("a.jsonl", rows)], Config(max_prompt_length=7), tokenizer)  # 3 special tokens + 4
-    assert [(q.text, q.source) for q in questions] == [("3a+4", "arithmetic"), ("5a+1", "arithmetic"), ("3a+4", "other")]
+    limit = Config(max_prompt_length=7)  # 3 special tokens + 4
+    questions, counts = load_questions([write("a.jsonl", rows)], limit, tokenizer)
+    assert [q.text for q in questions] == ["3a+4", "5a+1", "3a+4"]
+    assert [q.source for q in questions] == ["arithmetic", "arithmetic", "other"]
     assert [q.id for q in questions] == [0, 1, 2]
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
     with pytest.raises(ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"):
@@ -133,9 +148,10 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
 
 def test_answers_may_be_numbers(write, tokenizer):
     """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
-    questions, _ = load_questions([write("a.jsonl", [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)])], Config(), tokenizer)
+    rows = [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)]
+    questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
     assert [q.answer for q in questions] == ["0", "7", "0.5"]
-    questions, _ = load_questions([write("a.parquet", [row("1a+1", 0), row("1a+2", 7)])], Config(), tokenizer)
+    questions, _ = load_questions([write("a.parquet", rows[:2])], Config(), tokenizer)
     assert [q.answer for q in questions] == ["0", "7"]
 
 
@@ -146,18 +162,23 @@ TURNS = [{"role": "system", "content": "be right"}, {"role": "user", "content": 
 
 
 def test_prompt_templates(tokenizer):
-    """The chat template keeps every turn, a text takes the last; `response_prefix` ends both; braces in a question survive."""
-    assert tokenizer.decode(render(TURNS, Config(), tokenizer)) == "<bos><user>be right<user>3a+4<assistant>"
-    think = Config(response_prefix="<think>\n")
-    assert tokenizer.decode(render(TURNS, think, tokenizer)) == "<bos><user>be right<user>3a+4<assistant><think>\n"
-    text = Config(prompt_template="User: {question}\nAnswer: Let's think step by step.\n", response_prefix="So")
-    assert tokenizer.decode(render(TURNS, text, tokenizer)).endswith("User: 3a+4\nAnswer: Let's think step by step.\nSo")
+    """The chat template keeps every turn, a text the last; `response_prefix` ends both; braces survive."""
+
+    def prompt(turns, **knobs) -> str:
+        return tokenizer.decode(render(turns, Config(**knobs), tokenizer))
+
+    chat = "<bos><user>be right<user>3a+4<assistant>"
+    assert prompt(TURNS) == chat
+    assert prompt(TURNS, response_prefix="<think>\n") == chat + "<think>\n"
+    text = "User: {question}\nAnswer: Let's think step by step.\n"
+    expected = "User: 3a+4\nAnswer: Let's think step by step.\nSo"
+    assert prompt(TURNS, prompt_template=text, response_prefix="So").endswith(expected)
     braces = [{"role": "user", "content": "{x} and {question}"}]
-    assert tokenizer.decode(render(braces, Config(prompt_template="Q: {question}"), tokenizer)).endswith("Q: {x} and {question}")
+    assert prompt(braces, prompt_template="Q: {question}").endswith("Q: {x} and {question}")
 
 
 def test_special_tokens_once(tiny_model):
-    """The chat template writes its own special tokens; a plain template gets the tokenizer's. Neither doubles them."""
+    """The chat template writes its own special tokens and a plain one gets the tokenizer's: never twice."""
     tokenizer = load_tokenizer(Config(), tiny_model)
     ids = render(TURNS, Config(), tokenizer).tolist()
     assert ids.count(tokenizer.bos_token_id) == 1 and tokenizer.eos_token_id not in ids
@@ -178,7 +199,7 @@ def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path):
 
 
 def test_a_template_without_a_generation_prompt_is_an_error(tokenizer, tmp_path):
-    """A template that ignores add_generation_prompt would have the model go on with the question; a prefix or a text will do."""
+    """Without a generation prompt the model would go on with the question; a prefix or a text will do."""
     import copy
 
     silent = copy.deepcopy(tokenizer)
@@ -190,91 +211,13 @@ def test_a_template_without_a_generation_prompt_is_an_error(tokenizer, tmp_path)
         assert load_tokenizer(Config(**knobs), str(tmp_path)).chat_template == silent.chat_template
 
 
-# ---- the fresh stream ------------------------------------------------------------------------------
-
-
-def test_an_epoch_is_a_permutation():
-    """Every question once per epoch, whatever the batch size; another order in the next epoch and for another seed."""
-    stream = FreshStream(10, seed=3)
-    drawn = [q for _ in range(5) for q in stream.draw(4, ())]
-    assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10)) and drawn[:10] != drawn[10:]
-    assert FreshStream(10, seed=3).draw(10, ()) == drawn[:10] != FreshStream(10, seed=4).draw(10, ())
-
-
-def test_retired_questions_are_never_drawn():
-    """Retirement takes effect at once, also for what is left of the epoch."""
-    stream = FreshStream(10, seed=0)
-    stream.draw(3, ())
-    rest = list(reversed(stream.queue))
-    retired = set(rest[:2])
-    assert stream.draw(5, retired) == rest[2:7]
-    assert not retired & {q for _ in range(20) for q in stream.draw(4, retired)}
-
-
-def test_skipped_questions_come_back_first():
-    """What is replayed in a batch is not drawn fresh in it; it is put back and opens the next batch, in its order."""
-    stream = FreshStream(8, seed=1)
-    order = FreshStream(8, seed=1).draw(8, ())
-    assert stream.draw(3, (), skip=[order[0], order[2]]) == [order[1], order[3], order[4]]
-    assert stream.draw(3, ()) == [order[0], order[2], order[5]]
-
-
-def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
-    """Where a batch spans two epochs, the second epoch's copies of what it has wait for the next batch."""
-    for seed in range(50):
-        stream = FreshStream(7, seed)
-        batches = [stream.draw(5, ()) for _ in range(14)]
-        assert all(len(set(batch)) == 5 for batch in batches)
-        assert np.ptp(np.bincount(np.concatenate(batches), minlength=7)) <= 1  # nobody is forgotten
-
-
-def test_the_batch_shrinks_and_ends():
-    """Fewer questions left than asked for: all of them, once; none left: []. Nothing loops for ever."""
-    stream = FreshStream(6, seed=0)
-    assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
-    assert sorted(stream.draw(10, {0, 1}, skip=[2])) == [3, 4, 5]
-    assert stream.draw(10, {0, 1, 2}, skip=[3, 4, 5]) == [] == stream.draw(4, set(range(6))) == stream.draw(0, ())
-    assert sorted(stream.draw(10, set(range(5)))) == [5]
-    assert FreshStream(0, seed=0).draw(3, ()) == []
-
-
-def test_the_stream_resumes_where_it_stood():
-    """A state that went through JSON continues exactly as the original."""
-    stream = FreshStream(9, seed=5)
-    stream.draw(4, (), skip=[stream.draw(1, ())[0]])
-    twin = FreshStream(9, seed=5)
-    twin.load_state_dict(json.loads(json.dumps(stream.state_dict())))
-    assert [stream.draw(4, {2}, skip=[1]) for _ in range(10)] == [twin.draw(4, {2}, skip=[1]) for _ in range(10)]
-
-
-def test_inserted_questions_are_drawn_within_the_epoch():
-    """Table 7: returned questions mix into what is left of the epoch, at seeded places, once each."""
-    seen = set()
-    for seed in range(40):
-        stream, retired = FreshStream(10, seed=0), {3, 4}
-        stream.draw(2, retired)
-        left = [q for q in stream.queue if q not in retired]
-        stream.queue = [q for q in stream.queue if q not in retired]
-        stream.insert([3, 4], np.random.default_rng(seed))
-        drawn = stream.draw(len(left) + 2, ())
-        assert sorted(drawn) == sorted([*left, 3, 4])
-        seen.add(drawn.index(3))
-    assert len(seen) > 4
-
-
-def test_a_question_that_returns_is_not_drawn_twice_in_the_epoch():
-    """A question retired and put back before its turn came does not stand in the epoch twice."""
-    for seed in range(20):
-        stream = FreshStream(10, seed=0)
-        stream.draw(2, {7})
-        stream.insert([7], np.random.default_rng(seed))
-        drawn = [q for _ in range(8) for q in stream.draw(1, ())]
-        assert sorted(drawn).count(7) == 1, drawn
+# ---- seeds and trust --------------------------------------------------------------------------------
 
 
 def test_sample_seeds_are_distinct_and_fixed():
     """Seeds differ in every part of the key, fit 63 bits, and are the same in every process."""
-    seeds = {sample_seed(run, step, q, i) for run in range(3) for step in range(5) for q in range(20) for i in range(8)}
+    keys = product(range(3), range(5), range(20), range(8))  # run seed, step, question, index
+    seeds = {sample_seed(*key) for key in keys}
     assert len(seeds) == 3 * 5 * 20 * 8 and 0 <= min(seeds) and max(seeds) < 2**63
     assert sample_seed(0, 1, 2, 3) == 5735612403627336365
 

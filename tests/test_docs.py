@@ -1,6 +1,5 @@
-"""What the documents name exists: files, functions, flags, commands; docs/metrics.md lists what is measured, no more, no less."""
+"""What the documents name is there: files, functions, flags, commands, metrics, tests."""
 
-import argparse
 import ast
 import re
 import shlex
@@ -9,108 +8,159 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config import Config, parse_config
-from eval import EvalConfig
-from scores import means
-from tools import convert
+from config import Config, parse_config, parse_flags
+from eval import EvalConfig, means
 from worlds.arithmetic import JUDGES
 
 ROOT = Path(__file__).parent.parent
-DOCUMENTS = ("docs/reading.md", "docs/official-code.md", "CONTRIBUTING.md", "docs/metrics.md", "docs/own-task.md")
-TEXT = {name: (ROOT / name).read_text() for name in DOCUMENTS}
-FLAGS = {
-    "train.py": {*Config.__dataclass_fields__, "config", "help"},
-    "eval.py": set(EvalConfig.__dataclass_fields__),
-    "tools.convert": {a.dest for a in convert.parser()._actions},
-    "tools.plan": {"gpus", "memory"},
-    "bench": {"full"},
-}
+FILES = [path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")]
+TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
+README = TEXT["README.md"]
+CONFIGS = {"train.py": Config, "eval.py": EvalConfig}
+TORCHRUN = {"nproc_per_node", "nnodes", "rdzv_backend", "rdzv_id", "rdzv_endpoint", "shutdown-timeout"}
+OFFICIAL = {"add_oat_evaluate"}  # flags and files of the official code
+OFFICIAL_FILES = r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
+BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)
 
 
-def names_in(file: Path) -> set[str]:
+def names_in(path: Path) -> set[str]:
     """Functions and classes of a file."""
     kinds = (ast.ClassDef, ast.FunctionDef)
-    return {node.name for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, kinds)}
+    return {node.name for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, kinds)}
 
 
-def commands(text: str) -> list[str]:
-    """The command lines in the code blocks that call one of our programs."""
-    blocks = re.findall(r"^```\n(.*?)^```", text.replace("\\\n", " "), flags=re.M | re.S)
-    lines = [line for block in blocks for line in block.splitlines() if line.startswith(("python ", "torchrun "))]
-    return [line for line in lines if any(name in line for name in FLAGS)]
+def commands() -> list[tuple[str, str]]:
+    """(program, arguments) of each command in a code block, or between backticks, that runs one of ours."""
+    found = []
+    for text in [text.replace("\\\n", " ") for text in TEXT.values()]:
+        lines = [line.strip() for block in BLOCK.findall(text) for line in block.splitlines()]
+        lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+        for line in lines:
+            match = re.match(r"(?:\w+=\$.)?(?:python|torchrun) .*?((?:train|eval)\.py|-m ([\w.]+))(.*)", line)
+            if match and not re.search("vllm|NAME|--help", line):
+                found.append((match[2] or match[1], re.split(r" #| \| ", match[3])[0]))
+    return found
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
+def flags_of(program: str) -> set[str]:
+    """What a program takes, by its knobs or by its calls of `add_argument`."""
+    if program in CONFIGS:
+        return {*CONFIGS[program].__dataclass_fields__, "config", "help"}
+    path = ROOT / program.replace(".", "/")
+    source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
+    return {*re.findall(r'add_argument\(\s*"--(\w+)"', source), "help"}
+
+
+@pytest.mark.parametrize("document", TEXT)
 def test_files_and_functions_exist(document):
-    """Each `file.py`, `file.py:name`, `tests/...` and `configs/...` in backticks is there."""
-    named = re.findall(r"`((?:\w+/)*[\w.-]+\.(?:py|yaml|md))(?::(\w+))?`", TEXT[document])
-    official = {"mix_trainer_experience.py", "main_mix_ppo.py", "mix_core_alg.py", "math_verify_reward.py", "generate_vllm.py"}
-    missing = [f"{file}:{name}" for file, name in named if not (document == "docs/official-code.md" and (file in official or file.startswith("experience/")))
-               and (not (ROOT / file).exists() or name and name not in names_in(ROOT / file))]
-    assert named and not missing
+    """Each `file.py`, `folder/file.py:name`, configuration, document and relative link is there."""
+    text, missing = TEXT[document], []
+    for name, function in re.findall(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|yaml|md))(?::(\w+))?`", text):
+        if document == "docs/official-code.md" and re.fullmatch(rf"({OFFICIAL_FILES})\.py", name):
+            continue
+        path = next((p for p in (ROOT / name, ROOT / "configs" / name) if p.exists()), None)
+        if path is None or function and function not in names_in(path):
+            missing.append(f"{name}:{function}")
+    links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
+    assert not missing + [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
 
 
-@pytest.mark.parametrize("document", DOCUMENTS)
-def test_flags_exist(document):
-    """Each `--flag` in a command is one of the program's; each one in the text is one of some program's."""
-    for line in commands(TEXT[document]):
-        program = next(name for name in FLAGS if name in line)
-        flags = set(re.findall(r"--([\w-]+)", line)) - {"nproc_per_node"}
-        assert flags <= FLAGS[program], line
-    prose = re.sub(r"^```\n.*?^```", "", TEXT[document], flags=re.M | re.S)
-    assert set(re.findall(r"`[^`\n]*?--([a-z_]+)", prose)) <= set().union(*FLAGS.values())
+def test_flags_exist():
+    """Each `--flag` of a command is one of its program's, each one in the text one of some program's."""
+    assert len(commands()) > 40
+    wrong = []
+    for program, arguments in commands():
+        wrong += [f"{program} --{f}" for f in set(re.findall(r"--([\w-]+)", arguments)) - flags_of(program)]
+    programs = {*CONFIGS, *dict(commands())}
+    known = set().union(TORCHRUN, OFFICIAL, *(flags_of(program) for program in programs))
+    for name, text in TEXT.items():
+        prose = "".join(re.findall(r"`[^`\n]+`", BLOCK.sub("", text)))
+        wrong += [f"{name}: --{f}" for f in set(re.findall(r"--([a-z][\w-]*)", prose)) - known]
+    assert not wrong
 
 
-@pytest.mark.parametrize("line", [line for text in TEXT.values() for line in commands(text) if "train.py" in line])
-def test_values_in_commands_are_possible(line, monkeypatch):
-    """Each train.py command parses, with files that its reader is to supply taken for granted."""
+@pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
+def test_commands_parse(program, arguments, monkeypatch):
+    """Each command of train.py and eval.py is taken, with files that its reader is to supply there."""
     monkeypatch.setattr(Path, "exists", lambda path: True)
-    argv = shlex.split(line)
     monkeypatch.chdir(ROOT)
-    assert isinstance(parse_config(argv[argv.index("train.py") + 1 :]), Config)
+    argv = shlex.split(arguments.replace("$'", "'"))
+    assert parse_config(argv) if program == "train.py" else EvalConfig(**parse_flags(EvalConfig, argv, ""))
 
 
-def test_other_commands_parse():
-    """The commands of eval.py and convert.py are taken by their parsers."""
-    from transformers import HfArgumentParser
+# ---- the README ---------------------------------------------------------------------------------------
 
-    for line in [line for text in TEXT.values() for line in commands(text)]:
-        argv = shlex.split(line)
-        if "eval.py" in argv:
-            HfArgumentParser(EvalConfig, allow_abbrev=False).parse_args_into_dataclasses(argv[argv.index("eval.py") + 1 :])
-        elif "tools.convert" in argv:
-            assert isinstance(convert.parser().parse_args(argv[argv.index("tools.convert") + 1 :]), argparse.Namespace)
+
+def test_the_map_is_the_root():
+    """README lists the twelve modules at the root, once each, in at most 170 lines."""
+    assert len(README.splitlines()) <= 170
+    rows = re.findall(r"^\| `(\w+\.py)` \|", README, flags=re.M)
+    assert sorted(rows) == sorted(path.name for path in ROOT.glob("*.py")) and len(rows) == 12
+
+
+def test_no_other_markdown_at_the_root():
+    """README and CONTRIBUTING; the rest is in folders."""
+    assert {path.name for path in ROOT.glob("*.md")} == {"README.md", "CONTRIBUTING.md"}
+
+
+def test_every_line_of_algorithm_1_is_covered():
+    """The table names lines 1 to 32, apart from those that only branch or loop."""
+    covered = set()
+    for lines in re.findall(r"^\| (\d[\d–, ]*) \|", README, flags=re.M):
+        for part in lines.split(", "):
+            first, _, last = part.partition("–")
+            covered |= set(range(int(first), int(last or first) + 1))
+    assert set(range(1, 33)) - covered <= {3, 14, 19, 20, 29, 30}
+
+
+# ---- the others ---------------------------------------------------------------------------------------
+
+
+def test_every_promise_names_tests_that_exist():
+    """Each row of docs/reliability.md names test files, and functions that stand in one of them."""
+    rows = re.findall(r"^\|.*\|$", TEXT["docs/reliability.md"], flags=re.M)[2:]
+    assert len(rows) >= 10
+    for row in rows:
+        files = re.findall(r"`(tests/[\w/]+\.py)`", row)
+        there = set().union(*(names_in(ROOT / file) for file in files))
+        assert files and set(re.findall(r"`(test_\w+)`", row)) <= there, row
 
 
 def measured() -> set[str]:
     """Metric names that the code writes, a variable part as <variable>."""
     found = set()
-    for file in ("train.py", "policy.py", "runtime/tracking.py"):
+    for file in ("train.py", "exgrpo.py", "policy.py", "loss.py", "eval.py", "runtime/tracking.py"):
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
-            keys = node.keys if isinstance(node, ast.Dict) else [node.key] if isinstance(node, ast.DictComp) else []
-            for key in filter(None, keys):
+            keys = node.keys if isinstance(node, ast.Dict) else [getattr(node, "key", None)]
+            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
+                keys = [node.slice]
+            for key in keys:
                 parts = key.values if isinstance(key, ast.JoinedStr) else [key]
                 if all(isinstance(p, ast.Constant | ast.FormattedValue) for p in parts):
-                    name = "".join(str(p.value) if isinstance(p, ast.Constant) else f"<{ast.unparse(p.value)}>" for p in parts)
+                    name = "".join(f"<{ast.unparse(p.value)}>" if isinstance(p, ast.FormattedValue)
+                                   else str(p.value) for p in parts)
                     found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
     phases = re.findall(r'timer\("(\w+)"\)', (ROOT / "train.py").read_text())
-    record = {"source": "<source>", "reward": 1.0, "length": 1, "truncated": False, "judged": dict.fromkeys(JUDGES, True)}
-    return found - {"time/<phase>", "val/<name>"} | {f"time/{p}" for p in phases} | {f"val/{name}" for name in means([record])}
+    record = {"source": "<source>", "success": True, "reward": 1.0, "length": 1, "truncated": False}
+    validated = means([record | {"judged": dict.fromkeys(JUDGES, True)}])
+    variable = {name for name in found if name.startswith(("val/<", "time/<"))}
+    return found - variable | {f"time/{p}" for p in phases} | {f"val/{name}" for name in validated}
 
 
 def test_every_metric_is_listed_and_every_listed_metric_is_measured():
-    """docs/metrics.md against train.step_metrics, policy.update, the timer and evaluation."""
+    """docs/metrics.md against a step's metrics, the update's, the timer's and validation's."""
     listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["docs/metrics.md"], flags=re.M)
     assert len(listed) == len(set(listed)) and len(listed) > 40
     assert set(listed) == measured()
 
 
-def test_every_field_of_the_issue_is_in_the_migration_table():
-    """The official fields that its users know."""
-    for field in ("experience", "experience_ratio", "exp_metric", "exp_select_mode", "exp_bucket_manager", "exp_is_correct",
-                  "experience_lbound", "experience_rbound", "experience_start_sratio", "off_policy_reshape", "loss_remove_clip",
-                  "loss_remove_token_mean", "grpo_use_std", "reward_impl_version"):
-        assert re.search(rf"^\| [^|]*\b{field}`[^|]*\|", TEXT["docs/official-code.md"], flags=re.M), field
+def test_the_official_fields_are_in_the_table():
+    """Those that users of the official code know."""
+    fields = """experience experience_ratio exp_metric exp_select_mode exp_bucket_manager exp_is_correct
+        experience_lbound experience_rbound experience_start_sratio off_policy_reshape loss_remove_clip
+        loss_remove_token_mean grpo_use_std reward_impl_version""".split()
+    table = re.findall(r"^\| ([^|]*) \|", TEXT["docs/official-code.md"], flags=re.M)
+    assert not [f for f in fields if not any(re.search(rf"\b{f}`", cell) for cell in table)]
 
 
 def test_the_citation_is_yaml_with_the_paper():

@@ -27,7 +27,7 @@ def run(case, **knobs):
 
 
 def naive_loss(case, clip_eps, beta):
-    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ_i Σ_t of CLIP(w, A), or of f(w*) A where i is replayed."""
+    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ_i Σ_t of CLIP(w, A), of f(w*) A where i is replayed."""
     new, old, advantages, mask, replay = (x.tolist() for x in case)
     total = 0.0
     for i, advantage in enumerate(advantages):
@@ -47,14 +47,14 @@ def naive_loss(case, clip_eps, beta):
 @pytest.mark.parametrize("beta", [0.1, 0.5, None])
 @pytest.mark.parametrize("clip_eps", [0.2, None])
 def test_loss_is_eq_4_token_by_token(clip_eps, beta):
-    """Equal to the loop over tokens, replayed and fresh responses mixed, with and without clip and shaping."""
+    """Equal to the loop over tokens, replayed and fresh mixed, with and without clip and shaping."""
     for seed in range(3):
         case = make_case(seed)
         loss, _ = run(case, clip_eps=clip_eps, beta=beta)
         assert loss.item() == pytest.approx(naive_loss(case, clip_eps, beta), rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (0.01, 0.1 * 0.01 / 0.11**2), (30.0, 3.0 / 30.1**2)])
+@pytest.mark.parametrize("w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (1e-6, 1e-5), (30.0, 3.0 / 30.1**2)])
 def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
     """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β, 0.0826 at w = 1, fading to both sides."""
     new = torch.tensor([[-1.0]], requires_grad=True)
@@ -68,21 +68,21 @@ def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
 
 
 def test_gradient_of_a_fresh_token_in_closed_form():
-    """-A w / (L_max N) where the clip does not bind, 0 where it does; it binds only on the side that gains."""
+    """-A w / (L_max N) where the clip does not bind, 0 where it does, which is on the side that gains."""
     w = torch.tensor([[1.1, 1.5, 0.5], [1.1, 1.5, 0.5]])
     new, advantages = w.log().requires_grad_(), torch.tensor([1.0, -1.0])
     mask, fresh = torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
     loss, metrics = run([new, torch.zeros(2, 3), advantages, mask, fresh], clip_eps=0.2)
     loss.backward()
     expected = -torch.tensor([[1.1, 0.0, 0.5], [-1.1, -1.5, 0.0]]) / (L_MAX * N)
-    torch.testing.assert_close(new.grad, expected)
+    assert new.grad.tolist() == [pytest.approx(row) for row in expected.tolist()]
     assert metrics["clipped"] == 2 and metrics["pull"].item() == pytest.approx(1.1 + 0.5 + 1.1 + 1.5)
 
 
 @pytest.mark.parametrize("knobs", [dict(clip_eps=0.2, beta=0.1), dict(clip_eps=None, beta=None)])
 @pytest.mark.parametrize("poison", [1e4, -1e4, math.inf, -math.inf, math.nan])
 def test_poisoned_padding_changes_nothing(poison, knobs):
-    """Whatever stands outside the response mask: same loss, metrics and gradients, and a gradient of exactly 0 there."""
+    """Whatever stands outside the response mask: same loss, metrics and gradients, and 0 there."""
     case = make_case()
     mask = case[3]
 
@@ -96,18 +96,19 @@ def test_poisoned_padding_changes_nothing(poison, knobs):
     assert not mask.all() and grad_new[mask].any()
     for where in ((True, True), (True, False), (False, True)):
         poisoned = [torch.where(mask, x, poison) if bad else x for x, bad in zip(case[:2], where)]
-        again = outcome(*poisoned)
-        assert torch.equal(again[0], loss) and torch.equal(again[1], grad_new) and torch.equal(again[2], grad_old)
-        assert (again[1][~mask] == 0).all() and (again[2][~mask] == 0).all()
-        assert {k: v.item() for k, v in again[3].items()} == {k: v.item() for k, v in metrics.items()}
+        *again, its_metrics = outcome(*poisoned)
+        assert all(torch.equal(a, b) for a, b in zip(again, (loss, grad_new, grad_old)))
+        assert all((grad[~mask] == 0).all() for grad in again[1:])
+        assert its_metrics == metrics
 
 
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4, 200.0, -200.0])
 def test_huge_ratios_stay_finite(log_ratio, beta):
-    """Log-ratios far beyond exp's range give finite losses and gradients, shaped or plain, replayed or fresh."""
+    """Log-ratios beyond exp's range give finite losses and gradients, shaped or plain, replayed or fresh."""
     new, mask = torch.full((2, 3), log_ratio, requires_grad=True), torch.ones(2, 3, dtype=torch.bool)
-    loss, metrics = run([new, torch.zeros(2, 3), torch.tensor([1.0, -1.0]), mask, torch.tensor([True, False])], beta=beta)
+    advantages, replay = torch.tensor([1.0, -1.0]), torch.tensor([True, False])
+    loss, metrics = run([new, torch.zeros(2, 3), advantages, mask, replay], beta=beta)
     loss.backward()
     assert loss.isfinite() and new.grad.isfinite().all() and all(v.isfinite() for v in metrics.values())
     if beta:  # f(∞) = 1, f(0) = 0: a token that far off no longer pulls
@@ -127,7 +128,7 @@ def test_micro_batches_add_up():
         total += part.item()
         sums = {k: max(v, m[k].item()) if k.endswith("_max") else v + m[k].item() for k, v in sums.items()}
     assert total == pytest.approx(loss.item(), rel=1e-5)
-    torch.testing.assert_close(parts.grad, whole.grad)
+    assert torch.allclose(parts.grad, whole.grad, rtol=1e-6, atol=0)
     assert sums == pytest.approx({k: v.item() for k, v in metrics.items()}, rel=1e-5)
 
 
@@ -141,13 +142,14 @@ def test_half_precision_inputs_are_computed_in_float32():
 
 
 def test_metrics_by_hand():
-    """Sums of ratios, counts of clipped tokens, maxima and pulls of a two-response case worked out by hand."""
+    """Sums of ratios, counts of clipped tokens, maxima and pulls of two responses, worked out by hand."""
     w = torch.tensor([[2.0, 1.0, 9.0], [0.1, 0.4, 9.0]])
     mask = torch.tensor([[True, True, False]] * 2)
-    _, m = run([w.log(), torch.zeros(2, 3), torch.tensor([2.0, -1.0]), mask, torch.tensor([False, True])], clip_eps=0.2)
+    advantages, replay = torch.tensor([2.0, -1.0]), torch.tensor([False, True])
+    _, m = run([w.log(), torch.zeros(2, 3), advantages, mask, replay], clip_eps=0.2)
     pull = 0.1 * 0.1 / 0.2**2 + 0.1 * 0.4 / 0.5**2  # β w / (w + β)² of the two replayed tokens, |A| = 1
-    expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=2, replay_ratio=0.5,
-                    replay_ratio_squared=0.17, replay_ratio_max=0.4, replay_pull=pull)
+    expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=2)
+    expected |= dict(replay_ratio=0.5, replay_ratio_squared=0.17, replay_ratio_max=0.4, replay_pull=pull)
     assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
 
 
@@ -167,10 +169,13 @@ def test_arguments_are_left_as_they_were():
 
 
 def test_advantages_by_hand():
-    """r - mean (Dr. GRPO); equal rewards give exactly 0; with `normalize_std` divided by the group's std (K - 1)."""
-    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0], [0.1, 0.1, 0.1, 0.1]])
-    expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4, [0.0] * 4])
+    """r - mean (Dr. GRPO); with `normalize_std` divided by the std (K - 1); exactly 0 for equal rewards."""
+    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
+    expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4])
     assert torch.equal(group_advantages(rewards), expected)
     expected[0] /= 0.5  # std of (1, 0, 0, 0): sqrt((0.75² + 3 · 0.25²) / 3) = 0.5
-    torch.testing.assert_close(group_advantages(rewards, normalize_std=True), expected)
+    assert torch.allclose(group_advantages(rewards, normalize_std=True), expected, rtol=1e-6, atol=0)
     assert group_advantages(rewards.int()).dtype == torch.float32
+    equal = torch.full((1, 7), 0.1)  # their mean rounds to another number
+    assert (equal != equal.mean()).all()
+    assert not group_advantages(equal).any() and not group_advantages(equal, normalize_std=True).any()

@@ -1,15 +1,15 @@
-"""Packed and chunked scores equal the plain ones, in value and gradient, and in a bounded amount of memory."""
+"""Packed and chunked scores equal the plain ones, in value and gradient, and in bounded memory."""
 
-from itertools import accumulate
+import doctest
 
 import numpy as np
 import pytest
 import torch
 from conftest import plain_scores
-from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM
 
 import model
+from bench.meters import peak_tensor_bytes
 from model import PackedLM, TokenScores, pack
 
 TEMPERATURE = 0.7
@@ -21,7 +21,7 @@ def load(directory, attention="packed"):
 
 
 def draw_sequences(n=5, seed=0):
-    """(prompt ids, response ids) pairs of different lengths, among them a prompt and a response of one token."""
+    """(prompt ids, response ids) of different lengths, among them a prompt and a response of one token."""
     rng = np.random.default_rng(seed)
     sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(n - 2)]
     sequences = [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
@@ -35,12 +35,13 @@ def directory(request, tiny_models):
 
 
 def test_packed_is_plain_in_value_and_gradient(directory):
-    """Scores of packed sequences, and every weight's gradient of a random mix of them, equal the sum over plain
-    single-sequence passes: grouped-query attention, temperature, tied and untied heads."""
+    """Scores of packed sequences, and every weight's gradient of a random mix of them, equal the sum over
+    plain single-sequence passes: grouped-query attention, temperature, tied and untied heads."""
     sequences = draw_sequences()
     packed_lm, plain_lm = PackedLM(load(directory), TEMPERATURE), load(directory, "sdpa")
     scores = packed_lm(pack(sequences))
-    expected = [torch.cat(parts) for parts in zip(*(plain_scores(plain_lm, *s, TEMPERATURE) for s in sequences))]
+    alone = [plain_scores(plain_lm, *s, TEMPERATURE) for s in sequences]
+    expected = [torch.cat(parts) for parts in zip(*alone)]
     for mine, reference in zip(scores, expected):
         torch.testing.assert_close(mine, reference.float(), rtol=1e-5, atol=1e-5)
     mix = [torch.randn(len(scores[0])) for _ in scores]
@@ -49,7 +50,7 @@ def test_packed_is_plain_in_value_and_gradient(directory):
     reference = dict(plain_lm.named_parameters())
     assert len(reference) == len(list(packed_lm.lm.parameters()))
     for name, p in packed_lm.lm.named_parameters():
-        torch.testing.assert_close(p.grad, reference[name].grad, rtol=1e-4, atol=1e-5, msg=lambda m, n=name: f"{n}: {m}")
+        assert torch.allclose(p.grad, reference[name].grad, rtol=1e-4, atol=1e-5), name
 
 
 def test_adversarial_neighbours_change_nothing(directory):
@@ -65,49 +66,25 @@ def test_adversarial_neighbours_change_nothing(directory):
                 torch.testing.assert_close(after[j], before[j], rtol=0, atol=1e-6)
 
 
-def test_order_and_company_do_not_matter(directory):
-    """A sequence scores the same alone, first or last in the row."""
-    sequences, lm = draw_sequences(), PackedLM(load(directory), TEMPERATURE)
-    with torch.no_grad():
-        alone = [lm(pack([s]))[0] for s in sequences]
-        turned = lm(pack(sequences[::-1]))[0].split([len(r) for _, r in sequences[::-1]])
-    for a, b in zip(alone, turned[::-1]):
-        torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+def test_the_example_of_pack_is_right():
+    """Two responses to one prompt, every index of it, as its docstring shows."""
+    assert doctest.testmod(model).attempted > 2 and not doctest.testmod(model).failed
 
 
-def test_gradient_checkpointing_changes_nothing(tiny_model):
-    """Recomputed activations give the same scores and gradients."""
-    grads = []
-    for checkpointing in (False, True):
-        lm = load(tiny_model).train()
-        if checkpointing:
-            lm.gradient_checkpointing_enable({"use_reentrant": False})
-        logprobs, entropies = PackedLM(lm)(pack(draw_sequences()))
-        (logprobs.sum() + entropies.square().sum()).backward()
-        grads.append([p.grad for p in lm.parameters()])
-    for a, b in zip(*grads):
-        torch.testing.assert_close(a, b)
-
-
-def test_unpack_puts_tokens_in_their_rows():
-    """(R,) values land row by row at the left, zeros elsewhere; targets and positions are those of the sequences."""
-    packed = pack([(np.array([5]), np.array([1, 2])), (np.array([6, 7]), np.array([3]))])
-    assert packed.unpack(torch.tensor([1.0, 2.0, 3.0])).tolist() == [[1, 2], [3, 0]]
-    assert packed.input_ids.tolist() == [[5, 1, 2, 6, 7, 3]] and packed.position_ids.tolist() == [[0, 1, 2, 0, 1, 2]]
-    assert packed.targets.tolist() == [1, 2, 3] and packed.predictors.tolist() == [0, 1, 4]
-    assert packed.cu_seqlens.tolist() == [0, 3, 6] and packed.pad_index.shape == (2, 3)
-
-
-def test_a_shared_prompt_is_there_once():
-    """Two responses to one prompt, then another prompt: the row, and where attention and head find each token, by hand."""
+def test_only_neighbours_share_a_prompt():
+    """Two responses to one prompt, another prompt, the first again: row, places, and values by sequence."""
     a, b = np.array([5, 6]), np.array([7])
-    packed = pack([(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4]))])
-    assert packed.input_ids.tolist() == [[5, 6, 1, 2, 3, 7, 4]] and packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1]]
-    assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0]]
-    assert packed.cell_index.tolist() == [0, 1, 2, 3, 6, 8, 9]
-    assert packed.repeated.tolist() == [0, 1, 2, 3, 0, 1, 4, 5, 6] and packed.once.tolist() == [0, 1, 2, 3, 6, 7, 8]
-    assert packed.cu_seqlens.tolist() == [0, 4, 7, 9]
-    assert packed.predictors.tolist() == [1, 2, 1, 5] and packed.targets.tolist() == [1, 2, 3, 4]
+    sequences = [(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4])), (a, np.array([8]))]
+    packed = pack(sequences)
+    assert packed.input_ids.tolist() == [[5, 6, 1, 2, 3, 7, 4, 5, 6, 8]]
+    assert packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 0, 1, 2]]
+    assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
+    assert packed.cu_seqlens.tolist() == [0, 4, 7, 9, 12]
+    assert packed.unpack(torch.tensor([1.0, 2, 3, 4, 5])).tolist() == [[1, 2], [3, 0], [4, 0], [5, 0]]
+    row = packed.input_ids[0]
+    assert row[packed.repeated][packed.once].tolist() == row.tolist()
+    assert row[packed.pad_index].flatten()[packed.cell_index].tolist() == row.tolist()
+    assert row[packed.predictors].tolist() == [6, 1, 6, 7, 6] and packed.targets.tolist() == [1, 2, 3, 4, 8]
 
 
 def random_head(rows=11, hidden=6, vocabulary=13, dtype=torch.float64, seed=0):
@@ -132,10 +109,10 @@ def test_chunked_scores_equal_full_ones(chunk, dtype, monkeypatch):
     a, b = torch.randn(2, len(y), dtype=dtype)
     for part, expected in zip(mine, reference):
         torch.testing.assert_close(part.to(dtype), expected, rtol=1e-5, atol=1e-5)
-    for part in (lambda s: (a * s[0]).sum(), lambda s: (b * s[1]).sum(), lambda s: (a * s[0] + b * s[1]).sum()):
-        for grad, expected in zip(torch.autograd.grad(part(mine), (h, w), retain_graph=True),
-                                  torch.autograd.grad(part(reference), (h, w), retain_graph=True)):
-            torch.testing.assert_close(grad, expected, rtol=1e-4, atol=1e-5)
+    for u, v in ((a, 0 * b), (0 * a, b), (a, b)):  # of log-probs, of entropies, of both
+        grads, expected = (torch.autograd.grad((u * s[0] + v * s[1]).sum(), (h, w), retain_graph=True)
+                           for s in (mine, reference))
+        torch.testing.assert_close(grads, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_scores_of_extreme_logits_stay_finite():
@@ -163,17 +140,9 @@ def test_bfloat16_head_is_scored_in_float32():
         assert (small.grad.float() - full.grad).norm() < 0.02 * full.grad.norm()
 
 
-def peak_bytes(function) -> int:
-    """The most bytes of tensors alive at once that `function()` allocates, by the allocator's own events."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    return max(accumulate(e.nbytes() for e in sorted(events, key=lambda e: e.start_ns())))
-
-
 def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
-    """Forward and backward over 4,096 tokens and 32k words: at most five chunks beside the head's own gradient,
-    where one copy of the logits would be 512 MiB."""
+    """Forward and backward over 4,096 tokens and 32k words: at most five chunks of 4 MiB beside the head's
+    own gradient, where one copy of the logits would be 512 MiB."""
     rows, hidden, vocabulary = 4096, 64, 32_000
     monkeypatch.setattr(model, "LOGITS_CHUNK", 2**20)  # 4 MiB
     h, w, y = random_head(rows, hidden, vocabulary, torch.float32)
@@ -182,5 +151,5 @@ def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
         logprobs, entropies = TokenScores.apply(h, w, y, 1.0)
         (logprobs + entropies).sum().backward()
 
-    extra = peak_bytes(score) - h.nbytes - w.nbytes  # beside the gradients
+    extra = peak_tensor_bytes(score) - h.nbytes - w.nbytes  # beside the gradients
     assert 2 * 2**22 < extra < 5 * 2**22, f"{extra / 2**20:.1f} MiB"

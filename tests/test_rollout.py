@@ -1,4 +1,4 @@
-"""Both engines sample from the policy's own distribution, sample by sample, before and after a weight sync."""
+"""Both engines sample from the policy's own distribution, sample by sample, also after a weight sync."""
 
 import importlib.util
 import math
@@ -12,7 +12,6 @@ from transformers import AutoModelForCausalLM
 
 import rollout
 from config import Config
-from data import Request
 from policy import Policy
 from rollout import HFEngine, VLLMEngine, make_engine
 
@@ -26,11 +25,11 @@ def make_config(**knobs):
 
 
 def make_requests(n=10, seed=0):
-    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with its own seed."""
+    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with a seed."""
     rng = np.random.default_rng(seed)
     prompts = [rng.integers(3, 100, size).astype(np.int32) for size in [200, 1, *rng.integers(2, 30, n)]][:n]
     prompts[2][0] = EOS
-    return [Request(p, int(rng.integers(2**63))) for p in prompts]
+    return prompts, [int(rng.integers(2**63)) for _ in prompts]
 
 
 @pytest.fixture(scope="module")
@@ -43,8 +42,8 @@ def engines(device, tokenizer, tiny_models):
         if (kind, tied) not in made:
             if kind is VLLMEngine and device.type == "cuda" and any(other is VLLMEngine for other, _ in made):
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
-            config = make_config()
-            made[kind, tied] = (kind(config, tiny_models[tied], EOS, device), Policy(config, tiny_models[tied], device))
+            config, model = make_config(), tiny_models[tied]
+            made[kind, tied] = kind(config, model, EOS, device), Policy(config, model, device)
         return made[kind, tied]
 
     return get
@@ -69,16 +68,16 @@ def greedy(lm, prompt, n):
 
 @torch.no_grad()
 def check_engine(engine, policy, lm):
-    """Greedy tokens are `lm`'s, and log-probs of samples are the policy's and `lm`'s; returns the greedy tokens."""
-    requests = make_requests()
-    chosen = engine.generate(requests, temperature=0.0, max_tokens=8)
-    for request, response in zip(requests, chosen):
-        assert response.token_ids.tolist() == greedy(lm, request.prompt_ids, 8)
-    sampled = engine.generate(requests, temperature=T, max_tokens=20)
-    scores = policy.score([(q.prompt_ids, r.token_ids) for q, r in zip(requests, sampled)])
-    for request, response, (logprobs, _) in zip(requests, sampled, scores):
+    """Greedy tokens are `lm`'s, log-probs of samples the policy's and `lm`'s; returns the greedy tokens."""
+    prompts, seeds = make_requests()
+    chosen = engine.generate(prompts, seeds, temperature=0.0, max_tokens=8)
+    for prompt, response in zip(prompts, chosen):
+        assert response.token_ids.tolist() == greedy(lm, prompt, 8)
+    sampled = engine.generate(prompts, seeds, temperature=T, max_tokens=20)
+    scores = policy.score([(prompt, r.token_ids) for prompt, r in zip(prompts, sampled)])
+    for prompt, response, (logprobs, _) in zip(prompts, sampled, scores):
         np.testing.assert_allclose(response.logprobs, logprobs, atol=1e-4)
-        plain = plain_scores(lm, request.prompt_ids, response.token_ids, T)[0].numpy()
+        plain = plain_scores(lm, prompt, response.token_ids, T)[0].numpy()
         np.testing.assert_allclose(response.logprobs, plain, atol=1e-4)
     return chosen
 
@@ -86,8 +85,8 @@ def check_engine(engine, policy, lm):
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):
-    """Same greedy tokens as plain forward passes, log-probs within 1e-4 of the policy's, also after every weight was
-    moved and synced (cached prefixes of the same prompts included), and after moving back."""
+    """Greedy tokens of plain forward passes, log-probs within 1e-4 of the policy's, also after every weight
+    was moved and synced (cached prefixes of the same prompts included), and after moving back."""
     engine, policy = engines(kind, tied)
     lm = AutoModelForCausalLM.from_pretrained(tiny_models[tied])
     before = check_engine(engine, policy, lm)
@@ -109,68 +108,73 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
 
 
 def extended_context(kind, model: str) -> list[tuple]:
-    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the positions, by a policy with
-    them, and by one without (None where the model's own positions do not suffice). In a process of its own: when an
-    engine of vLLM ends, so does the group that another one of the process works in."""
+    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the positions,
+    by a policy with them, and by one without (None where the model's own positions do not suffice). In a
+    process of its own: a vLLM engine that ends takes the group of another one in the process with it."""
     config = replace(make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900)
-    device, prompts = torch.device("cpu"), [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
-    responses = kind(config, model, EOS, device).generate([Request(prompt, 1) for prompt in prompts], T, 20)
+    device = torch.device("cpu")
+    prompts = [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
+    responses = kind(config, model, EOS, device).generate(prompts, [1, 1], T, 20)
     pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
-    new, old = Policy(config, model, device).score(pairs), Policy(make_config(), model, device).score(pairs[:1])
-    return [(response.logprobs, score[0], before and before[0]) for response, score, before in zip(responses, new, [*old, None])]
+    new = Policy(config, model, device).score(pairs)
+    old = Policy(make_config(), model, device).score(pairs[:1])
+    return [(response.logprobs, score[0], before and before[0])
+            for response, score, before in zip(responses, new, [*old, None])]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
-    """With another RoPE base and twice the positions the engine still samples from the policy's distribution, not the old one."""
+    """With another RoPE base and twice the positions the engine samples as the policy does, not as before."""
     (engine, policy, before), (longer, its_policy, _) = on_ranks(1, extended_context, kind, tiny_model)[0]
     assert np.abs(engine - policy).max() < 1e-4 and np.abs(longer - its_policy).max() < 1e-4
     assert np.abs(engine - before).max() > 0.01
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
-    """The same request gives the same response in any order, company and batch size, whatever the global random
-    state; another seed gives another one."""
-    requests = make_requests()
-    reference = engine.generate(requests, T, 20)
+    """The same request gives the same response in any order, company and batch size, whatever the global
+    random state; another seed gives another one."""
+    prompts, seeds = make_requests()
+    reference = engine.generate(prompts, seeds, T, 20)
     torch.manual_seed(1)
-    assert same(engine.generate(requests, T, 20), reference)
-    assert same(engine.generate(requests[::-1], T, 20)[::-1], reference)
-    assert same([engine.generate([r], T, 20)[0] for r in requests[:3]], reference[:3])
+    assert same(engine.generate(prompts, seeds, T, 20), reference)
+    assert same(engine.generate(prompts[::-1], seeds[::-1], T, 20)[::-1], reference)
+    assert same([engine.generate([p], [s], T, 20)[0] for p, s in zip(prompts[:3], seeds)], reference[:3])
     monkeypatch.setattr(HFEngine, "batch_size", 3)
-    assert same(engine.generate(requests + requests[::-1], T, 20), reference + reference[::-1])
-    others = engine.generate([Request(r.prompt_ids, r.seed + 1) for r in requests], T, 20)
+    twice = engine.generate(prompts + prompts[::-1], seeds + seeds[::-1], T, 20)
+    assert same(twice, reference + reference[::-1])
+    others = engine.generate(prompts, [s + 1 for s in seeds], T, 20)
     assert not any(np.array_equal(a.token_ids, b.token_ids) for a, b in zip(others, reference))
 
 
 def test_many_long_prompts_at_once(engine):
-    """More prompt tokens than one engine step takes (12,000): each sample is still that of its request alone."""
+    """More prompt tokens (12,000) than one engine step takes: each sample is that of its request alone."""
     rng = np.random.default_rng(3)
-    requests = [Request(rng.integers(3, 100, 200).astype(np.int32), i) for i in range(60)]
-    crowd = engine.generate(requests, T, 4)
+    prompts = [rng.integers(3, 100, 200).astype(np.int32) for _ in range(60)]
+    crowd = engine.generate(prompts, list(range(60)), T, 4)
     for i in (0, 30, 45, 59):
-        assert same(engine.generate([requests[i]], T, 4), crowd[i : i + 1])
+        assert same(engine.generate([prompts[i]], [i], T, 4), crowd[i : i + 1])
 
 
 def test_responses_end_as_they_say(engine):
-    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none; each token
-    has a log-prob; on_finish saw every response once."""
-    prompt, seen = make_requests()[3].prompt_ids, {}
-    requests = [Request(prompt, seed) for seed in range(100)]
-    responses = engine.generate(requests, T, 30, on_finish=lambda i, r: seen.setdefault(i, []).append(r))
+    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none;
+    each token has a log-prob; on_finish saw every response once."""
+    prompt, seen = make_requests()[0][3], {}
+    responses = engine.generate([prompt] * 100, list(range(100)), T, 30,
+                                on_finish=lambda i, r: seen.setdefault(i, []).append(r))
     for r in responses:
         assert r.finished == (r.token_ids[-1] == EOS) and EOS not in r.token_ids[:-1]
         assert len(r.token_ids) == 30 or (r.finished and len(r.token_ids) < 30)
-        assert r.logprobs.shape == r.token_ids.shape and (r.token_ids.dtype, r.logprobs.dtype) == (np.int32, np.float32)
+        assert r.logprobs.shape == r.token_ids.shape and r.reward == 0.0  # nobody has graded it
+        assert (r.token_ids.dtype, r.logprobs.dtype) == (np.int32, np.float32)
     assert 5 < sum(r.finished for r in responses) < 95
     assert seen.keys() == set(range(100)) and all(seen[i] == [r] for i, r in enumerate(responses))
-    assert engine.generate([], T, 30) == []
+    assert engine.generate([], [], T, 30) == []
 
 
 def test_first_tokens_follow_the_softmax(engine, tiny_model):
-    """Frequencies of 2,000 first tokens (seeds in a row) are within 4.5 standard deviations of the probabilities, each."""
-    n, prompt = 2000, make_requests()[4].prompt_ids
-    responses = engine.generate([Request(prompt, seed) for seed in range(n)], T, 1)
+    """Frequencies of 2,000 first tokens (seeds in a row) lie within 4.5 standard deviations, each."""
+    n, prompt = 2000, make_requests()[0][4]
+    responses = engine.generate([prompt] * n, list(range(n)), T, 1)
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     with torch.no_grad():
         p = (lm(input_ids=torch.tensor(prompt[None].astype(np.int64))).logits[0, -1] / T).softmax(-1).numpy()
@@ -181,14 +185,34 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
     assert abs(surprise - entropy) < 4.5 * math.sqrt((p * np.log(p) ** 2).sum() / n)
 
 
-def test_hf_sync_names_must_match(device, tiny_model):
-    """A sync with a weight missing, or with an unknown one, raises and names it."""
-    engine = HFEngine(make_config(), tiny_model, EOS, device)
+@pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_weight_missing_in_a_sync_is_named(kind, tied, engines, tiny_models):
+    """Neither engine goes on with an old weight: a layer's or the head's (even if tied) left out raises."""
+    engine, _ = engines(kind, tied)
+    weights = AutoModelForCausalLM.from_pretrained(tiny_models[tied]).state_dict()
+    for name in ("model.layers.1.mlp.up_proj.weight", "lm_head.weight"):
+        with pytest.raises(KeyError, match=name):
+            engine.load((k, v) for k, v in weights.items() if k != name)
+    engine.load(weights.items())
+
+
+def test_an_unknown_weight_is_named(device, tiny_model):
+    """A sync of another model's weights raises."""
     weights = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
-    with pytest.raises(KeyError, match=r"lm_head\.weight"):
-        engine.load((k, v) for k, v in weights.items() if k != "lm_head.weight")
     with pytest.raises(KeyError, match="stranger"):
-        engine.load({**weights, "stranger": torch.zeros(1)}.items())
+        HFEngine(make_config(), tiny_model, EOS, device).load({**weights, "stranger": torch.zeros(1)}.items())
+
+
+def test_a_prefix_cache_that_stays_is_an_error(engines, tiny_model, monkeypatch):
+    """Cached keys and values of old weights would be silently wrong (vLLM)."""
+    if not importlib.util.find_spec("vllm"):
+        pytest.skip("vllm is not installed")
+    engine, weights = engines(VLLMEngine)[0], AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
+    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="prefix cache"):
+        patch.setattr(engine.llm, "reset_prefix_cache", lambda: False)
+        engine.load(weights.items())
+    engine.load(weights.items())
 
 
 def test_engine_choice(device, tiny_model, monkeypatch):

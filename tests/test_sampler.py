@@ -6,7 +6,7 @@ import random
 import numpy as np
 import pytest
 
-from sampler import bucket_weights, sample_questions, sample_uniform
+from sampler import FreshStream, bucket_weights, generator, sample_questions, sample_uniform
 
 K = 8
 
@@ -74,21 +74,21 @@ def test_bucket_counts_are_multinomial():
 
 @pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
 def test_uniform_inside_a_bucket(draw):
-    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time (6,000 draws)."""
+    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time (2,000 draws)."""
     generator, seen = rng(), np.zeros(20)
-    for _ in range(6_000):
+    for _ in range(2_000):
         seen[draw({4: range(20)}, 5, generator)] += 1
-    assert_multinomial(seen, 6_000, [0.25] * 20)
+    assert_multinomial(seen, 2_000, [0.25] * 20)
 
 
 def test_uniform_sampling_ignores_the_buckets():
     """No question selection (Table 6): a question's chance depends neither on its bucket nor on its size."""
     generator, buckets, seen = rng(), {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []}, np.zeros(10)
-    for _ in range(6_000):
+    for _ in range(2_000):
         drawn = sample_uniform(buckets, 3, generator)
         assert len(set(drawn)) == 3
         seen[drawn] += 1
-    assert_multinomial(seen, 6_000, [0.3] * 10)
+    assert_multinomial(seen, 2_000, [0.3] * 10)
 
 
 def test_a_deficit_goes_to_the_others_by_their_weights():
@@ -182,3 +182,96 @@ def test_impossible_arguments_say_why(change, reason):
     """Each wrong argument is a ValueError with the reason."""
     with pytest.raises(ValueError, match=reason):
         sample_questions(**({"buckets": {3: [1]}, "n": 1, "num_rollouts": K, "rng": rng()} | change))
+
+
+# ---- the stream of fresh questions --------------------------------------------------------------
+
+
+def test_an_epoch_is_a_permutation():
+    """Every question once per epoch, whatever the batch size; another epoch or seed has another order."""
+    stream = FreshStream(range(10), seed=3)
+    drawn = [q for _ in range(5) for q in stream.draw(4, ())]
+    assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10)) and drawn[:10] != drawn[10:]
+    again, other = (FreshStream(range(10), seed).draw(10, ()) for seed in (3, 4))
+    assert again == drawn[:10] != other
+
+
+def test_retired_questions_are_never_drawn():
+    """Retirement takes effect at once, also for what is left of the epoch."""
+    stream = FreshStream(range(10), seed=0)
+    stream.draw(3, ())
+    rest = list(reversed(stream.queue))
+    retired = set(rest[:2])
+    assert stream.draw(5, retired) == rest[2:7]
+    assert not retired & {q for _ in range(20) for q in stream.draw(4, retired)}
+
+
+def test_skipped_questions_come_back_first():
+    """What is replayed in a batch is not fresh in it; it is put back and opens the next one, in its order."""
+    stream = FreshStream(range(8), seed=1)
+    order = FreshStream(range(8), seed=1).draw(8, ())
+    assert stream.draw(3, (), skip=[order[0], order[2]]) == [order[1], order[3], order[4]]
+    assert stream.draw(3, ()) == [order[0], order[2], order[5]]
+
+
+def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
+    """Where a batch spans two epochs, the second epoch's copies of what it has wait for the next batch."""
+    for seed in range(50):
+        stream = FreshStream(range(7), seed)
+        batches = [stream.draw(5, ()) for _ in range(14)]
+        assert all(len(set(batch)) == 5 for batch in batches)
+        assert np.ptp(np.bincount(np.concatenate(batches), minlength=7)) <= 1  # nobody is forgotten
+
+
+def test_the_batch_shrinks_and_ends():
+    """Fewer questions left than asked for: all of them, once; none left: []. Nothing loops for ever."""
+    stream = FreshStream(range(6), seed=0)
+    assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
+    assert sorted(stream.draw(10, {0, 1}, skip=[2])) == [3, 4, 5]
+    assert stream.draw(10, {0, 1, 2}, skip=[3, 4, 5]) == []
+    assert stream.draw(4, set(range(6))) == [] == stream.draw(0, ())
+    assert sorted(stream.draw(10, set(range(5)))) == [5]
+    assert FreshStream(range(0), seed=0).draw(3, ()) == []
+
+
+def test_the_stream_resumes_where_it_stood():
+    """Its epoch and its queue are all that it depends on."""
+    stream = FreshStream(range(9), seed=5)
+    stream.draw(4, (), skip=[stream.draw(1, ())[0]])
+    twin = FreshStream(range(9), seed=5)
+    twin.epoch, twin.queue = stream.epoch, list(stream.queue)
+    for _ in range(10):
+        assert stream.draw(4, {2}, skip=[1]) == twin.draw(4, {2}, skip=[1])
+
+
+def test_inserted_questions_are_drawn_within_the_epoch():
+    """Table 7: returned questions mix into what is left of the epoch, at seeded places, once each."""
+    seen = set()
+    for seed in range(40):
+        stream, retired = FreshStream(range(10), seed=0), {3, 4}
+        stream.draw(2, retired)
+        left = [q for q in stream.queue if q not in retired]
+        stream.queue = [q for q in stream.queue if q not in retired]
+        stream.insert([3, 4], np.random.default_rng(seed))
+        drawn = stream.draw(len(left) + 2, ())
+        assert sorted(drawn) == sorted([*left, 3, 4])
+        seen.add(drawn.index(3))
+    assert len(seen) > 4
+
+
+def test_a_question_that_returns_is_not_drawn_twice_in_the_epoch():
+    """A question retired and put back before its turn came does not stand in the epoch twice."""
+    for seed in range(20):
+        stream = FreshStream(range(10), seed=0)
+        stream.draw(2, {7})
+        stream.insert([7], np.random.default_rng(seed))
+        drawn = [q for _ in range(8) for q in stream.draw(1, ())]
+        assert sorted(drawn).count(7) == 1, drawn
+
+
+def test_purposes_do_not_share_random_numbers():
+    """Equal keys give equal numbers, for one purpose only: the stream's epoch 3 is not the plan's step 3."""
+    purposes = ("stream", "plan", "mini-batches")
+    drawn = {int(generator(purpose, 0, n).integers(2**60)) for purpose in purposes for n in range(5)}
+    assert len(drawn) == 15
+    assert generator("plan", 0, 3).integers(2**60) == generator("plan", 0, 3).integers(2**60)

@@ -1,4 +1,4 @@
-"""Whole runs on a tiny world: the command of the README under torchrun with vLLM, what it leaves, one rank against two."""
+"""Whole runs on a tiny world: the README's command (torchrun, vLLM), what it leaves, one rank against two."""
 
 import importlib.util
 import json
@@ -17,11 +17,11 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
 from config import Config, parse_config
-from data import load_questions
+from data import load_questions, with_built_in_world
 from exgrpo import Experience
 from policy import Policy
 from tools import export
-from train import train, with_built_in_world
+from train import train
 
 ROOT = Path(__file__).parent.parent
 ENGINE = "vllm" if importlib.util.find_spec("vllm") else "hf"
@@ -33,31 +33,37 @@ SETTINGS = ["--batch_size", "8", "--max_prompt_length", "16", "--max_response_le
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory) -> Path:
-    """A directory with a model that has seen 200 batches of one- to three-step questions, and question files; 2 seconds."""
+    """Question files and a model that has seen 200 batches of one- to three-step questions; 2 seconds."""
     from worlds.arithmetic import World, draw_sets, rows
     from worlds.base_model import build_model, build_tokenizer, pretrain
 
-    small = World(train_operations=(1, 2), ood_operations=(3, 3), train_size=64, test_size=12, hidden=32, layers=2, heads=1,
-                  intermediate=64, shortcut=0.4)
+    small = World(train_operations=(1, 2), ood_operations=(3, 3), train_size=64, test_size=12, shortcut=0.4,
+                  hidden=32, layers=2, heads=1, intermediate=64)
     directory, sets, tokenizer = tmp_path_factory.mktemp("world"), draw_sets(small), build_tokenizer()
     model = build_model(small, tokenizer)
     pretrain(model, tokenizer, small, set().union(*sets.values()), steps=200)
     model.save_pretrained(directory / "model")
     tokenizer.save_pretrained(directory / "model")
     for name, questions in sets.items():
-        (directory / f"{name}.jsonl").write_text(rows(questions, "arithmetic-ood" if name == "ood" else "arithmetic"))
+        source = "arithmetic-ood" if name == "ood" else "arithmetic"
+        (directory / f"{name}.jsonl").write_text(rows(questions, source))
     return directory
 
 
 def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
-    files = ["--train_files", f"{world}/train.jsonl", "--val_files", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
-    return ["--model", f"{world}/model", *files, "--run_dir", str(run_dir), "--steps", str(STEPS), *SETTINGS, *more]
+    model = ["--model", f"{world}/model"]
+    train_files = ["--train_files", f"{world}/train.jsonl"]
+    val_files = ["--val_files", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
+    run = ["--run_dir", str(run_dir), "--steps", str(STEPS)]
+    return [*model, *train_files, *val_files, *run, *SETTINGS, *more]
 
 
 def shell(*command: str) -> str:
     """The output of a command that must succeed."""
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")  # this process's own group
-    environment = {name: value for name, value in os.environ.items() if name not in ours} | {"OMP_NUM_THREADS": "1"}
+    # this process's own group
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    environment["OMP_NUM_THREADS"] = "1"
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
@@ -73,58 +79,64 @@ def metrics(run_dir: Path) -> list[dict]:
 
 @pytest.fixture(scope="module")
 def run(world, tmp_path_factory) -> tuple[Path, str]:
-    """A run of the command, two ranks and vLLM where it is installed, that replays from its second step: directory, output."""
+    """Directory and output of a run that replays from its second step: two ranks, vLLM where installed."""
     directory = tmp_path_factory.mktemp("run")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "train.py"]
-    return directory, shell(*torchrun, *arguments(world, directory, "--engine", ENGINE))
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    return directory, shell(*torchrun, "train.py", *arguments(world, directory, "--engine", ENGINE))
 
 
 def test_a_run_logs_what_it_did(run):
-    """Every step: finite numbers, engine and policy agree, all phases timed; replay from the second step on, w* near 1."""
+    """Every step: finite numbers, engine and policy agree, phases timed; replay from step 2, w* near 1."""
     start, *rows = metrics(run[0])
     assert start["step"] == 0 and [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert all(math.isfinite(value) for row in rows for value in row.values())
     for number, row in enumerate(rows):
-        assert row["engine/drift"] < 1e-4  # nats a token: the engine runs the policy's weights, before and after a sync
+        # nats a token: the engine runs the policy's weights, before and after a sync
+        assert row["engine/drift"] < 1e-4
         assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0 and row["loss/entropy"] > 0
-        assert PHASES <= {name.removeprefix("time/") for name, seconds in row.items() if name.startswith("time/") and seconds > 0}
+        assert all(row.get(f"time/{phase}", 0) > 0 for phase in PHASES)
         assert row["replay/questions"] == (4 if number else 0)
-        assert row["rollout/tokens"] > 0 and row["buckets/questions"] == sum(row[f"buckets/k={k}"] for k in range(1, 8))
+        assert row["rollout/tokens"] > 0
+        assert row["buckets/questions"] == sum(row[f"buckets/k={k}"] for k in range(1, 8))
     for row in rows[1:]:
-        assert 0.5 < row["replay/ratio"] < 2 and row["replay/ratio_max"] < 10 and 0 < row["replay/gradient_share"] < 0.5
+        assert 0.5 < row["replay/ratio"] < 2 and row["replay/ratio_max"] < 10
+        assert 0 < row["replay/gradient_share"] < 0.5
         assert row["replay/selected_score"] <= row["replay/candidate_score"]
 
 
 def test_a_run_ends_with_table_curve_and_scores(run):
-    """Validation before, every second step and at the end; result.json and the table hold the first and the last of them."""
+    """Validation before, every second step and at the end; result.json and the table hold first and last."""
     directory, output = run
-    rows = metrics(directory)
-    scores = [{name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")} for row in rows]
+    scores = [{name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")}
+              for row in metrics(directory)]
     assert [bool(s) for s in scores] == [True, False, True, True]
     assert json.loads((directory / "result.json").read_text()) == {"base": scores[0], "trained": scores[-1]}
-    assert {f"{name}/{source}" for name in ("pass_at_1", "valid", "shortcut", "length", "truncated")
+    assert {f"{name}/{source}" for name in ("pass_at_1", "reward", "valid", "shortcut", "length", "truncated")
             for source in ("arithmetic", "arithmetic-ood")} == set(scores[-1])
     assert "trained" in output and f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
     assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count("\nstep ") == STEPS
 
 
 def test_the_trained_model_is_an_ordinary_directory(run, world):
-    """transformers loads model and tokenizer; the weights are the trained ones, all of them moved, all finite, in safetensors."""
+    """transformers loads model and tokenizer; all weights have moved and are finite, in safetensors."""
     directory = run[0] / "model"
-    before, after = (AutoModelForCausalLM.from_pretrained(d).state_dict() for d in (world / "model", directory))
+    before = AutoModelForCausalLM.from_pretrained(world / "model").state_dict()
+    after = AutoModelForCausalLM.from_pretrained(directory).state_dict()
     assert before.keys() == after.keys()
-    assert all(torch.isfinite(after[name]).all() and not torch.equal(before[name], after[name]) for name in after)
+    assert all(torch.isfinite(weight).all() for weight in after.values())
+    assert not any(torch.equal(before[name], after[name]) for name in after)
     assert list(directory.glob("*.safetensors")) and not list(directory.glob("*.bin"))
     tokenizer = AutoTokenizer.from_pretrained(directory)
-    assert tokenizer.apply_chat_template([{"role": "user", "content": "3a+4"}], tokenize=False) == "<bos><user>3a+4"
+    turns = [{"role": "user", "content": "3a+4"}]
+    assert tokenizer.apply_chat_template(turns, tokenize=False) == "<bos><user>3a+4"
 
 
 def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
-    """export.py writes from the last checkpoint, file for file, what the run left as its model; it overwrites nothing."""
+    """export.py makes the run's model, file for file, of its last checkpoint; it overwrites nothing."""
     (checkpoint,) = run[0].glob("checkpoints/step-*")
     export.main([str(checkpoint), "--output", str(tmp_path / "model")])
-    names = sorted(path.name for path in (run[0] / "model").iterdir())
-    assert "model.safetensors" in names and names == sorted(path.name for path in (tmp_path / "model").iterdir())
+    names, exported = (sorted(path.name for path in (d / "model").iterdir()) for d in (run[0], tmp_path))
+    assert "model.safetensors" in names and names == exported
     for name in names:
         assert (tmp_path / "model" / name).read_bytes() == (run[0] / "model" / name).read_bytes(), name
     saved = json.loads((checkpoint / "state.json").read_text())["config"]
@@ -140,13 +152,12 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
         export.main([str(tmp_path / "damaged"), "--output", str(tmp_path / "other")])
 
 
-def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
-    """A reward of one's own is taken for the built-in questions too; the graded one, which needs other answers, is refused."""
-    monkeypatch.setattr(subprocess, "run", lambda *_, **__: None)
-    monkeypatch.setattr("worlds.base_model.build_world", lambda *_, **__: tmp_path)
-    for name in ("train", "test", "ood"):
-        (tmp_path / f"{name}.jsonl").touch()
-    assert with_built_in_world(Config()).reward == "worlds.arithmetic:reward"
+def test_rewards_of_the_built_in_questions(monkeypatch):
+    """Built-in questions take a reward of one's own, but not the graded one, which needs other answers."""
+    reward = "worlds.arithmetic:reward"
+    world = {"model": "m", "train_files": ["config.py"], "val_files": [], "reward": reward}
+    monkeypatch.setattr("worlds.base_model.built_in", lambda *_: world)
+    assert with_built_in_world(Config()).reward == reward
     assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
     with pytest.raises(ValueError, match="docs/reading.md"):
         with_built_in_world(Config(reward="worlds.arithmetic:graded_reward"))
@@ -154,11 +165,11 @@ def test_rewards_of_the_built_in_questions(tmp_path, monkeypatch):
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
     files = ["--data", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
-    return ["--model", f"{run_dir}/model", *files, "--max_tokens", "24", "--engine", engine]
+    return ["--model", f"{run_dir}/model", *files, "--max_response_length", "24", "--engine", engine]
 
 
 def test_eval_repeats_the_last_validation(run, world):
-    """eval.py, a process of its own with the saved model and one rank, gives exactly the scores that training ended with."""
+    """eval.py, a process of its own with one rank, gives exactly the scores that training ended with."""
     output = shell(sys.executable, "eval.py", *evaluate_args(world, run[0], ENGINE))
     report = json.loads(output[output.index("{\n") :])
     trained = json.loads((run[0] / "result.json").read_text())["trained"]
@@ -166,7 +177,7 @@ def test_eval_repeats_the_last_validation(run, world):
 
 
 def test_eval_with_the_other_engine(run, world, device):
-    """Hugging Face reads the model of a vLLM run; its random numbers are others, so its scores are near, not equal."""
+    """Hugging Face reads a vLLM run's model; its random numbers are others: scores are near, not equal."""
     scores = evaluation.main(evaluate_args(world, run[0], "hf"))
     trained = json.loads((run[0] / "result.json").read_text())["trained"]
     assert scores.keys() == trained.keys() and scores["truncated/arithmetic"] <= 0.5
@@ -174,7 +185,7 @@ def test_eval_with_the_other_engine(run, world, device):
 
 
 def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
-    """ρ = 0 on two ranks with Hugging Face: nothing stored, replayed or retired; eval.py repeats its scores too."""
+    """ρ = 0 on two ranks, Hugging Face: nothing stored, replayed or retired; eval.py repeats its scores."""
     argv = arguments(world, tmp_path, "--engine", "hf", "--rho", "0")
     scores = on_ranks(2, train_from, argv)
     assert scores[0] == scores[1] == json.loads((tmp_path / "result.json").read_text())["trained"]
@@ -187,8 +198,9 @@ def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
 
 def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
     """Save a small model of an architecture, taught to think a little and to answer 2 or 3."""
-    auto = AutoConfig.for_model(kind, vocab_size=len(tokenizer), hidden_size=128, intermediate_size=96, num_hidden_layers=2,
-                                num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=4096)
+    auto = AutoConfig.for_model(kind, vocab_size=len(tokenizer), hidden_size=128, intermediate_size=96,
+                                num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
+                                max_position_embeddings=4096)
     torch.manual_seed(0)
     model, rng = AutoModelForCausalLM.from_config(auto), np.random.default_rng(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -210,8 +222,8 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"])
 def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
-    """Two steps with all the file says but sizes and lengths, on a small model of that architecture: bfloat16 engine and
-    policy agree, groups are mixed, the second step replays, and the context extension is saved."""
+    """Two steps with all the file says but sizes and lengths, on a small model of that architecture: bfloat16
+    engine and policy agree, groups are mixed, the second step replays, and the context extension is saved."""
     if "lora" in name:
         pytest.importorskip("peft")
     base, run_dir, file = tmp_path / "base", tmp_path / "run", str(tmp_path / "differences.jsonl")
@@ -219,19 +231,25 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     rows = [{"data_source": "differences", "prompt": [system, {"role": "user", "content": f"{n + 2}-{n}=?"}],
              "reward_model": {"ground_truth": "2"}} for n in range(16)]
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    argv = ["--config", f"configs/{name}.yaml", "--model", str(base), "--train_files", file, "--val_files", file,
-            "--run_dir", str(run_dir), "--batch_size", "8", "--steps", "2", "--max_response_length", "40",
-            "--verify_workers", "1", "--start_threshold", "-1", "--engine", ENGINE]
+    argv = ["--config", f"configs/{name}.yaml", "--model", str(base),
+            "--train_files", file, "--val_files", file, "--run_dir", str(run_dir),
+            "--batch_size", "8", "--steps", "2", "--max_response_length", "40",
+            "--start_threshold", "-1", "--engine", ENGINE]
     config = parse_config(argv)
-    half_right("llama" if "llama" in name else "qwen2", load_questions([file], config, tokenizer)[0], tokenizer, base)
+    questions, _ = load_questions([file], config, tokenizer)
+    half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
     shell(sys.executable, "train.py", *argv)
     _, one, two = metrics(run_dir)
-    assert all(0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift"] < config.max_drift and row["loss/skipped"] == 0
-               and row["loss/grad_norm"] > 0 for row in (one, two))
-    assert one["replay/questions"] == 0 and two["replay/questions"] == 4 and 0 < two["replay/gradient_share"] < 0.5
-    saved, rope = AutoConfig.from_pretrained(run_dir / "model"), AutoConfig.from_pretrained(base).rope_parameters
+    for row in (one, two):
+        assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift"] < config.max_drift
+        assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0
+    assert one["replay/questions"] == 0 and two["replay/questions"] == 4
+    assert 0 < two["replay/gradient_share"] < 0.5
+    saved = AutoConfig.from_pretrained(run_dir / "model")
     assert saved.max_position_embeddings == (config.max_position_embeddings or 4096)
-    assert saved.rope_parameters == {**rope, **({"rope_theta": config.rope_theta} if config.rope_theta else {})}
+    rope = AutoConfig.from_pretrained(base).rope_parameters
+    extension = {"rope_theta": config.rope_theta} if config.rope_theta else {}
+    assert saved.rope_parameters == {**rope, **extension}
 
 
 class Recorded(Exception):
@@ -245,14 +263,16 @@ def first_step(argv: list[str]) -> dict:
 
     def recorded_collect(self, step, groups):
         record["questions"] = [g.question.id for g in groups]
-        record["responses"] = [tokens.tolist() for g in groups for tokens in g.token_ids]
-        record["logprobs"] = np.concatenate([values for g in groups for values in g.logprobs])
+        record["responses"] = [t.token_ids.tolist() for g in groups for t in g.trajectories]
+        record["logprobs"] = np.concatenate([t.logprobs for g in groups for t in g.trajectories])
         record["rewards"] = np.concatenate([g.rewards for g in groups]).tolist()
-        collect(self, step, groups)
+        changes = collect(self, step, groups)
         record["buffer"] = {k: list(questions) for k, questions in self.buffer.buckets.items()}
+        return changes
 
     def recorded_update(self, mini_batches, clip_eps):
-        record["mini_batches"] = [[(s.token_ids.tolist(), s.advantage) for s in part] for part in mini_batches]
+        record["mini_batches"] = [[(g.question.id, g.advantages.tolist()) for g in part]
+                                  for part in mini_batches]
         record["metrics"] = update(self, mini_batches, clip_eps)
         record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.named_tensors()}
         raise Recorded
@@ -267,8 +287,9 @@ def first_step(argv: list[str]) -> dict:
 
 
 def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
-    """Equal plans, samples and mini-batches; losses and gradient norms within 1e-5; the weights move alike."""
-    argv = arguments(world, tmp_path, "--engine", "hf", "--tokens_per_micro_batch", "700", "--entropy_coef", "0.001")
+    """Equal plans, samples, mini-batches; losses and gradient norms within 1e-5; the weights move alike."""
+    knobs = ["--engine", "hf", "--tokens_per_micro_batch", "700", "--entropy_coef", "0.001"]
+    argv = arguments(world, tmp_path, *knobs)
     (one,) = on_ranks(1, first_step, argv)
     two, other = on_ranks(2, first_step, argv)
     for name in ("questions", "responses", "rewards", "buffer", "mini_batches"):

@@ -1,11 +1,11 @@
-r"""A chat model as judge of reasoning, for models and questions that are not the built-in ones (Sec. 3.2, App. F).
+r"""A chat model as judge of reasoning, for models and questions that are not built in (Sec. 3.2, App. F).
 
     python -m tools.judge --model JUDGE_DIR --responses responses.jsonl --out judged.jsonl
 
-A line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py wrote. The output adds `valid`
-(true, false, or null where the judge gave no verdict) and `code` (the shortcut detector of App. F.4). The judge runs on the
-engine that training uses. It is asked about the reasoning only, whatever the final answer, and must end with \boxed{yes} or
-\boxed{no}.
+A line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py wrote. The
+output adds `valid` (true, false, or null where the judge gave no verdict) and `code` (the shortcut detector
+of App. F.4). The judge runs on the engine that training uses. It is asked about the reasoning only, whatever
+the final answer, and must end with \boxed{yes} or \boxed{no}.
 """
 
 import argparse
@@ -17,18 +17,19 @@ import numpy as np
 from tqdm import tqdm
 
 from config import Config
-from data import Request, load_tokenizer, read_jsonl, render, sample_seed
+from data import load_tokenizer, read_jsonl, render, sample_seed
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
 
 PROMPT = """\
-Below are a problem, its correct final answer, and a student's solution. Decide whether the student's reasoning is sound. \
-The final answer may be right by luck, so do not go by it: read the solution step by step.
+Below are a problem, its correct final answer, and a student's solution. Decide whether the student's \
+reasoning is sound. The final answer may be right by luck, so do not go by it: read the solution step by step.
 
-Reasoning is sound if every step follows from the problem or from earlier steps, no step contains an error that is left \
-standing, and nothing that the answer depends on is merely asserted. Well-known facts and theorems may be used without proof. \
-A slip that the student notices and repairs does not count against it, nor does a clumsy style.
+Reasoning is sound if every step follows from the problem or from earlier steps, no step contains an error \
+that is left standing, and nothing that the answer depends on is merely asserted. Well-known facts and \
+theorems may be used without proof. A slip that the student notices and repairs does not count against it, \
+nor does a clumsy style.
 
 ### Problem
 {question}
@@ -40,15 +41,15 @@ A slip that the student notices and repairs does not count against it, nor does 
 {response}
 
 ### Your task
-Name the first step that is wrong or unsupported, if there is one. Then end with your verdict on a line of its own: \
-\\boxed{{yes}} if the reasoning is sound, \\boxed{{no}} if it is not."""
+Name the first step that is wrong or unsupported, if there is one. Then end with your verdict on a line of \
+its own: \\boxed{{yes}} if the reasoning is sound, \\boxed{{no}} if it is not."""
 
 BLOCK = 512  # responses judged between two writes
 VERDICTS = {"yes": True, "no": False}
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 CODE_LINE = re.compile(
-    r"^[ \t]*(def \w+\(.*\).*:|class \w+.*:|import \w[\w., ]*|from \w[\w.]* import .+|for \w+ in .+:|while .+:|print\(.*\))"
-    r"[ \t]*$", re.MULTILINE)
+    r"^[ \t]*(def \w+\(.*\).*:|class \w+.*:|import \w[\w., ]*|from \w[\w.]* import .+"
+    r"|for \w+ in .+:|while .+:|print\(.*\))[ \t]*$", re.MULTILINE)
 
 
 def parse_verdict(text: str) -> bool | None:
@@ -59,67 +60,77 @@ def parse_verdict(text: str) -> bool | None:
 
 
 def has_code(response: str) -> bool:
-    """App. F.4: whether a solution in words resorts to code: a fenced block, or two lines or more of Python."""
+    """App. F.4: does a solution in words resort to code, a fenced block or two lines or more of Python?"""
     return bool(FENCE.search(response)) or len(CODE_LINE.findall(response)) >= 2
 
 
-def judge(engine, tokenizer, items: list[dict], max_prompt: int = 9216, max_tokens: int = 8192, temperature: float = 0.0,
-          seed: int = 0) -> list[bool | None]:
-    """The verdict on every item, a dict with `question`, `answer` and `response`; `engine` is one of rollout.py.
+def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | None]:
+    """The verdict on every item, a dict with `question`, `answer` and `response`; `engine` is one of
+    rollout.py.
 
-    None where there is no verdict: none was written, the judge was cut off at `max_tokens` (it may have quoted the two
-    boxes before), or the item makes a prompt of more than `max_prompt` tokens.
+    None where there is no verdict: none was written, the judge was cut off (it may have quoted the two boxes
+    before), or the item makes a prompt of more than `max_prompt_length` tokens.
     """
-    config = Config(prompt_template="chat")
-    texts = [PROMPT.format(**{name: item[name] for name in ("question", "answer", "response")}) for item in items]
-    prompts = [render([{"role": "user", "content": text}], config, tokenizer) for text in texts]
-    short = [i for i, prompt in enumerate(prompts) if len(prompt) <= max_prompt]
-    requests = [Request(prompts[i], sample_seed("judge", seed, i)) for i in short]
     verdicts: list[bool | None] = [None] * len(items)
-    for i, response in zip(short, engine.generate(requests, temperature, max_tokens)):
-        if response.finished:
-            verdicts[i] = parse_verdict(tokenizer.decode(response.token_ids, skip_special_tokens=True))
+    asked, prompts = [], []
+    for i, item in enumerate(items):
+        text = PROMPT.format(question=item["question"], answer=item["answer"], response=item["response"])
+        prompt = render([{"role": "user", "content": text}], config, tokenizer)
+        if len(prompt) <= config.max_prompt_length:
+            asked.append(i)
+            prompts.append(prompt)
+    seeds = [sample_seed("judge", i) for i in asked]
+    for i, reply in zip(asked, engine.generate(prompts, seeds, 0.0, config.max_response_length)):
+        if reply.finished:
+            verdicts[i] = parse_verdict(tokenizer.decode(reply.token_ids, skip_special_tokens=True))
     return verdicts
 
 
 def read_items(file: str) -> list[dict]:
-    """The items of a JSONL file, responses.jsonl of `eval.py --output` too; ValueError names the one that lacks something."""
+    """The items of a JSONL file, responses.jsonl of `eval.py --output` too; ValueError names one that lacks
+    something."""
     items = []
     for number, row in enumerate(read_jsonl(file)):
-        item = row | {"question": row["text"], "answer": row["gold"]} if {"text", "gold"} <= set(row) else row
-        needed = {"question", "answer", "response"} | ({"text"} if "gold" in row else set())  # eval.py's question is a hash
-        if missing := needed - set(item):
+        names = {"question", "answer", "response"}
+        if "gold" in row:  # eval.py's: its `question` is a hash
+            names = {"text", "gold", "response"}
+        if missing := names - set(row):
             raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
-        items.append(item)
+        items.append(row | {"question": row["text"], "answer": row["gold"]} if "gold" in row else row)
     return items
 
 
 def main(argv: list[str] | None = None) -> None:
     """Judge the responses of a file from the command line, and write as it goes."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--model", required=True, help="directory of a chat model")
     parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
     parser.add_argument("--out", required=True, help="JSONL, with valid and code added")
-    parser.add_argument("--max_prompt_length", type=int, default=9216, help="tokens of the longest prompt that is judged")
-    parser.add_argument("--max_tokens", type=int, default=8192, help="tokens the judge may write")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="weights of the judge")
-    parser.add_argument("--memory", type=float, default=0.8, help="GPU memory fraction of vLLM")
-    parser.add_argument("--tp", type=int, default=1, help="GPUs that share a large judge; start it with torchrun on as many")
+    parser.add_argument("--max_prompt_length", type=int, default=9216,
+                        help="tokens; longer ones are not judged")
+    parser.add_argument("--max_response_length", type=int, default=8192, help="tokens the judge may write")
+    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="the judge's")
+    parser.add_argument("--rollout_memory", type=float, default=0.8, help="GPU memory fraction of vLLM")
+    parser.add_argument("--rollout_tp", type=int, default=1,
+                        help="GPUs that share a judge: as many as torchrun's")
     args = parser.parse_args(argv)
     items = read_items(args.responses)
     if os.path.exists(args.out):
         raise ValueError(f"{args.out} exists: choose another --out")
     device, main_rank = ranks.setup(hang_timeout=0), ranks.rank() == 0
-    if ranks.world_size() != args.tp:
-        raise ValueError(f"{ranks.world_size()} ranks, but --tp {args.tp}: every rank has to be a part of the one judge")
+    if ranks.world_size() != args.rollout_tp:
+        raise ValueError(f"{ranks.world_size()} ranks, but --rollout_tp {args.rollout_tp}: "
+                         "every rank has to be a part of the one judge")
+    config = Config(model=args.model, max_prompt_length=args.max_prompt_length, dtype=args.dtype,
+                    max_response_length=args.max_response_length, rollout_memory=args.rollout_memory,
+                    rollout_tp=args.rollout_tp)
+    tokenizer = load_tokenizer(config, args.model)
+    engine, verdicts = make_engine(config, args.model, tokenizer.eos_token_id, device), []
     with open(args.out if main_rank else os.devnull, "w") as file:
-        config = Config(model=args.model, max_prompt_length=args.max_prompt_length, max_response_length=args.max_tokens,
-                        rollout_dtype=args.dtype, rollout_memory=args.memory, rollout_tp=args.tp)
-        tokenizer = load_tokenizer(config, args.model)
-        engine, verdicts = make_engine(config, args.model, tokenizer.eos_token_id, device), []
         for start in tqdm(range(0, len(items), BLOCK), unit="block", disable=None if main_rank else True):
             block = items[start : start + BLOCK]
-            verdicts += judge(engine, tokenizer, block, args.max_prompt_length, args.max_tokens)
+            verdicts += judge(engine, tokenizer, block, config)
             for item, valid in zip(block, verdicts[start:]):
                 file.write(json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n")
             file.flush()

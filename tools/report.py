@@ -1,13 +1,15 @@
-"""One self-contained HTML page about training runs: curves, buckets, replay, time, and the stored responses, token by token.
+"""One self-contained HTML page about runs: curves, buckets, replay, time, and stored responses, token by
+token.
 
     python -m tools.report runs/default runs/baseline --output report.html
 
-A RUN is the run_dir of a training run, finished or not. The curves come from its metrics.jsonl. The stored responses come from
-its newest whole checkpoint and are scored anew by the policy of that checkpoint, so they are what the next step would
-choose o* from. Start this where the run was started: its configuration may hold relative paths.
+A RUN is the run_dir of a training run, finished or not. The curves come from its metrics.jsonl. The stored
+responses come from its newest whole checkpoint and are scored anew by the policy of that checkpoint, so they
+are what the next step would choose o* from. Start this where the run was started: its configuration may hold
+relative paths.
 
-The page is report.html beside this file with the data put in as JSON. It loads nothing. What models, questions and paths
-say may be hostile: the page inserts it as text only, and lets no script run but its own.
+The page is report.html beside this file with the data put in as JSON. It loads nothing. What models,
+questions and paths say may be hostile: the page inserts it as text only, and lets no script run but its own.
 """
 
 import argparse
@@ -15,7 +17,6 @@ import base64
 import hashlib
 import json
 import math
-from collections import Counter
 from datetime import datetime
 from itertools import zip_longest
 from pathlib import Path
@@ -24,36 +25,36 @@ import numpy as np
 import torch
 
 from buffer import ReplayBuffer, Trajectory
-from data import Question, load_questions, load_tokenizer
+from data import Question, fingerprint, load_questions, load_tokenizer
 from exgrpo import Experience
-from grading import drop_unreadable
-from reward import Verifier
 from runtime import ranks
-from runtime.checkpoint import STEP_DIRECTORY, problem
+from runtime.checkpoint import directories, problem
 from tools.export import configuration, load_policy
 from worlds.arithmetic import judge_steps, takes_shortcut, valid_chain
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SHOWN = ("reward/pass_at_1", "val/pass_at_1/", "val/valid/", "loss/entropy", "rollout/length", "replay/ratio",
-         "replay/gradient_share", "replay/token_share", "buckets/", "time/")  # beginnings of the metrics on the page
+         "replay/gradient_share", "replay/token_share", "buckets/",
+         "time/")  # beginnings of the metrics shown
 
 
 # ---- curves ---------------------------------------------------------------------------------------
 
 
 def read_metrics(run: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl, without a last line that is still being written; ValueError says what is wrong."""
+    """The rows of RUN/metrics.jsonl, but for a last line still being written; ValueError says what is
+    wrong."""
     file = run / "metrics.jsonl"
     if not file.is_file():
-        raise ValueError(f"{run} has no metrics.jsonl: name the run_dir of a training run (train.py --run_dir)")
-    text, rows = file.read_text(), []
-    for number, line in enumerate(text[: text.rfind("\n") + 1].split("\n")[:-1], start=1):
+        raise ValueError(f"{run} has no metrics.jsonl: name the run_dir of a training run")
+    rows = []
+    for number, line in enumerate(file.read_text().split("\n")[:-1], start=1):
         try:
             rows.append(json.loads(line))
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file}, line {number}: not JSON: {error}") from error
         if not isinstance(rows[-1], dict) or type(rows[-1].get("step")) is not int:
-            raise ValueError(f"{file}, line {number}: not a row of metrics, which has a whole number as `step`")
+            raise ValueError(f"{file}, line {number}: not a row of metrics, whose `step` is a whole number")
     if not rows:
         raise ValueError(f"{file} is empty: the first row comes after the first validation")
     return rows
@@ -69,10 +70,11 @@ def number(value) -> float | None:
 
 
 def columns(rows: list[dict]) -> dict:
-    """{"step": [...], "metrics": {name: a value or None per row}}. Replay has no values where nothing was replayed."""
-    names = sorted({name for row in rows for name in row if name.startswith(SHOWN)})
-    metrics = {name: [None if name.startswith("replay/") and row.get("replay/questions") == 0 else number(row.get(name))
-                      for row in rows] for name in names}
+    """{"step": [...], "metrics": {name: a value or None per row}}; w* is None where nothing was replayed."""
+    metrics = {}
+    for name in sorted({name for row in rows for name in row if name.startswith(SHOWN)}):
+        known = [not name.startswith("replay/") or row.get("replay/questions") != 0 for row in rows]
+        metrics[name] = [number(row.get(name)) if there else None for row, there in zip(rows, known)]
     return {"step": [row["step"] for row in rows], "metrics": metrics}
 
 
@@ -81,8 +83,7 @@ def columns(rows: list[dict]) -> dict:
 
 def newest_checkpoint(run: Path) -> Path:
     """The newest checkpoint of a run that is whole; ValueError where there is none."""
-    found = [path for path in (run / "checkpoints").glob("step-*") if STEP_DIRECTORY.fullmatch(path.name)]
-    for path in sorted(found, key=lambda path: -int(path.name[5:])):
+    for path in reversed(directories(run / "checkpoints")):
         if problem(path) is None:
             return path
     raise ValueError("the run has no whole checkpoint yet")
@@ -90,74 +91,79 @@ def newest_checkpoint(run: Path) -> Path:
 
 def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
     """Up to `limit` buffered questions, from every bucket in turn those with the most stored responses."""
-    ordered = [sorted(buffer.buckets[k], key=lambda q: -len(buffer.trajectories(q))) for k in sorted(buffer.buckets)]
+    def stored(question: int) -> int:
+        return len(buffer.trajectories(question))
+
+    ordered = [sorted(ids, key=stored, reverse=True) for _, ids in sorted(buffer.buckets.items())]
     return [q for turn in zip_longest(*ordered) for q in turn if q is not None][:limit]
 
 
 def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device) -> dict:
-    """Up to `limit` buffered questions with all their stored responses, scored by the policy of the checkpoint.
+    """Up to `limit` buffered questions with their stored responses, scored by the checkpoint's policy.
 
     ValueError or OSError where files that the run used are not there, or no longer what they were.
     """
     config = configuration(state["config"], run)
     buffer = ReplayBuffer.load(checkpoint / "buffer.safetensors")
     if not len(buffer):
-        raise ValueError("the replay buffer is empty" + ("" if config.rho else ": the run is on-policy (rho = 0)"))
+        why = "" if config.rho else ": the run is on-policy (rho = 0)"
+        raise ValueError(f"the replay buffer is empty{why}")
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.train_files, config, tokenizer)
-    if config.reward == "math":  # what reward.py does for training; other rewards drop nothing, and are not run here
-        with Verifier(config.verify_workers, config.verify_timeout) as verifier:
-            questions = drop_unreadable(questions, verifier)
     if fingerprint(questions) != state["questions"]:
         raise ValueError(f"{', '.join(config.train_files)}: not the questions that the run was trained on")
-    policy = load_policy(config, checkpoint, device)
-    ids = spread(buffer, limit)
+    policy, ids = load_policy(config, checkpoint, device), spread(buffer, limit)
     stored = [(q, t) for q in ids for t in buffer.trajectories(q)]
     scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
-    experience = Experience(config, questions)
+    rule, experience = config.trajectory_selection, Experience(config, questions)
     experience.buffer = buffer
-    known = {(questions[q].prompt_ids.tobytes(), t.token_ids.tobytes()): score for (q, t), score in zip(stored, scores)}
-    sign, column = (-1, 0) if config.trajectory_selection == "nll" else (1, 1)  # as train.py chooses
-
-    def means(pairs) -> list[float]:
-        return [sign * float(known[p.tobytes(), r.tobytes()][column].mean(dtype=np.float64)) for p, r in pairs]
-
-    stars = experience._select(state["step"], ids, means, np.random.default_rng()).replayed
+    mean = policy.mean_nll if rule == "nll" else policy.mean_entropy  # as train.py has it
+    stars = experience._choose(state["step"], ids, mean, np.random.default_rng(0)).replayed
+    judged = config.reward.startswith("worlds.arithmetic:")
     shown = {q: [] for q in ids}
     for (q, t), score in zip(stored, scores):
-        star = config.trajectory_selection != "random" and np.array_equal(t.token_ids, stars[q].token_ids)
-        judged = questions[q] if config.reward.startswith("worlds.arithmetic:") else None
-        shown[q].append({"chosen": star} | response(t, *score, tokenizer, judged))
+        about = response(t, *score, tokenizer, questions[q] if judged else None)
+        star = rule != "random" and np.array_equal(t.token_ids, stars[q].token_ids)
+        shown[q].append({"chosen": star} | about)
     described = [{"text": questions[q].text, "answer": questions[q].answer, "source": questions[q].source,
                   "k": buffer.num_success(q), "responses": shown[q]} for q in ids]
-    return {"step": state["step"], "rule": config.trajectory_selection, "K": config.num_rollouts, "buffered": len(buffer),
+    return {"step": state["step"], "rule": rule, "K": config.num_rollouts, "buffered": len(buffer),
             "questions": described}
 
 
-def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer, judged: Question | None) -> dict:
-    """What the page shows of a stored response; logprobs and entropies (T,) are the policy's of now. judged: its question,
-    where the built-in world's judge knows valid steps from flawed ones."""
+def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer,
+             judged: Question | None) -> dict:
+    """What the page shows of a stored response; logprobs and entropies (T,) are the policy's of now.
+
+    judged: its question, where the built-in world's judge knows valid steps from flawed ones.
+    """
     ratios = np.exp(logprobs.astype(np.float64) - t.logprobs)  # w*, (T,)
     texts, special = pieces(tokenizer, t.token_ids.tolist())
-    plain = "".join(text for i, text in enumerate(texts) if i not in special)
-    steps, verdict = [], None
-    if judged:
-        starts = np.cumsum([0] + [0 if i in special else len(text) for i, text in enumerate(texts)])  # (T + 1,), in `plain`
-        for match, ok in judge_steps(judged.text, plain):
-            first, last = (int(np.searchsorted(starts, place, side="right")) - 1 for place in (match.start(), match.end() - 1))
-            steps.append([first, last + 1, ok])
-        verdict = ("bare answer" if takes_shortcut(judged.text, plain) else
-                   "flawless chain" if valid_chain(judged.text, plain) else "flawed chain")
+    steps, verdict = judge(judged.text, texts, special) if judged else ([], None)
     return {
         "step": t.step, "tokens": texts, "special": special, "steps": steps, "verdict": verdict,
         "entropies": [number(e) for e in entropies.round(4)], "ratios": [number(w) for w in ratios.round(4)],
         "entropy": number(entropies.mean(dtype=np.float64)), "ratio": number(ratios.mean()),
-        "nll_then": number(-t.logprobs.mean(dtype=np.float64)), "nll_now": number(-logprobs.mean(dtype=np.float64)),
+        "nll_then": number(-t.logprobs.mean(dtype=np.float64)),
+        "nll_now": number(-logprobs.mean(dtype=np.float64)),
     }
 
 
+def judge(question: str, texts: list[str], special: list[int]) -> tuple[list, str]:
+    """The written steps as [first token, one after the last, valid], and what the chain as a whole is."""
+    kept = ["" if i in special else text for i, text in enumerate(texts)]
+    plain, starts = "".join(kept), np.cumsum([0, *map(len, kept)])  # starts (T + 1,), in `plain`
+    steps = []
+    for match, ok in judge_steps(question, plain):
+        first, last = np.searchsorted(starts, [match.start(), match.end() - 1], side="right") - 1
+        steps.append([int(first), int(last) + 1, ok])
+    if takes_shortcut(question, plain):
+        return steps, "bare answer"
+    return steps, "flawless chain" if valid_chain(question, plain) else "flawed chain"
+
+
 def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
-    """The text of every token, and the places of special ones. The bytes of a split character come with its last token."""
+    """The text of every token (a split character comes with its last one), and the places of special ones."""
     texts, special, all_special = [], [], set(tokenizer.all_special_ids)
     start = done = 0  # ids[start:done] are the tokens before: some tokenizers look back for spaces
     for i, token in enumerate(ids):
@@ -167,7 +173,8 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
             start = done = i + 1
             continue
         before, after = tokenizer.decode(ids[start:done]), tokenizer.decode(ids[start : i + 1])
-        if after.endswith("\ufffd") and i - done < 3 and i + 1 < len(ids):  # a character has at most four bytes
+        # a character has at most four bytes
+        if after.endswith("\ufffd") and i - done < 3 and i + 1 < len(ids):
             texts.append("")
             continue
         texts.append(after[len(before) :])
@@ -178,24 +185,19 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
 # ---- the page -------------------------------------------------------------------------------------
 
 
-def labels(runs: list[Path]) -> list[str]:
-    """A name for every run: its directory's, or its path where two share that."""
-    names = [run.resolve().name for run in runs]
-    return [str(run) if Counter(names)[name] > 1 else name for run, name in zip(runs, names)]
-
-
-def describe(run: Path, name: str, rows: list[dict], limit: int, device: torch.device) -> dict:
-    """What the page says about a run; `browser` holds a sentence, `missing`, where there are no responses to show."""
+def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> dict:
+    """What the page says about a run; `browser` holds a sentence, `missing`, where there are no responses to
+    show."""
     planned = None
     try:
         checkpoint = newest_checkpoint(run)
         state = json.loads((checkpoint / "state.json").read_text())
         planned = state["config"]["steps"]
         browser = stored_responses(run, checkpoint, state, limit, device)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no memory beside a run that goes on, say
+    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no memory beside a run going on, say
         browser = {"missing": f"No stored responses: {error}."}
         print(f"{run}: {browser['missing']}")
-    return {"name": name, "path": str(run), "planned": planned, **columns(rows), "browser": browser}
+    return {"name": str(run), "planned": planned, **columns(rows), "browser": browser}
 
 
 def page(runs: list[dict]) -> str:
@@ -204,7 +206,8 @@ def page(runs: list[dict]) -> str:
     script = template.split("<script>")[1].split("</script>")[0]
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = {"written": f"{datetime.now():%Y-%m-%d %H:%M}", "runs": runs}
-    text = json.dumps(data, allow_nan=False, separators=(",", ":"))  # ASCII: U+2028 and U+2029 are escaped too
+    text = json.dumps(data, allow_nan=False,
+                      separators=(",", ":"))  # ASCII: U+2028 and U+2029 are escaped too
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     return template.replace("{{script hash}}", digest, 1).replace("{{data}}", text, 1)
@@ -212,10 +215,11 @@ def page(runs: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Write the page for the runs on the command line."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run_dir of a training run")
-    parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page (default: report.html)")
-    parser.add_argument("--questions", type=int, default=40, help="how many buffered questions of a run to show (default: 40)")
+    parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page [report.html]")
+    parser.add_argument("--questions", type=int, default=40, help="buffered questions of a run to show [40]")
     args = parser.parse_args(argv)
     runs = list({run.resolve(): run for run in args.runs}.values())
     try:
@@ -227,7 +231,8 @@ def main(argv: list[str] | None = None) -> None:
     if args.output.is_dir() or not args.output.parent.is_dir():
         parser.error(f"--output {args.output}: must be a file in a directory that is there")
     device = ranks.setup(hang_timeout=0)
-    args.output.write_text(page([describe(*run, args.questions, device) for run in zip(runs, labels(runs), metrics)]))
+    described = [describe(run, rows, args.questions, device) for run, rows in zip(runs, metrics)]
+    args.output.write_text(page(described))
     print(f"{args.output}: {len(runs)} runs, {args.output.stat().st_size / 1e6:.1f} MB")
 
 

@@ -1,8 +1,9 @@
-"""A verifier process: its life, and how the trainer starts, feeds, times, kills and restarts it (reward.py has many).
+"""The program that grades: it runs a reward function on one answer after another, for as long as it is fed.
 
-The process is this file run as a program. It is not forked (CUDA and vLLM may be up), imports nothing but the
-reward function, and speaks JSON lines over a socket: `[[text, answer], ...]` in, a `{"score": ...}` each out. The
-parent holds the clock: a pair that takes more than `timeout` seconds costs the process its life and scores 0.
+`python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the clock. It
+imports nothing but the function. A JSON line each way: `[index, text, answer]` on stdin, and on stdout
+`{"index": index, "rewards": {"score": 1.0}, "bloated": false}`. The first line out is `{"index": 0}`: the
+function is there; `{"error": traceback}` is the last: no import, an exception, or no finite number.
 """
 
 import contextlib
@@ -12,147 +13,67 @@ import json
 import math
 import os
 import resource
+import select
 import signal
-import socket
-import subprocess
 import sys
 import threading
-import time
 import traceback
-
-START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idle machine
 
 
 def peak_memory() -> int:
-    """Most bytes this process has had resident. Not `ru_maxrss` on Linux: a process inherits it from its parent."""
+    """Most bytes this process has had resident. Not `ru_maxrss` on Linux: inherited from the parent."""
     with contextlib.suppress(FileNotFoundError), open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
 
 
-def work(descriptor: int, name: str, timeout: float, max_bytes: int) -> None:
-    """The life of a worker: until the parent closes the socket, or is gone, or the reward function raises."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the trainer's
+def named_rewards(value) -> dict[str, float]:
+    """What a reward function returned, a number or a dict of numbers with `score`, as a dict of floats."""
+    rewards = {name: float(x) for name, x in (value if isinstance(value, dict) else {"score": value}).items()}
+    if "score" not in rewards or not all(map(math.isfinite, rewards.values())):
+        raise ValueError(f"the reward function returned {value!r}")
+    return rewards
+
+
+def die_with_parent(requests) -> None:
+    """End this process, and all that the reward function has started, when the parent closes the pipe."""
+    poll = select.poll()
+    poll.register(requests, 0)  # no event asked for: only a hang-up wakes it
+    poll.poll()
+    os.killpg(0, signal.SIGKILL)  # its own session, see pool.py
+
+
+def work(name: str, seconds: float, max_bytes: int) -> None:
+    """The life of a worker: until the parent closes the pipe, or is gone, or the reward function raises."""
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
-    stream = socket.socket(fileno=descriptor).makefile("rw", encoding="ascii", newline="\n")
+    # The pipes move to descriptors of their own: what the function prints goes to stderr, it reads nothing.
+    requests, replies, me = os.fdopen(os.dup(0)), os.fdopen(os.dup(1), "w"), os.getpid()
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.dup2(2, 1)
+    threading.Thread(target=die_with_parent, args=[requests], daemon=True).start()
 
     def reply(**message) -> None:
-        stream.write(json.dumps(message) + "\n")
-        stream.flush()
+        if os.getpid() != me:  # a child that the function forked came back with it
+            os._exit(0)
+        replies.write(json.dumps(message) + "\n")
+        replies.flush()
 
     try:
         module, _, attribute = name.partition(":")
         reward = getattr(importlib.import_module(module), attribute)
-        reply(ready=True)
-        for line in stream:
-            for text, answer in json.loads(line):
-                # Should the parent die while this hangs in C code, a watchdog that needs no GIL ends it.
-                faulthandler.dump_traceback_later(2 * timeout + 1, exit=True, file=sys.__stderr__)
-                score = float(reward(text, answer))
-                faulthandler.cancel_dump_traceback_later()
-                if not math.isfinite(score):
-                    raise ValueError(f"{name} returned {score}")
-                # Bloated, it would soon fail good answers for lack of memory: it asks to be replaced.
-                reply(score=score, replace=peak_memory() > max_bytes / 2)
-    except ConnectionError:  # the parent is gone
-        pass
+        reply(index=0)
+        for line in requests:
+            index, text, answer = json.loads(line)
+            # Should the parent die while this hangs in C code, a watchdog without Python's lock ends it.
+            faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=sys.__stderr__)
+            rewards = named_rewards(reward(text, answer))
+            faulthandler.cancel_dump_traceback_later()
+            # Bloated, it would soon fail good answers for lack of memory: it asks to be replaced.
+            reply(index=index, rewards=rewards, bloated=peak_memory() > max_bytes / 2)
     except BaseException:
         reply(error=traceback.format_exc())
 
 
-class Worker:
-    """One worker process as the trainer sees it: started, fed, timed, killed, started again."""
-
-    def __init__(self, name: str, timeout: float, max_bytes: int):
-        self.name, self.timeout, self.max_bytes = name, timeout, max_bytes
-        self.process, self.socket, self.received, self.ready = None, None, b"", False
-        self.timeouts, self.closed, self.lock = 0, False, threading.Lock()
-
-    def start(self) -> None:
-        """Start the process, if there is none; `wait_ready` does the waiting."""
-        with self.lock:
-            if self.closed:
-                raise RuntimeError("the Verifier is closed")
-            if self.process is not None:
-                return
-            self.socket, theirs = socket.socketpair()
-            self.received, self.ready = b"", False
-            path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
-            arguments = [theirs.fileno(), self.name, self.timeout, self.max_bytes]
-            with theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, os.path.abspath(__file__), *map(str, arguments)],
-                    stdin=subprocess.DEVNULL,
-                    pass_fds=[theirs.fileno()],
-                    env={**os.environ, "PYTHONPATH": path},
-                )
-
-    def wait_ready(self) -> None:
-        """Until the worker has imported its reward function. RuntimeError with the reason if it cannot."""
-        if not self.ready:
-            try:
-                self.ready = self.receive(START_SECONDS)["ready"]
-            except (TimeoutError, EOFError, ConnectionError) as error:
-                raise RuntimeError(f"a worker of the reward {self.name!r} did not start") from error
-
-    def receive(self, seconds: float) -> dict:
-        """Its next line. TimeoutError after `seconds`; EOFError or ConnectionError if it died; RuntimeError
-        with its traceback if its reward function raised."""
-        deadline = time.monotonic() + seconds
-        while b"\n" not in self.received:
-            self.socket.settimeout(max(deadline - time.monotonic(), 1e-3))
-            data = self.socket.recv(65536)
-            if not data:
-                raise EOFError
-            self.received += data
-        line, _, self.received = self.received.partition(b"\n")
-        message = json.loads(line)
-        if "error" in message:
-            self.stop()
-            raise RuntimeError(f"the reward {self.name!r} failed:\n{message['error']}")
-        return message
-
-    def kill(self) -> None:
-        """End the process for good: whoever waits for it sees it die, and it is not started again."""
-        with self.lock:
-            self.closed = True
-            if self.process is not None:
-                self.process.kill()
-
-    def stop(self) -> None:
-        """Kill and reap the process, if there is one."""
-        with self.lock:
-            if self.process is not None:
-                self.process.kill()
-                self.process.wait()
-                self.socket.close()
-            self.process, self.ready = None, False
-
-    def grade(self, pairs: list[tuple[str | None, str]]) -> list[float]:
-        """The pairs' scores, in order. A pair that outlives `timeout` scores 0, and so does one during which
-        the worker dies twice (once may have been somebody else's doing)."""
-        scores, died = [], False
-        while len(scores) < len(pairs):
-            try:
-                self.start()
-                self.wait_ready()
-                self.socket.settimeout(self.timeout)
-                self.socket.sendall(json.dumps(pairs[len(scores) :]).encode() + b"\n")
-                while self.process is not None and len(scores) < len(pairs):
-                    message = self.receive(self.timeout)
-                    scores.append(message["score"])
-                    died = False
-                    if message["replace"]:
-                        self.stop()
-            except (TimeoutError, EOFError, ConnectionError) as error:
-                self.stop()
-                died = not died and not isinstance(error, TimeoutError)
-                if not died:
-                    self.timeouts += 1
-                    scores.append(0.0)
-        return scores
-
-
 if __name__ == "__main__":
-    work(int(sys.argv[1]), sys.argv[2], float(sys.argv[3]), int(sys.argv[4]))
+    work(sys.argv[1], float(sys.argv[2]), int(sys.argv[3]))

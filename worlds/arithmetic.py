@@ -86,15 +86,15 @@ class Chain:
 
 
 def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
-    """Every written step, a match of STEP, and the verdict on it: does step i take up the result written before it, apply the
-    i-th operation of `question`, and get that right? An early slip is counted once: later steps may build on it. A skipped
-    step puts those after it out of place.
+    """Every written step, a match of STEP, and the verdict on it: does step i take up the result written
+    before it, apply the i-th operation of `question`, and get that right? An early slip is counted once:
+    later steps may build on it. A skipped step puts those after it out of place.
     """
     wanted, value, judged = parse(question), question[:1], []
     for i, written in enumerate(STEP.finditer(response)):
         label, left, operation, right, result = written.groups()
-        right_operands = i < len(wanted) and left == value and (label, operation, right) == wanted[i]
-        judged.append((written, right_operands and int(result) == OPERATIONS[operation](int(left), int(right))))
+        asked_for = i < len(wanted) and left == value and (label, operation, right) == wanted[i]
+        judged.append((written, asked_for and int(result) == OPERATIONS[operation](int(left), int(right))))
         value = result
     return judged
 
@@ -103,8 +103,9 @@ def check_chain(question: str, response: str) -> Chain:
     """Judge every written step, and the response as a whole. A bare answer has no valid step."""
     wanted, judged = len(parse(question)), judge_steps(question, response)
     good = sum(ok for _, ok in judged)
-    text = "".join(step[0] for step, _ in judged)
-    complete = good == wanted == len(judged) and response == f"{text}#{judged[-1][0][5] if judged else question[:1]}"
+    result = judged[-1][0][5] if judged else question[:1]
+    text = "".join(step[0] for step, _ in judged) + "#" + result
+    complete = good == wanted == len(judged) and response == text
     return Chain(valid=complete, valid_steps=good / max(wanted, len(judged), 1))
 
 
@@ -122,7 +123,8 @@ JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation r
 
 
 def graded_reward(response: str, question: str) -> float:
-    """A continuous reward (Sec. 5.3): the share of valid steps. The row's `ground_truth` must be its question."""
+    """A continuous reward (Sec. 5.3), the share of valid steps; a row's `ground_truth` must be its
+    question."""
     return check_chain(question, response).valid_steps
 
 

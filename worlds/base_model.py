@@ -1,14 +1,18 @@
-"""The base model of the built-in world: a character tokenizer and a tiny Llama, taught by flawed demonstrations.
+"""The base model of the built-in world: a character tokenizer, a tiny Llama taught by flawed demonstrations.
 
-    python -m worlds.base_model --directory .cache --seed 0      # build the world and print a table of its base model
+    python -m worlds.base_model --directory .cache      build the world and print where it is
+
+Training builds it by itself where no questions are given. About a third of the model's answers are right.
 """
 
 import argparse
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 import tempfile
-import time
 from dataclasses import asdict
 from pathlib import Path
 
@@ -18,9 +22,8 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from worlds.arithmetic import Teacher, World, answer_of, check_chain, draw_question, draw_sets, reward, rows
+from worlds.arithmetic import Teacher, World, draw_question, draw_sets, rows
 
-MAX_RESPONSE_TOKENS = 64  # the longest valid chain, 10 steps, takes 63
 BOS, EOS, PAD, UNK, USER, ASSISTANT = "<bos>", "<eos>", "<pad>", "<unk>", "<user>", "<assistant>"
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
@@ -80,8 +83,8 @@ def encode_demonstrations(pairs: list[tuple[str, str]], tokenizer) -> tuple[torc
     return ids, labels
 
 
-def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, progress: bool = False) -> float:
-    """Next-token training on fresh demonstrations, never of a question in `held_out`; gives the last loss."""
+def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, progress: bool = False) -> None:
+    """Next-token training on fresh demonstrations, never of a question in `held_out`."""
     rng, teacher = np.random.default_rng([world.seed, 3]), Teacher(world)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     model.train()
@@ -106,19 +109,41 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
         optimizer.step()
         optimizer.zero_grad()
     model.eval()
-    return loss.item()
 
 
-def build_world(directory: str | Path, seed: int = 0, progress: bool = True, pretrain_steps: int = World.pretrain_steps) -> Path:
-    """The directory of the world with this seed and base model, under `directory`; built if it is not there yet.
+def built_in(directory: str | Path, pretrain_steps: int = World.pretrain_steps) -> dict:
+    """The knobs that name the built-in world, which is built under `directory` if it is not there yet.
 
-    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `base.txt` (the base model in figures). It
-    is built aside and moved into place, so a directory that exists is complete. Same seed, same number of
-    threads, same type of machine: same weights.
+    In a process of its own, which training's threads and settings do not reach; CalledProcessError if it
+    fails.
+    """
+    place = place_of(World(pretrain_steps=pretrain_steps), directory)
+    if not place.exists():
+        command = [sys.executable, "-m", "worlds.base_model", "--directory", str(Path(directory).absolute()),
+                   "--steps", str(pretrain_steps)]
+        root = Path(__file__).resolve().parent.parent
+        subprocess.run(command, check=True, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"})
+    tests = [str(place / f"{name}.jsonl") for name in ("test", "ood")]
+    return {"model": str(place / "model"), "train_files": [str(place / "train.jsonl")], "val_files": tests,
+            "reward": "worlds.arithmetic:reward"}
+
+
+def place_of(world: World, directory: str | Path) -> Path:
+    """Where under `directory` this very world is kept, by a name made from all its constants."""
+    fingerprint = hashlib.sha256(json.dumps(asdict(world)).encode()).hexdigest()[:10]
+    return Path(directory) / f"arithmetic-{fingerprint}"
+
+
+def build_world(directory: str | Path, seed: int = 0, progress: bool = True,
+                pretrain_steps: int = World.pretrain_steps) -> Path:
+    """The directory of this world under `directory`; built if it is not there yet.
+
+    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `world.json`, the constants. It is built
+    aside and moved into place, so a directory that exists is complete. Same seed, same number of threads,
+    same type of machine: same weights.
     """
     world = World(seed=seed, pretrain_steps=pretrain_steps)
-    fingerprint = hashlib.sha256(json.dumps(asdict(world)).encode()).hexdigest()[:10]
-    final = Path(directory) / f"arithmetic-{fingerprint}"
+    final = place_of(world, directory)
     if final.exists():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
@@ -134,7 +159,6 @@ def build_world(directory: str | Path, seed: int = 0, progress: bool = True, pre
         for name, questions in sets.items():
             source = "arithmetic-ood" if name == "ood" else "arithmetic"
             (aside / f"{name}.jsonl").write_text(rows(questions, source))
-        (aside / "base.txt").write_text(table(model, tokenizer, sets))
         (aside / "world.json").write_text(json.dumps(asdict(world), indent=1) + "\n")
         aside.chmod(0o755)
         aside.rename(final)
@@ -146,53 +170,18 @@ def build_world(directory: str | Path, seed: int = 0, progress: bool = True, pre
     return final
 
 
-@torch.no_grad()
-def sample(model, tokenizer, questions: list[str], num_samples: int, seed: int = 0) -> list[list[str]]:
-    """`num_samples` responses to each question at temperature 1; questions of one length share a batch."""
-    generator, responses = torch.Generator().manual_seed(seed), {}
-    for length in sorted({len(q) for q in questions}):
-        group = [q for q in questions if len(q) == length]
-        prompts = [encode_prompt(q, tokenizer) for q in group]
-        ids = torch.tensor(prompts).repeat_interleave(num_samples, 0)  # (N, T)
-        cache, new, done = None, [], torch.zeros(len(ids), dtype=torch.bool)
-        while not done.all() and len(new) < MAX_RESPONSE_TOKENS:
-            output = model(ids, past_key_values=cache, use_cache=True, logits_to_keep=1)
-            cache, probs = output.past_key_values, output.logits[:, -1].softmax(-1)
-            ids = torch.multinomial(probs, 1, generator=generator)  # (N, 1)
-            new.append(ids.masked_fill(done[:, None], tokenizer.pad_token_id))
-            done |= ids[:, 0] == tokenizer.eos_token_id
-        texts = tokenizer.batch_decode(torch.cat(new, 1), skip_special_tokens=True)
-        responses |= {q: texts[i * num_samples : (i + 1) * num_samples] for i, q in enumerate(group)}
-    return [responses[q] for q in questions]
-
-
-def table(model, tokenizer, sets: dict[str, list[str]], num_samples: int = 8, limit: int = 400) -> str:
-    """The model on the first `limit` questions of each set: how often right, and with which reasoning."""
-    lines = [f"set   Pass@1  valid  right+flawed  questions by k = 0..{num_samples} right of {num_samples}"]
-    for name in ("train", "test", "ood"):
-        questions = sets[name][:limit]
-        responses = sample(model, tokenizer, questions, num_samples)
-        right = np.array([[reward(r, answer_of(q)) for r in rs] for q, rs in zip(questions, responses)])
-        valid = np.array([[check_chain(q, r).valid for r in rs] for q, rs in zip(questions, responses)])
-        counts = " ".join(map(str, np.bincount(right.sum(1).astype(int), minlength=num_samples + 1)))
-        flawed = (right * ~valid).mean()
-        lines.append(f"{name:5}  {right.mean():5.3f}  {valid.mean():5.3f}  {flawed:12.3f}  {counts}")
-    return "\n".join(lines) + "\n"
-
-
 def main():
-    """Build the world from the command line and print what its base model can do."""
-    parser = argparse.ArgumentParser(description="Build the arithmetic world and describe its base model.")
+    """Build the world of the command line and print its directory."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world of the same kind")
-    parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining steps: fewer, weaker")
+    parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining: fewer, weaker")
     args = parser.parse_args()
     if args.steps < 1:
         parser.error("--steps must be at least 1")
     torch.set_num_threads(1)  # fixed, so that sums are taken in the same order; more hardly help at this size
-    start = time.time()
-    directory = build_world(args.directory, args.seed, pretrain_steps=args.steps)
-    print(f"{directory}  ({time.time() - start:.0f} s)\n{(directory / 'base.txt').read_text()}", end="")
+    print(build_world(args.directory, args.seed, pretrain_steps=args.steps))
 
 
 if __name__ == "__main__":

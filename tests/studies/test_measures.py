@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from studies import responses
-from studies.measures import IN, at_equal, end, interval, mean_height, score, spent, verdict
+from studies.measures import IN, at_equal, decision, end, height, interval, mean_height, spent
 from studies.responses import auc, choice, columns
 
 # ---------------------------------------------------------------- intervals, verdicts, curves
@@ -20,7 +20,8 @@ def test_the_interval_by_hand():
 
 
 def test_the_interval_covers_as_often_as_it_says():
-    """Of 4,000 samples of five normal numbers, 95 % have the true mean in their interval (standard error 0.35 points)."""
+    """Of 4,000 samples of five normal numbers, 95 % have the true mean in their interval (standard error 0.35
+    points)."""
     draws = np.random.default_rng(0).normal(3.0, 2.0, (4000, 5))
     covered = [abs(mean - 3.0) <= half for mean, half in map(interval, draws)]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
@@ -33,7 +34,7 @@ def test_the_interval_covers_as_often_as_it_says():
 ])
 def test_the_rule_of_the_verdict(values, expected):
     """The whole interval above 0, the whole of it below, or neither; what is not a number decides nothing."""
-    assert verdict(values) == expected
+    assert decision(values) == expected
 
 
 def test_mean_height_by_hand():
@@ -48,14 +49,15 @@ ROWS = [{"step": 0, IN: 0.2},
 
 
 def test_scores_of_a_run_by_hand():
-    """Score over the steps, over more steps than there were, the end, and what was spent: validation costs nothing."""
-    assert score(ROWS, 2) == pytest.approx(0.4) and score(ROWS, 4) == pytest.approx(0.5)
-    assert end(ROWS) == pytest.approx(0.4) and end(ROWS, points=1) == 0.6
+    """Height over the steps, over more than there were; the end; what was spent: validation costs nothing."""
+    assert height(ROWS, 2) == pytest.approx(0.4) and height(ROWS, 4) == pytest.approx(0.5)
+    assert end(ROWS) == pytest.approx(0.4)
     assert spent(ROWS, "tokens").tolist() == [0, 100, 200] and spent(ROWS, "seconds").tolist() == [0, 2, 4]
 
 
 def test_at_equal_tokens():
-    """The same curve at twice the tokens: over the 200 tokens both spent, one has risen to 0.6, the other to 0.4."""
+    """The same curve at twice the tokens: over the 200 tokens both spent, one has risen to 0.6, the other to
+    0.4."""
     dear = [{**row, "rollout/tokens": 2 * row.get("rollout/tokens", 0)} for row in ROWS]
     assert at_equal("tokens", ROWS, dear) == pytest.approx(0.4 - 0.3)
 
@@ -64,7 +66,8 @@ def test_at_equal_tokens():
 
 
 def sampled() -> dict:
-    """Questions with K = 4: two with three right answers (k/K = 0.75, Easy), two with two (Medium); some are copies."""
+    """Questions with K = 4: two with three right answers (k/K = 0.75, Easy), two with two (Medium); some are
+    copies."""
     rows = [  # question, k, reward, valid, shortcut, length, entropy, nll
         (0, 3, 1, 1, 0, 20, 0.10, 0.1), (0, 3, 1, 0, 0, 10, 0.15, 0.3), (0, 3, 1, 0, 1, 3, 0.60, 0.9),
         (0, 3, 0, 0, 0, 20, 0.90, 0.9), (1, 2, 1, 1, 0, 20, 0.20, 0.2), (1, 2, 1, 0, 0, 20, 0.30, 0.1),
@@ -81,10 +84,11 @@ def test_samples_by_hand():
     assert s["bucket"].tolist() == ["Easy"] * 4 + ["Medium"] * 4 + ["Easy"] * 4 + ["Medium"] * 4
     assert responses.bucket_gap(s, "Easy") == pytest.approx(0.35 - 0.10)
     assert responses.bucket_gap(s, "Easy", shortcuts=False) == pytest.approx(0.225 - 0.10)
-    assert responses.bucket_gap(s, "Medium") == pytest.approx(0.10) and np.isnan(responses.bucket_gap(s, "Hard"))
+    assert responses.bucket_gap(s,
+                                "Medium") == pytest.approx(0.10) and np.isnan(responses.bucket_gap(s, "Hard"))
     assert auc(np.array([1, 2]), np.array([2, 3])) == (0.5 + 1 + 1 + 1) / 4
     assert responses.bucket_auc(s, "entropy") == 1 and responses.bucket_auc(s, "nll") == 0.5
-    assert responses.bucket_auc(s, "length") == pytest.approx(0.75)  # shorter is flawed: the better direction of 0.25
+    assert responses.bucket_auc(s, "length") == pytest.approx(0.75)  # shorter is flawed: better than 0.25
 
 
 def test_rules_of_selection_by_hand():

@@ -1,5 +1,6 @@
 """Conversion: what is kept, what is dropped and why, and that the result is what training reads."""
 
+import contextlib
 import json
 import sys
 from types import SimpleNamespace
@@ -19,28 +20,34 @@ def write_jsonl(path, rows) -> str:
 
 
 def test_a_question_file_becomes_questions(tmp_path, tokenizer, capsys):
-    """JSONL with columns of its own, answers in boxes: rows in the layout that `load_questions` reads, and a report."""
+    """JSONL with columns of its own, answers in boxes: rows in the layout that `load_questions` reads, and a
+    report."""
     rows = [
-        {"problem": "1+1=?", "solution": r"It is \boxed{2}."}, {"problem": "1+1=?", "solution": r"Clearly \boxed{2}"},
+        {"problem": "1+1=?", "solution": r"It is \boxed{2}."},
+        {"problem": "1+1=?", "solution": r"Clearly \boxed{2}"},
         {"problem": "2+2=?", "solution": r"\boxed{4}"}, {"problem": "2+2=?", "solution": r"\boxed{5}"},
         {"problem": "3+3=?", "solution": "six"}, {"problem": " ", "solution": r"\boxed{1}"},
-        {"problem": "a?", "solution": r"\boxed{E_{1},E_{2}}"}, {"problem": "b?", "solution": r"\boxed{\frac{1}{2}}"},
+        {"problem": "a?", "solution": r"\boxed{E_{1},E_{2}}"},
+        {"problem": "b?", "solution": r"\boxed{\frac{1}{2}}"},
         {"problem": "c?"},
     ]
     source, out = write_jsonl(tmp_path / "mine.jsonl", rows), tmp_path / "data" / "train.parquet"
     counts = main([source, "--output", str(out), "--extract", "box", "--system", "Think first."])
-    assert counts == {"read": 9, "repeated": 1, "without an answer": 2, "without a question": 1, "with several answers": 2,
+    assert counts == {"read": 9, "repeated": 1, "without an answer": 2, "without a question": 1,
+                      "with several answers": 2,
                       "answers unreadable": 1, "kept": 2}
     report = capsys.readouterr().out
-    assert "'problem'" in report and "'solution'" in report and "E_{1},E_{2}" in report and "Think first." in report
+    assert all(said in report for said in ("'problem'", "'solution'", "E_{1},E_{2}", "Think first."))
     kept = list(read_rows(str(out)))
     assert [r["reward_model"]["ground_truth"] for r in kept] == ["2", r"\frac{1}{2}"]
     first = {"data_source": "mine", "ability": "math", "reward_model": {"ground_truth": "2", "style": "rule"},
              "prompt": [{"role": "system", "content": "Think first."}, {"role": "user", "content": "1+1=?"}],
              "extra_info": {"index": 0, "split": "default"}}
     assert pyarrow.parquet.read_table(out).to_pylist()[0] == first
-    questions, _ = load_questions([str(out)], Config(max_prompt_length=100, prompt_template="{question}"), tokenizer)
-    assert [(q.text, q.answer, q.source) for q in questions] == [("1+1=?", "2", "mine"), ("b?", r"\frac{1}{2}", "mine")]
+    questions, _ = load_questions([str(out)], Config(max_prompt_length=100, prompt_template="{question}"),
+                                  tokenizer)
+    assert [(q.text, q.answer, q.source) for q in questions] == [("1+1=?", "2", "mine"),
+                                                                 ("b?", r"\frac{1}{2}", "mine")]
 
     with pytest.raises(ValueError, match="exists; --overwrite replaces it"):
         main([source, "--output", str(out)])
@@ -50,8 +57,16 @@ def test_a_question_file_becomes_questions(tmp_path, tokenizer, capsys):
     assert not list(out.parent.glob("*.tmp"))
 
 
-def test_a_file_in_the_layout(tmp_path):
-    """Questions and answers of a parquet file in the layout stay, with source and system turn; worked solutions go."""
+@pytest.fixture
+def lenient(monkeypatch):
+    """A verifier that reads every answer, and costs nothing to start."""
+    verifier = SimpleNamespace(gold_parses=lambda answers: [True] * len(answers))
+    monkeypatch.setattr("tools.convert.Verifier", lambda *_, **__: contextlib.nullcontext(verifier))
+
+
+def test_a_file_in_the_layout(tmp_path, lenient):
+    """Questions and answers of a parquet file in the layout stay, with source and system turn; worked
+    solutions go."""
     turns = [{"content": "Think.", "role": "system"}, {"content": "7*8?", "role": "user"}]
     row = {"data_source": "openr1", "prompt": turns, "target": [{"content": "long", "role": "assistant"}],
            "reward_model": {"ground_truth": "56", "style": "rule"}}
@@ -59,12 +74,14 @@ def test_a_file_in_the_layout(tmp_path):
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), source)
     main([source, "--output", str(out)])
     (kept,) = read_rows(str(out))
-    assert (kept["data_source"], kept["reward_model"]["ground_truth"]) == ("openr1", "56") and "target" not in kept
+    assert (kept["data_source"], kept["reward_model"]["ground_truth"]) == ("openr1",
+                                                                           "56") and "target" not in kept
     assert kept["prompt"] == [{"role": "system", "content": "Think."}, {"role": "user", "content": "7*8?"}]
 
 
-def test_hub_names(tmp_path, monkeypatch):
-    """A name that is no file goes to the `datasets` library with split and subset; without it, the command to install it."""
+def test_hub_names(tmp_path, monkeypatch, lenient):
+    """A name that is no file goes to the `datasets` library with split and subset; without it, the command to
+    install it."""
     out = str(tmp_path / "out.parquet")
     monkeypatch.setitem(sys.modules, "datasets", None)
     with pytest.raises(RuntimeError, match=f"org/name is no file.*{INSTALL_DATASETS}"):
@@ -87,12 +104,14 @@ def test_hub_names(tmp_path, monkeypatch):
 
 
 def test_the_papers_training_set(tmp_path, monkeypatch, capsys):
-    """Rows in the columns of OpenR1-Math-46k, by the real library: worked solutions and unreadable golds go, with a report."""
+    """Rows in the columns of OpenR1-Math-46k, by the real library: worked solutions and unreadable golds go,
+    with a report."""
     datasets = pytest.importorskip("datasets", reason=INSTALL_DATASETS)
     system, golds = {"role": "system", "content": "Think."}, ["56", "E_{1},E_{2}", r"\frac{1}{2}"]
     rows = [{"data_source": "openr1", "prompt": [system, {"role": "user", "content": f"question {i}?"}],
              "target": [{"role": "assistant", "content": "a long solution"}], "ability": "math",
-             "reward_model": {"ground_truth": gold, "style": "rule"}, "extra_info": {"index": i, "split": "default"}}
+             "reward_model": {"ground_truth": gold, "style": "rule"},
+             "extra_info": {"index": i, "split": "default"}}
             for i, gold in enumerate(golds)]
     monkeypatch.setattr(datasets, "load_dataset", lambda *_, split: datasets.Dataset.from_list(rows))
     counts = main(["Elliott/Openr1-Math-46k-8192", "--output", str(tmp_path / "openr1.parquet")])
@@ -104,9 +123,10 @@ def test_the_papers_training_set(tmp_path, monkeypatch, capsys):
 
 
 def test_values_of_awkward_columns():
-    """A column of whole numbers with gaps reads as floats; NaN is no answer; content in parts is no question; an empty system
-    turn is none."""
-    assert [answer_of(value, "") for value in (7.0, 2.5, float("nan"), float("inf"), None)] == ["7", "2.5", None, None, None]
+    """A column of whole numbers with gaps reads as floats; NaN is no answer; content in parts is no question;
+    an empty system turn is none."""
+    values = (7.0, 2.5, float("nan"), float("inf"), None)
+    assert [answer_of(value, "") for value in values] == ["7", "2.5", None, None, None]
     turn = {"role": "user", "content": "1?"}
     assert turns_of([turn | {"content": [{"type": "text", "text": "1?"}]}], None) is None
     assert turns_of([{"role": "system", "content": ""}, turn], None) == [turn]
@@ -115,12 +135,16 @@ def test_values_of_awkward_columns():
 @pytest.mark.parametrize("argv, reason", [
     (["missing.jsonl", "--output", "x.parquet"], "missing.jsonl: no such file"),
     (["missing.jsonl", "--output", "x.csv"], "must end in .parquet"),
-    (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--system", "prompt.tx"], "no such file,"),
-    (["{file}", "--output", "x.parquet", "--question", "q"], "no column q among text, label: name one with --question"),
-    (["{file}", "--output", "x.parquet", "--question", "text"], "no column answer or reward_model .* --answer"),
-    (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--extract", "box"], "no question is left"),
+    (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--system", "prompt.tx"],
+     "no such file,"),
+    (["{file}", "--output", "x.parquet", "--question", "q"],
+     "no column q among text, label: name one with --question"),
+    (["{file}", "--output", "x.parquet", "--question", "text"],
+     "no column answer or reward_model .* --answer"),
+    (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--extract", "box"],
+     "no question is left"),
 ])
-def test_mistakes_have_reasons(tmp_path, monkeypatch, argv, reason):
+def test_mistakes_have_reasons(tmp_path, monkeypatch, lenient, argv, reason):
     """What cannot work fails with the reason and leaves no file."""
     monkeypatch.chdir(tmp_path)
     file = write_jsonl(tmp_path / "in.jsonl", [{"text": "1?", "label": "1"}])
@@ -130,10 +154,12 @@ def test_mistakes_have_reasons(tmp_path, monkeypatch, argv, reason):
 
 
 @pytest.mark.parametrize("value, extract, answer", [
-    ("4", "", "4"), (4, "", "4"), (0.5, "", "0.5"), (["4"], "", "4"), (["4", "5"], "", None), ({"ground_truth": "4"}, "", "4"),
+    ("4", "", "4"), (4, "", "4"), (0.5, "", "0.5"), (["4"], "", "4"), (["4", "5"], "", None),
+    ({"ground_truth": "4"}, "", "4"),
     (None, "", None), ("", "", None), (" ", "", None), (True, "", None), ({}, "", None),
     (r"\boxed{1} \boxed{\frac{1}{2}}", "box", r"\frac{1}{2}"),
-    (r"\boxed{}", "box", None), ("so 4", "box", None), ("a #### 1 #### 1,000", "####", "1,000"), ("4", "####", None),
+    (r"\boxed{}", "box", None), ("so 4", "box", None), ("a #### 1 #### 1,000", "####", "1,000"),
+    ("4", "####", None),
 ])
 def test_answers(value, extract, answer):
     """Where the answer is looked for in a column's value."""
@@ -141,7 +167,8 @@ def test_answers(value, extract, answer):
 
 
 def test_turns():
-    """Text becomes a user turn, a system turn is replaced, worked solutions go, anything else is no question."""
+    """Text becomes a user turn, a system turn is replaced, worked solutions go, anything else is no
+    question."""
     user, system = {"role": "user", "content": "1?"}, {"role": "system", "content": "S"}
     assert turns_of("1?", None) == turns_of([user, {"role": "assistant", "content": "1"}], None) == [user]
     assert turns_of([{"role": "system", "content": "old"}, user | {"extra": 1}], "S") == [system, user]
@@ -150,5 +177,6 @@ def test_turns():
 
 def test_the_same_question_in_two_sources_is_two():
     """Repeats are looked for inside a data source only."""
-    rows, counts, _ = convert([("a", "1?", "1"), ("b", "1?", "1"), ("a", "1?", "1")], lambda answers: [True] * len(answers))
+    rows, counts, _ = convert([("a", "1?", "1"), ("b", "1?", "1"), ("a", "1?", "1")],
+                              lambda answers: [True] * len(answers))
     assert [r["data_source"] for r in rows] == ["a", "b"] and counts["repeated"] == 1

@@ -5,8 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from data import Response
+from buffer import Trajectory
+from config import Config
 from tools.judge import has_code, judge, main, parse_verdict, read_items
+
+CONFIG = Config(max_prompt_length=9216, max_response_length=77)
 
 
 class FakeEngine:
@@ -15,31 +18,38 @@ class FakeEngine:
     def __init__(self, tokenizer, answers, finished=True):
         self.tokenizer, self.answers, self.finished, self.asked = tokenizer, answers, finished, []
 
-    def generate(self, requests, temperature, max_tokens):
-        self.asked += [(self.tokenizer.decode(r.prompt_ids), temperature, max_tokens) for r in requests]
-        ids = [np.array(self.tokenizer(a)["input_ids"] + [self.tokenizer.eos_token_id], dtype=np.int32) for a in self.answers]
-        return [Response(i, np.zeros(len(i), dtype=np.float32), self.finished) for i in ids]
+    def generate(self, prompts, seeds, temperature, max_tokens):
+        self.asked += [(self.tokenizer.decode(ids), temperature, max_tokens) for ids in prompts]
+        ids = [np.array(self.tokenizer(a)["input_ids"] + [self.tokenizer.eos_token_id],
+                        dtype=np.int32) for a in self.answers]
+        return [Trajectory(i, np.zeros(len(i), dtype=np.float32), finished=self.finished) for i in ids]
 
 
 def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
-    """Question, answer and response, braces and all, stand in the prompt; the last box of each reply decides."""
-    items = [{"question": f"What is {i}+1?", "answer": str(i + 1), "response": rf"\boxed{{{i + 1}}} since {{x}}"}
+    """Question, answer and response, braces and all, stand in the prompt; the last box of each reply
+    decides."""
+    items = [{"question": f"What is {i}+1?", "answer": str(i + 1),
+              "response": rf"\boxed{{{i + 1}}} since {{x}}"}
              for i in range(3)]
-    replies = [r"Step 1 is right. \boxed{yes}", r"Not \boxed{yes}: step 2 is wrong. \boxed{no}", "I cannot say."]
+    replies = [r"Step 1 is right. \boxed{yes}", r"Not \boxed{yes}: step 2 is wrong. \boxed{no}",
+               "I cannot say."]
     engine = FakeEngine(tokenizer, replies)
-    assert judge(engine, tokenizer, items, max_tokens=77) == [True, False, None]
+    assert judge(engine, tokenizer, items, CONFIG) == [True, False, None]
     for item, (prompt, temperature, max_tokens) in zip(items, engine.asked):
         assert all(value in prompt for value in item.values()) and r"\boxed{yes}" in prompt
-        assert prompt.startswith("<bos><user>") and prompt.endswith("<assistant>") and (temperature, max_tokens) == (0.0, 77)
+        assert prompt.startswith("<bos><user>") and prompt.endswith("<assistant>")
+        assert (temperature, max_tokens) == (0.0, 77)
 
 
 def test_no_verdict_is_read_into_what_was_cut_off(tokenizer):
-    """A judge that ran out of tokens has given no verdict, whatever boxes it quoted; a prompt too long is not asked."""
+    """A judge that ran out of tokens has given no verdict, whatever boxes it quoted; a prompt too long is not
+    asked."""
     item = {"question": "1+1?", "answer": "2", "response": "2"}
     cut = FakeEngine(tokenizer, [r"I am to end with \boxed{no}"], finished=False)
-    assert judge(cut, tokenizer, [item]) == [None]
+    assert judge(cut, tokenizer, [item], CONFIG) == [None]
     engine = FakeEngine(tokenizer, [r"\boxed{yes}"])
-    assert judge(engine, tokenizer, [item | {"response": "x" * 9216}, item]) == [None, True] and len(engine.asked) == 1
+    assert judge(engine, tokenizer, [item | {"response": "x" * 9216}, item], CONFIG) == [None, True]
+    assert len(engine.asked) == 1
 
 
 def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsys):
@@ -56,22 +66,27 @@ def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsy
 
 
 def test_what_is_judged(tmp_path):
-    """eval.py's responses.jsonl is taken by the text of its question and the right answer; what lacks something is named."""
+    """eval.py's responses.jsonl is taken by the text of its question and the right answer; what lacks
+    something is named."""
     ours = {"question": "1+1?", "answer": "2", "response": "2"}
     theirs = {"question": "f00d", "text": "1+1?", "gold": "2", "answer": "3"}
     file = tmp_path / "in.jsonl"
-    file.write_text(json.dumps(ours) + "\n" + json.dumps(theirs | {"response": "a\u2028b"}, ensure_ascii=False) + "\n")
+    file.write_text(json.dumps(ours) + "\n" + json.dumps(theirs | {"response": "a\u2028b"},
+                                                         ensure_ascii=False) + "\n")
     read = [(item["question"], item["answer"], item["response"]) for item in read_items(file)]
     assert read == [("1+1?", "2", "2"), ("1+1?", "2", "a\u2028b")]
-    for bad in ({"question": "1+1?", "response": "2"}, {"question": "f00d", "gold": "2", "answer": "3", "response": "2"}):
+    for bad in ({"question": "1+1?", "response": "2"},
+                {"question": "f00d", "gold": "2", "answer": "3", "response": "2"}):
         file.write_text(json.dumps(ours) + "\n" + json.dumps(bad))
         with pytest.raises(ValueError, match="item 2 lacks (answer|text)"):
             read_items(file)
 
 
 @pytest.mark.parametrize("text, verdict", [
-    (r"\boxed{yes}", True), (r"\boxed{ No }", False), (r"\boxed{\text{yes}}", True), (r"\boxed{YES.}", True), ("yes", None),
-    (r"\boxed{yes", None), (r"\boxed{maybe}", None), (r"\boxed{yes or no}", None), ("", None), (r"\boxed{}", None),
+    (r"\boxed{yes}", True), (r"\boxed{ No }", False), (r"\boxed{\text{yes}}", True), (r"\boxed{YES.}", True),
+    ("yes", None),
+    (r"\boxed{yes", None), (r"\boxed{maybe}", None), (r"\boxed{yes or no}", None), ("", None),
+    (r"\boxed{}", None),
 ])
 def test_verdicts(text, verdict):
     """Only a closed box with yes or no counts."""

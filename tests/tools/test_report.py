@@ -1,4 +1,5 @@
-"""The report page: its numbers against independent ones, its errors, and the page itself in headless Chromium."""
+"""The report page: its numbers against independent ones, its errors, and the page itself in headless
+Chromium."""
 
 import asyncio
 import itertools
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import time
+from dataclasses import asdict
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -20,7 +22,7 @@ from transformers import AutoModelForCausalLM
 
 from buffer import Trajectory
 from config import Config
-from data import load_questions, load_tokenizer
+from data import fingerprint, load_questions, load_tokenizer
 from exgrpo import Experience
 from policy import Policy
 from runtime.checkpoint import Checkpoints
@@ -34,51 +36,61 @@ QUESTIONS = ["3a+4b*2c-5", HOSTILE, "1a+1b+1c+1"]
 VALID, FLAWED, BARE = "a3+4=7b7*2=4c4-5=9#9", "a3+4=8b8*2=6c6-5=1#1", "#9"
 ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a": 0.25}] + [
     {"reward/pass_at_1": 0.1 * i, "loss/entropy": math.nan if i == 2 else 1 / i, "rollout/length": 20 + i,
-     "replay/ratio": i % 2, "replay/questions": i % 2, "replay/gradient_share": 0.1 * (i % 2), "buckets/retired": i,
-     "buckets/k=1": i, "buckets/k=2": 9 - i, "time/rollout": 1.0, "time/update": 0.5, "time/step": 1.5} for i in range(1, 5)]
+     "replay/ratio": i % 2, "replay/questions": i % 2, "replay/gradient_share": 0.1 * (i % 2),
+     "buckets/retired": i,
+     "buckets/k=1": i, "buckets/k=2": 9 - i, "time/rollout": 1.0, "time/update": 0.5,
+     "time/step": 1.5} for i in range(1, 5)]
 
 
 def save_run(directory: Path, rho: float = 0.5) -> Path:
-    """A run directory after four steps: two buffered questions (none with rho 0), one retired, a model like no other."""
+    """A run directory after four steps: two buffered questions (none with rho 0), one retired, a model like
+    no other."""
     files = directory.parent / f"{directory.name} files"
     tokenizer = build_tokenizer()
     tokenizer.add_tokens([HOSTILE])
     build_model(World(hidden=32, layers=1, heads=1, intermediate=32), tokenizer).save_pretrained(files)
     tokenizer.save_pretrained(files)
-    rows = [{"data_source": "x", "prompt": [{"role": "user", "content": q}], "reward_model": {"ground_truth": "9"}}
+    rows = [{"data_source": "x", "prompt": [{"role": "user", "content": q}],
+             "reward_model": {"ground_truth": "9"}}
             for q in QUESTIONS]
     (files / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = Config(model=str(files), train_files=[str(files / "train.jsonl")], reward="worlds.arithmetic:reward",
+    config = Config(model=str(files), train_files=[str(files / "train.jsonl")],
+                    reward="worlds.arithmetic:reward",
                     run_dir=str(directory), max_prompt_length=100, batch_size=2, rho=rho, steps=9)
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.train_files, config, tokenizer)
     tracker = Tracker(config.run_dir, config.steps)
-    checkpoints, experience = Checkpoints(config, questions, tracker), Experience(config, questions)
+    checkpoints, experience = Checkpoints(asdict(config)), Experience(config, questions)
+    checkpoints.check_questions(fingerprint(questions))
     policy = Policy(config, config.model, torch.device("cpu"))
     with torch.no_grad():
         for p in policy.module.parameters():
             p.mul_(1.5)  # not the model that the run began with
-    checkpoints.restore(policy, experience)
+    tracker.start()
     for step, row in enumerate(ROWS):
         tracker.log(step, row)
     if rho:
         for q, k, texts in ((0, 3, (VALID, FLAWED, BARE)), (1, 5, (HOSTILE,))):
-            ids = [np.array([*tokenizer(t)["input_ids"], tokenizer.eos_token_id], dtype=np.int32) for t in texts]
-            experience.buffer.add(q, k, [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids])
+            ids = [np.array([*tokenizer(t)["input_ids"], tokenizer.eos_token_id],
+                            dtype=np.int32) for t in texts]
+            experience.buffer.add(q, k,
+                                  [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids])
         experience.buffer.retire(2)
-    checkpoints.save(4)
+    state = {"experience": experience.state_dict()}
+    checkpoints.save(4, state, policy.tensors(), experience.buffer.save, tracker.text())
     return directory
 
 
 @pytest.fixture(scope="module")
 def runs(device, tmp_path_factory) -> list[Path]:
-    """Two runs of the same name, with replay and without."""
-    return [save_run(tmp_path_factory.mktemp(name) / "run", rho) for name, rho in (("replay", 0.5), ("on-policy", 0.0))]
+    """Two runs, with replay and without."""
+    return [save_run(tmp_path_factory.mktemp(name) / "run", rho) for name,
+            rho in (("replay", 0.5), ("on-policy", 0.0))]
 
 
 @pytest.fixture(scope="module")
 def described(runs, device) -> dict:
-    return describe(runs[0], "run", read_metrics(runs[0]), 40, device)
+    return describe(runs[0], read_metrics(runs[0]), 40, device)
 
 
 @pytest.fixture(scope="module")
@@ -92,14 +104,16 @@ def report(runs, tmp_path_factory) -> Path:
 # ---- what is on it ----
 
 
-def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(described, runs, tokenizer):
+def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(described, runs,
+                                                                                           tokenizer):
     """Entropies, w* and NLL of every token against an ordinary forward pass of the checkpoint's weights."""
     files = runs[0].parent / "run files"
     lm = AutoModelForCausalLM.from_pretrained(files, dtype=torch.float32)
     with torch.no_grad():
         for p in lm.parameters():
             p.mul_(1.5)
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTIONS[0]}], add_generation_prompt=True)["input_ids"]
+    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTIONS[0]}],
+                                           add_generation_prompt=True)["input_ids"]
     asked = described["browser"]["questions"][0]
     assert asked["text"] == QUESTIONS[0] and asked["k"] == 3 and described["browser"]["step"] == 4
     for text, shown in zip((VALID, FLAWED, BARE), asked["responses"], strict=True):
@@ -118,15 +132,19 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
 def test_steps_are_judged_where_they_stand(described):
     """The tokens of each written step with the verdict worked out by hand, and the verdict on the chain."""
     valid, flawed, bare = described["browser"]["questions"][0]["responses"]
-    assert valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]] and valid["verdict"] == "flawless chain"
-    assert flawed["steps"] == [[0, 6, False], [6, 12, True], [12, 18, True]] and flawed["verdict"] == "flawed chain"
+    assert valid["steps"] == [[0, 6, True], [6, 12, True],
+                              [12, 18, True]] and valid["verdict"] == "flawless chain"
+    assert flawed["steps"] == [[0, 6, False], [6, 12, True],
+                               [12, 18, True]] and flawed["verdict"] == "flawed chain"
     assert bare["steps"] == [] and bare["verdict"] == "bare answer" and bare["special"] == [2]
     steps = judge_steps("3a+4b*2", "so a3+4=7, not b7*3=1 or c1+1=2")
-    assert [(m[0], m.start(), ok) for m, ok in steps] == [("a3+4=7", 3, True), ("b7*3=1", 15, False), ("c1+1=2", 25, False)]
+    assert [(m[0], m.start(), ok) for m, ok in steps] == [("a3+4=7", 3, True), ("b7*3=1", 15, False),
+                                                          ("c1+1=2", 25, False)]
 
 
 def test_pieces_join_to_the_text():
-    """A character of several bytes comes with its last token; spaces that a decoder takes from the first token are kept."""
+    """A character of several bytes comes with its last token; spaces that a decoder takes from the first
+    token are kept."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -145,11 +163,14 @@ def test_pieces_join_to_the_text():
 
 
 def test_metrics_that_are_no_numbers_are_gaps(described):
-    """NaN, text and infinities become None; so does w* where nothing was replayed; other metrics are left out."""
+    """NaN, text and infinities become None; so does w* where nothing was replayed; other metrics are left
+    out."""
     assert described["metrics"]["loss/entropy"] == [None, 1.0, None, pytest.approx(1 / 3), 0.25]
     assert described["metrics"]["replay/ratio"] == [None, 1.0, None, 1.0, None]
-    odd = columns([{"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400, "other": 1}])
-    assert odd == {"step": [1], "metrics": {"loss/entropy": [None], "time/plan": [None], "rollout/length": [None]}}
+    odd = columns([{"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400,
+                    "other": 1}])
+    assert odd == {"step": [1],
+                   "metrics": {"loss/entropy": [None], "time/plan": [None], "rollout/length": [None]}}
 
 
 class Scripts(HTMLParser):
@@ -172,12 +193,14 @@ class Scripts(HTMLParser):
 
 
 def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
-    """One file; two scripts, the data and the program; hostile text cannot end the data; a run named twice appears once."""
+    """One file; two scripts, the data and the program; hostile text cannot end the data; a run named twice
+    appears once."""
     page = Scripts(report.read_text())
-    assert page.tags.count("script") == 2 == len(page.scripts) and not page.references and "img" not in page.tags
+    assert page.tags.count("script") == 2 == len(page.scripts)
+    assert not page.references and "img" not in page.tags
     assert "url(" not in report.read_text() and "@import" not in report.read_text()
     data = json.loads(page.scripts[0])
-    assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]  # both are called `run`
+    assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
     assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
     assert "the run is on-policy" in data["runs"][1]["browser"]["missing"]
 
@@ -186,7 +209,8 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
 
 
 def test_what_cannot_be_read_is_named(tmp_path, capsys):
-    """No metrics.jsonl, none in it yet, a line that is no row, and impossible flags end with a sentence and nothing written."""
+    """No metrics.jsonl, none in it yet, a line that is no row, and impossible flags end with a sentence and
+    nothing written."""
     def said(*argv: str) -> str:
         with pytest.raises(SystemExit):
             main([*argv, "--output", str(tmp_path / "out.html")] if "--output" not in argv else [*argv])
@@ -206,9 +230,10 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys):
 
 
 def test_a_run_without_responses_says_why(runs, device, tmp_path):
-    """No checkpoint yet, other questions than in training, a model that is gone, and knobs of another version."""
+    """No checkpoint yet, other questions than in training, a model that is gone, and knobs of another
+    version."""
     def missing(run: Path) -> str:
-        return describe(run, "run", [{"step": 0}], 40, device)["browser"]["missing"]
+        return describe(run, [{"step": 0}], 40, device)["browser"]["missing"]
 
     (tmp_path / "new").mkdir()
     assert "no whole checkpoint yet" in missing(tmp_path / "new")
@@ -225,7 +250,8 @@ def test_a_run_without_responses_says_why(runs, device, tmp_path):
 
 # ---- in a browser ----
 
-FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking --disable-sync "
+FLAGS = ("--headless --no-sandbox --disable-gpu --disable-quic --no-first-run "
+         "--disable-background-networking --disable-sync "
          "--disable-component-update --disable-dev-shm-usage --remote-debugging-port=0").split()
 
 
@@ -237,7 +263,8 @@ def chromium(tmp_path_factory):
     if binary is None:
         pytest.skip("no chromium on the PATH (Debian: apt-get install chromium)")
     profile = tmp_path_factory.mktemp("profile")
-    process = subprocess.Popen([binary, *FLAGS, f"--user-data-dir={profile}", "about:blank"], stdout=subprocess.DEVNULL,
+    process = subprocess.Popen([binary, *FLAGS, f"--user-data-dir={profile}", "about:blank"],
+                               stdout=subprocess.DEVNULL,
                                stderr=subprocess.DEVNULL, start_new_session=True)
     try:
         file, deadline = profile / "DevToolsActivePort", time.monotonic() + 60
@@ -273,18 +300,21 @@ class Tab:
         await self.call("Page.navigate", url=file.as_uri())
         while not any(e.get("method") == "Page.loadEventFired" for e in self.events):
             self.events.append(await self.socket.receive_json(timeout=60))
-        await self.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")  # charts draw when laid out
+        # charts draw when laid out
+        await self.js("new Promise(done => requestAnimationFrame(() => setTimeout(done, 50)))")
 
     async def js(self, expression: str):
         """The value of an expression in the page."""
-        result = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True, returnByValue=True)
+        result = await self.call("Runtime.evaluate", expression=expression, awaitPromise=True,
+                                 returnByValue=True)
         assert "exceptionDetails" not in result, result
         return result["result"].get("value")
 
     async def key(self, key: str) -> None:
         code = {"ArrowDown": 40, "ArrowRight": 39, "ArrowLeft": 37}[key]
         for kind in ("rawKeyDown", "keyUp"):
-            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key, windowsVirtualKeyCode=code)
+            await self.call("Input.dispatchKeyEvent", type=kind, key=key, code=key,
+                            windowsVirtualKeyCode=code)
 
     def troubles(self) -> list:
         """Console messages, exceptions and log entries, all of which a good page lacks."""
@@ -292,7 +322,8 @@ class Tab:
         return [e for e in self.events if e.get("method") in kinds]
 
     def requests(self) -> list[str]:
-        return [e["params"]["request"]["url"] for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        sent = [e for e in self.events if e.get("method") == "Network.requestWillBeSent"]
+        return [e["params"]["request"]["url"] for e in sent]
 
 
 def visit(address: str, file: Path, visitor) -> None:
@@ -312,14 +343,16 @@ def visit(address: str, file: Path, visitor) -> None:
 
 
 def test_a_question_is_picked_and_its_tokens_appear(chromium, report):
-    """No console message, no request but the page; arrow keys pick the second question, its tokens and o* show; charts too."""
+    """No console message, no request but the page; arrow keys pick the second question, its tokens and o*
+    show; charts too."""
     async def visitor(tab):
         tokens = "[...document.querySelectorAll('.tokens')].map(p => p.textContent)"
         assert await tab.js(tokens) == [VALID + "<eos>", FLAWED + "<eos>", BARE + "<eos>"]
         assert await tab.js("document.querySelectorAll('.chosen').length") == 1
         assert await tab.js("[...document.querySelectorAll('.step')].map(s => s.className)") == \
             ["step valid"] * 3 + ["step flawed"] + ["step valid"] * 2
-        shares = "[...document.querySelectorAll('.token')].map(t => Number(t.style.getPropertyValue('--share')))"
+        shares = ("[...document.querySelectorAll('.token')]"
+                  ".map(t => Number(t.style.getPropertyValue('--share')))")
         assert 0 <= min(await tab.js(shares)) < max(await tab.js(shares)) <= 1
         assert await tab.js("document.querySelectorAll('figure svg').length") == 9  # 7 curves, buckets, time
         await tab.js("document.getElementById('question').focus()")
@@ -334,7 +367,8 @@ def test_a_question_is_picked_and_its_tokens_appear(chromium, report):
 
 
 def test_another_run_is_picked(chromium, report):
-    """The second run has no stored responses: the reason takes their place. Its chart is read with the arrow keys."""
+    """The second run has no stored responses: the reason takes their place. Its chart is read with the arrow
+    keys."""
     async def visitor(tab):
         await tab.js("document.getElementById('run').focus()")
         await tab.key("ArrowDown")
@@ -353,18 +387,23 @@ def test_another_run_is_picked(chromium, report):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(chromium, report, scheme):
-    """At a width of 360 pixels nothing sticks out and charts use the width; light and dark follow the reader's system."""
+    """At a width of 360 pixels nothing sticks out and charts use the width; light and dark follow the
+    reader's system."""
     async def visitor(tab):
-        await tab.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": scheme}])
-        await tab.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2, mobile=True)
+        await tab.call("Emulation.setEmulatedMedia",
+                       features=[{"name": "prefers-color-scheme", "value": scheme}])
+        await tab.call("Emulation.setDeviceMetricsOverride", width=360, height=740, deviceScaleFactor=2,
+                       mobile=True)
         await tab.js("new Promise(done => setTimeout(done, 200))")
         assert await tab.js("innerWidth") == 360
         for question in (0, 1):
             await tab.js(PICK % question)
             assert await tab.js("document.documentElement.scrollWidth") == 360
-            edges = "[...document.querySelectorAll('.card, select, svg')].map(e => e.getBoundingClientRect().right)"
+            edges = ("[...document.querySelectorAll('.card, select, svg')]"
+                     ".map(e => e.getBoundingClientRect().right)")
             assert max(await tab.js(edges)) <= 360
-        assert await tab.js("Math.min(...[...document.querySelectorAll('svg')].map(e => e.clientWidth))") > 250
+        widths = "[...document.querySelectorAll('svg')].map(e => e.clientWidth)"
+        assert min(await tab.js(widths)) > 250
         paper, ink = [sum(map(int, color[4:-1].split(","))) / 3 for color in
                       await tab.js("(s => [s.backgroundColor, s.color])(getComputedStyle(document.body))")]
         assert (paper > 200 and ink < 80) if scheme == "light" else (paper < 60 and ink > 180)
@@ -374,16 +413,20 @@ def test_it_fits_a_phone(chromium, report, scheme):
 
 
 def test_hostile_text_runs_nothing(chromium, report):
-    """It appears as text in metrics, questions and tokens; and even markup that got in could neither run nor load."""
+    """It appears as text in metrics, questions and tokens; and even markup that got in could neither run nor
+    load."""
     async def visitor(tab):
         assert HOSTILE in await tab.js("document.body.textContent")
         for question in (0, 1):
             await tab.js(PICK % question)
-        assert await tab.js("document.querySelectorAll('img, main script').length") == 0 and tab.troubles() == []
+        assert await tab.js("document.querySelectorAll('img, main script').length") == 0
+        assert tab.troubles() == []
         await tab.js(f"document.querySelector('main').insertAdjacentHTML('beforeend', {json.dumps(HOSTILE)})")
         await tab.js("new Promise(done => setTimeout(done, 200))")
-        assert await tab.js("document.images.length") == 1 and tab.troubles() != []  # Chromium reports what it refused
+        assert await tab.js("document.images.length") == 1
+        assert tab.troubles() != []  # Chromium reports what it refused
         assert await tab.js("document.title") == "Training report"
-        assert [e["params"]["blockedReason"] for e in tab.events if e.get("method") == "Network.loadingFailed"] == ["csp"]
+        failed = [e["params"] for e in tab.events if e.get("method") == "Network.loadingFailed"]
+        assert [event["blockedReason"] for event in failed] == ["csp"]
 
     visit(chromium, report, visitor)

@@ -22,7 +22,15 @@ from worlds.arithmetic import (
     solve,
     takes_shortcut,
 )
-from worlds.base_model import build_model, build_tokenizer, build_world, encode_demonstrations, pretrain, sample
+from worlds.base_model import (
+    build_model,
+    build_tokenizer,
+    build_world,
+    built_in,
+    encode_demonstrations,
+    place_of,
+    pretrain,
+)
 
 TINY = World(train_size=60, test_size=20, hidden=32, layers=1, heads=1, intermediate=32, batch=8)
 QUESTION = "3a+4b*2c-5"  # 3+4=7, 7*2=14 -> 4, 4-5=-1 -> 9
@@ -73,9 +81,11 @@ def test_judge_agrees_with_hand_worked_cases(case, response, valid, share):
 
 
 def test_shortcut_and_graded_reward():
-    """A shortcut is an answer without a step, however right; the graded reward is the share of valid steps."""
+    """A shortcut is an answer without a step, however right; the graded reward is the share of valid
+    steps."""
     assert [takes_shortcut(QUESTION, r) for r in ("#9", "", "b7*2=4#4", VALID)] == [True, True, False, False]
-    assert [graded_reward(r, QUESTION) for r in (VALID, "a3+4=7b8*2=6c4-5=9#9", "#9")] == [1, pytest.approx(1 / 3), 0]
+    rewards = [graded_reward(r, QUESTION) for r in (VALID, "a3+4=7b8*2=6c4-5=9#9", "#9")]
+    assert rewards == [1, pytest.approx(1 / 3), 0]
     graded, = map(json.loads, rows([QUESTION], "x", graded=True).splitlines())
     assert graded["reward_model"]["ground_truth"] == graded["prompt"][0]["content"] == QUESTION
 
@@ -139,26 +149,27 @@ def test_teacher_mixes_right_chains_flawed_chains_and_bare_answers():
     assert 0.1 < valid < 0.9 and flawed > 0.1
 
 
-def test_a_seed_fixes_questions_weights_and_samples_and_leaves_global_randomness_alone():
+def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone():
     tokenizer, runs = build_tokenizer(), []
     torch.manual_seed(1)
     before = torch.random.get_rng_state()
     for _ in range(2):
         sets, model = draw_sets(TINY), build_model(TINY, tokenizer)
         pretrain(model, tokenizer, TINY, set(sets["test"]), steps=3)
-        runs.append((sets, model.state_dict(), sample(model, tokenizer, sets["test"][:4], 2)))
+        runs.append((sets, model.state_dict()))
     assert torch.equal(before, torch.random.get_rng_state())
-    assert runs[0][0] == runs[1][0] and runs[0][2] == runs[1][2]
+    assert runs[0][0] == runs[1][0]
     assert all(torch.equal(a, b) for a, b in zip(runs[0][1].values(), runs[1][1].values()))
     assert draw_sets(replace(TINY, seed=1))["test"] != runs[0][0]["test"]
 
 
 def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(base_model, "World", lambda seed, pretrain_steps: replace(TINY, seed=seed, pretrain_steps=2))
+    monkeypatch.setattr(base_model, "World", lambda seed,
+                        pretrain_steps: replace(TINY, seed=seed, pretrain_steps=2))
     world = build_world(tmp_path, seed=3, progress=False)
     assert [p.name for p in tmp_path.iterdir()] == [world.name]
-    stamp = (world / "base.txt").stat().st_mtime_ns
-    assert build_world(tmp_path, seed=3) == world and (world / "base.txt").stat().st_mtime_ns == stamp
+    stamp = (world / "world.json").stat().st_mtime_ns
+    assert build_world(tmp_path, seed=3) == world and (world / "world.json").stat().st_mtime_ns == stamp
     assert build_world(tmp_path, seed=4, progress=False) != world
     model, tokenizer = (c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer))
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
@@ -171,3 +182,21 @@ def test_a_build_that_fails_leaves_no_directory(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         build_world(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_the_knobs_of_the_built_in_world(tmp_path, monkeypatch):
+    """It is built by a command of its own, only where it is missing; the knobs name its files."""
+    calls = []
+
+    def build(command, **options):
+        calls.append((command[1:], options["env"]["OMP_NUM_THREADS"], options["check"]))
+        place_of(World(pretrain_steps=7), tmp_path).mkdir()
+
+    monkeypatch.setattr(base_model.subprocess, "run", build)
+    knobs = [built_in(tmp_path, 7), built_in(tmp_path, 7)]
+    assert calls == [(["-m", "worlds.base_model", "--directory", str(tmp_path), "--steps", "7"], "1", True)]
+    place = place_of(World(pretrain_steps=7), tmp_path)
+    assert knobs[0] == knobs[1] == {
+        "model": f"{place}/model", "train_files": [f"{place}/train.jsonl"],
+        "val_files": [f"{place}/test.jsonl", f"{place}/ood.jsonl"], "reward": "worlds.arithmetic:reward"}
+    assert place_of(World(pretrain_steps=8), tmp_path) != place

@@ -1,0 +1,106 @@
+"""Faults planted one at a time into copies of loss.py and sampler.py: their tests catch every one.
+
+    python tests/test_planted.py        # a line for each, "caught" or "MISSED"; about a minute on two cores
+"""
+
+import shutil
+import subprocess
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+NEEDED = ["pyproject.toml", "loss.py", "sampler.py"]
+NEEDED += ["tests/conftest.py", "tests/test_loss.py", "tests/test_sampler.py"]
+
+
+class Fault(NamedTuple):
+    module: str
+    old: str  # stands in the module exactly once
+    new: str
+    what: str
+
+
+FAULTS = [
+    Fault("loss", "loss = -torch", "loss = torch", "the sign of the loss"),
+    Fault("loss", "torch.where(mask, objective, 0).sum()", "objective.sum()", "padding in the loss"),
+    Fault("loss", "(max_length * num_responses)", "(max_length * len(logprobs))", "N of the micro-batch"),
+    Fault("loss", "0).sum() / (max_length * num_responses)", "0).mean()", "a mean for the sum"),
+    Fault("loss", "ratio / (ratio + beta)", "ratio / (ratio + 1 - beta)", "1 - β for β"),
+    Fault("loss", "ratio.clamp(1 - clip_eps,", "ratio.clamp(0,", "ε on one side"),
+    Fault("loss", "torch.minimum(", "torch.maximum(", "the optimistic side of CLIP"),
+    Fault("loss", "torch.where(replay, shaped * advantage, on_policy)",
+          "torch.where(replay, on_policy, shaped * advantage)", "replayed and fresh swapped"),
+    Fault("loss", "& response_mask.bool()", "& (replay_mask == replay_mask)[:, None]", "padding as replayed"),
+    Fault("loss", "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)", "log_ratio", "ratios that overflow"),
+    Fault("loss", "logprobs.float(), 0) - torch", "logprobs.float(), 0).detach() - torch", "no gradient"),
+    Fault("loss", "shaped * (1 - shaped)", "shaped", "the value of f for its slope"),
+    Fault("loss", "rewards.mean(dim=1,", "rewards.mean(dim=0,", "the mean over questions, not over a group"),
+    Fault("loss", "rewards.std(dim=1, keepdim=True)", "rewards.std(dim=1, keepdim=True, correction=0)",
+          "K for K - 1 in the std"),
+    Fault("loss", "return advantages.masked_fill(equal, 0.0)", "return advantages", "rounding for 0"),
+    Fault("sampler", "(k - mu * num_rollouts)", "(k - mu * (num_rollouts - 1))", "off by one in K"),
+    Fault("sampler", "(k - mu * num_rollouts)", "(k - mu)", "μ not times K"),
+    Fault("sampler", "else sigma * num_rollouts", "else sigma", "σ in the wrong unit"),
+    Fault("sampler", "np.exp(-0.5 * (excess", "np.exp(-1.0 * (excess", "a density without its half"),
+    Fault("sampler", "squared_distance - squared_distance.min()", "squared_distance", "weights that vanish"),
+    Fault("sampler", "while remaining:", "if remaining:", "the deficit given to nobody"),
+    Fault("sampler", "sizes[k] - taken[k])  #", "sizes[k])  #", "a bucket that gives more than it has"),
+    Fault("sampler", "in taken.items()", "in [*taken.items()] * 2", "every bucket drawn twice"),
+    Fault("sampler", "size=count, replace=False", "size=count", "a question drawn twice from its bucket"),
+    Fault("sampler", 'side="right"', 'side="left"', "the border between two buckets"),
+    Fault("sampler", "in sorted(buckets)", "in buckets", "a draw that depends on the mapping's order"),
+]
+
+
+def passes(module: str, fault: Fault | None = None) -> bool:
+    """Whether the tests of `module` pass in a copy of what they need, with the fault in it.
+
+    The copy holds a `transformers.py` that cannot be imported, and nothing of runtime/: they need neither.
+    """
+    with tempfile.TemporaryDirectory() as directory:
+        copy = Path(directory)
+        (copy / "tests").mkdir()
+        for name in NEEDED:
+            shutil.copy(ROOT / name, copy / name)
+        (copy / "transformers.py").write_text("raise ImportError('these tests should not need transformers')")
+        if fault:
+            file = copy / f"{fault.module}.py"
+            file.write_text(file.read_text().replace(fault.old, fault.new))
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"tests/test_{module}.py"]
+        run = subprocess.run(command, cwd=copy, capture_output=True, text=True, timeout=120)
+    if run.returncode > 1:  # neither passed nor failed: the copy does not even load
+        raise RuntimeError(f"{fault}: pytest ended with {run.returncode}\n{run.stdout}{run.stderr}")
+    return run.returncode == 0
+
+
+def missed() -> list[Fault]:
+    """Plant every fault, two at a time, print what became of it, and return those that no test saw."""
+    with ThreadPoolExecutor(2) as pool:
+        passed = pool.map(lambda fault: passes(fault.module, fault), FAULTS)
+        unseen = []
+        for fault, silent in zip(FAULTS, passed):
+            print("MISSED" if silent else "caught", f"{fault.module}.py:", fault.what, flush=True)
+            unseen += [fault] if silent else []
+    return unseen
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
+def test_there_is_one_place_for_each_fault(fault):
+    """The text that a fault replaces stands in its file exactly once, so that it really gets planted."""
+    assert (ROOT / f"{fault.module}.py").read_text().count(fault.old) == 1
+
+
+@pytest.mark.slow
+def test_every_fault_is_caught():
+    """The tests pass on the code as it is, without transformers, and fail on every fault."""
+    assert passes("loss") and passes("sampler")
+    assert missed() == []
+
+
+if __name__ == "__main__":
+    sys.exit(1 if missed() else 0)

@@ -1,0 +1,157 @@
+"""Which answers are equal: Math-Verify's equality and the spellings that it does not know."""
+
+from decimal import Decimal
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from reward import graded_text
+from verifier.math_answers import math_reward
+
+# (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict", Math-Verify
+# is more generous or more severe than a teacher would be; the table holds it to that.
+VERDICTS = [
+    # integers and decimals
+    ("204", r"so \boxed{204}", True),
+    ("204", r"so \boxed{205}", False),
+    ("073", r"\boxed{73}", True),
+    ("73", r"\boxed{073}", True),
+    ("5.0", r"\boxed{5}", True),
+    ("5", r"\boxed{5.0}", True),
+    ("5", r"\boxed{-5}", False),
+    ("-3", r"\boxed{ -3 }", True),
+    ("+2", r"\boxed{2}", True),
+    ("1234", r"\boxed{1,234}", True),
+    ("1234567", r"\boxed{1,\!234,\!567}", True),
+    ("0.5", r"\boxed{.5}", True),
+    ("4.49", r"\boxed{4.48}", False),
+    # fractions
+    (r"\frac{1}{2}", r"\boxed{\frac12}", True),
+    (r"\frac{1}{2}", r"\boxed{\dfrac{2}{4}}", True),
+    (r"\frac{1}{2}", r"\boxed{1/2}", True),
+    (r"\frac{1}{2}", r"\boxed{0.5}", True),
+    (r"\frac{1}{2}", r"\boxed{\frac{1}{3}}", False),
+    (r"\frac{1}{3}", r"\boxed{0.333333}", True),
+    (r"\frac{1}{3}", r"\boxed{0.33}", False),
+    ("-1./3", r"\boxed{-\frac{1}{3}}", True),
+    (r"2\frac{1}{2}", r"\boxed{\frac{5}{2}}", True),
+    # percent
+    (r"62.5\%", r"\boxed{62.5\%}", True),
+    (r"62.5\%", r"\boxed{0.625}", True),
+    ("25", r"\boxed{25\%}", True),
+    (r"25\%", r"\boxed{26\%}", False),
+    # scientific notation, which Math-Verify alone reads as a multiple of Euler's number
+    ("8.49e-4", r"\boxed{8.49 \times 10^{-4}}", True),
+    ("8.49e-4", r"\boxed{0.000849}", True),
+    ("1e11", r"\boxed{10^{11}}", True),
+    ("0.000849", r"\boxed{8.49e-4}", True),
+    ("8.49e-4", r"\boxed{8.49 \times 10^{-5}}", False),
+    ("7.25e-11", r"\boxed{7.4 \times 10^{-12}}", False),
+    # roots, powers, constants, functions
+    (r"2\sqrt{3}", r"\boxed{\sqrt{12}}", True),
+    (r"2\sqrt{3}", r"\boxed{\sqrt{13}}", False),
+    (r"\frac{\sqrt{3}}{3}", r"\boxed{\frac{1}{\sqrt{3}}}", True),
+    (r"2\pi", r"\boxed{2}", False),
+    (r"2\pi", r"\boxed{2 \pi}", True),
+    (r"\log 8", r"\boxed{3\log 2}", True),
+    (r"\binom{5}{2}", r"\boxed{10}", True),
+    (r"\frac{\log 2}{\log 2-\log 3}", r"\boxed{\frac{\ln 2}{\ln 2 - \ln 3}}", True),
+    ("np.arcsin(10/13)", r"\boxed{\arcsin(10/13)}", True),
+    # expressions
+    ("x^2+2x+1", r"\boxed{(x+1)^2}", True),
+    ("x^2+2x+1", r"\boxed{(x-1)^2}", False),
+    ("x+1", r"\boxed{y+1}", False),
+    ("2k", r"\boxed{k+k}", True),
+    (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin(t)\cos(t)}", True),
+    (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin t\cos t}", False),  # strict: the last t is a unit
+    (r"e^{-2t}", r"\boxed{\frac{1}{e^{2t}}}", True),
+    (r"1+2i", r"\boxed{2i+1}", True),
+    (r"1+2i", r"\boxed{1-2i}", False),
+    # equations and assignments
+    ("x=5", r"\boxed{5}", True),
+    ("5", r"\boxed{x=5}", True),
+    ("k=1", r"\boxed{k = 1}", True),
+    ("y=2x+1", r"\boxed{2x+1}", True),
+    ("y=2x+1", r"\boxed{y - 2x = 1}", True),
+    ("y=2x+1", r"\boxed{y=2x-1}", False),
+    (r"m_{\max }=n^{2}-n-1", r"\boxed{n^2-n-1}", True),
+    # intervals, sets, tuples
+    (r"(1,2]", r"\boxed{(1, 2]}", True),
+    (r"(1,2]", r"\boxed{[1,2]}", False),
+    (r"(-\infty, 2) \cup (3, \infty)", r"\boxed{(3,\infty)\cup(-\infty,2)}", True),
+    (r"[0, \frac{1}{2})", r"\boxed{[0, 0.5)}", True),
+    (r"\{1,2\}", r"\boxed{\{2,1\}}", True),
+    (r"\{1,2\}", r"\boxed{\{1,3\}}", False),
+    ("1,2,3", r"\boxed{3, 2, 1}", True),
+    ("(1,2)", r"\boxed{(2,1)}", False),
+    ("(3,4)", r"\boxed{\left(3, 4\right)}", True),
+    ("(1,1), (3,2)", r"\boxed{(1,1),(3,2)}", True),
+    (r"\{1,2\}", r"\boxed{(1,2)}", True),  # lenient
+    (r"1 \pm \sqrt{19}", r"\boxed{1+\sqrt{19}, 1-\sqrt{19}}", True),
+    # matrices
+    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\boxed{\begin{pmatrix}1&2\\3&4\end{pmatrix}}", True),
+    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\boxed{\begin{bmatrix}1&2\\3&4\end{bmatrix}}", True),
+    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}", False),
+    # units, text, choices
+    (r"75^\circ", r"\boxed{75}", True),
+    (r"15\mbox{ cm}^2", r"\boxed{15 \text{ cm}^2}", True),
+    ("12", r"\boxed{12 \text{ apples}}", True),
+    (r"\text{Evelyn}", r"\boxed{Evelyn}", True),
+    (r"\text{Evelyn}", r"\boxed{\text{Briana}}", False),
+    ("B", r"\boxed{\text{(B)}}", True),
+    ("B", r"\boxed{\textbf{B}}", True),
+    ("B", r"\boxed{C}", False),
+    (r"\$18.90", r"\boxed{18.9}", True),
+    ("$2^{k}$", r"\boxed{2^k}", True),
+    # which box
+    ("2", r"first \boxed{1}, no: \boxed{2}", True),
+    ("1", r"first \boxed{1}, no: \boxed{2}", False),
+    ("2", r"\boxed{2} and then \boxed{3", True),  # cut off: the last balanced one counts
+    ("3", r"\boxed{2} and then \boxed{3", False),
+    ("3", r"\boxed{\boxed{3}}", True),
+    (r"\{1\}", r"\boxed{\left\{ 1 \right\}}", True),
+    ("3", r"the answer is 3", False),
+    ("3", r"$3$", False),
+    ("3", r"\boxed{}", False),
+    ("3", "", False),
+    ("3", r"\boxed 3", False),
+    ("3", r"\boxed {3}", True),
+    ("3", r"\boxed{3}}}} and }", True),
+    ("3", r"{ \boxed{3}", True),
+]
+
+
+@pytest.mark.parametrize(("gold", "response", "right"), VERDICTS)
+def test_verdicts(gold, response, right):
+    """The table of answer pairs gets the verdicts it says, through the cut."""
+    text = graded_text(response, thinking=False)
+    assert (text is not None and math_reward(text, gold) == 1.0) == right
+
+
+@settings(max_examples=100, deadline=None, derandomize=True)
+@given(st.decimals(Decimal("0.1"), Decimal("10"), places=2), st.integers(-30, 30))
+def test_scientific_notation(mantissa, exponent):
+    """`1.5e7` is `1.5 \\times 10^{7}`, whoever writes it, and is no other power."""
+    plain, latex = f"{mantissa}e{exponent}", rf"{mantissa} \times 10^{{{exponent}}}"
+    assert math_reward(rf"\boxed{{{latex}}}", plain) == 1.0
+    assert math_reward(rf"\boxed{{{plain}}}", latex) == 1.0
+    assert math_reward(rf"\boxed{{{mantissa}e{exponent + 40}}}", plain) == 0.0
+
+
+def test_multiple_choice_answers():
+    """The letter in the spellings that models use is right; another, two letters or a word are not."""
+    right = ["C", r"\text{C}", "(C)", "C.", "C)", r"\textbf{(C)}", r"\text{(C) days become shorter}", "C: 12",
+             "$C$", "C) 12"]  # fmt: skip
+    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2"]
+    for gold in "CI":  # I is the imaginary unit to Math-Verify
+        answers = {answer: answer.replace("C", gold) for answer in right + wrong}
+        verdicts = {answer: math_reward(rf"\boxed{{{text}}}", gold) for answer, text in answers.items()}
+        assert {answer for answer, verdict in verdicts.items() if verdict} == set(right)
+
+
+def test_golds():
+    """Golds that Math-Verify can read are told from those it cannot."""
+    readable = ["5", r"\sqrt{2}", "$(1,1), (3,2)$", "-3./2", r"\text{Evelyn}", *"ABCDEFGHIJ"]
+    assert all(math_reward(None, gold) for gold in readable)
+    assert not any(math_reward(None, gold) for gold in ["", "t(0,4]"])

@@ -1,0 +1,208 @@
+"""The verifier: worker processes that grade, each fed by a thread of its own and killed by a timer.
+
+Model output is hostile input (towers of powers, deep nesting, a gigabyte of factorial), Math-Verify's own
+limits are Unix signals that need a main thread and cannot interrupt C code, and a thread that hangs cannot be
+stopped. So a pair that takes too long costs one process its life and scores 0; nothing else is lost.
+"""
+
+import contextlib
+import itertools
+import json
+import os
+import queue
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import Future, ThreadPoolExecutor
+
+START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idle machine
+MATH_REWARD = "verifier.math_answers:math_reward"
+
+
+def kill(process: subprocess.Popen) -> None:
+    """Kill a worker with all that its reward function has started: the worker leads a session of its own."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+
+
+class Worker:
+    """One worker process, started when first needed and again after it died. For one thread at a time."""
+
+    def __init__(self, function: str, timeout: float, memory: int):
+        self.function, self.timeout, self.memory = function, timeout, memory
+        self.process, self.ready, self.indices = None, False, itertools.count(1)
+        self.timeouts, self.closed, self.lock = 0, False, threading.Lock()
+
+    def start(self) -> None:
+        """Start the process, if there is none, and wait for it to import the function.
+
+        RuntimeError with the reason if it cannot. Killed meanwhile by somebody else it is started once more.
+        """
+        path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
+        arguments = ["-P", "-m", "verifier.worker", self.function, str(self.timeout), str(self.memory)]
+        for last in (False, True):
+            with self.lock:  # against `close`: no process is started after it
+                if self.closed:
+                    raise RuntimeError("the Verifier is closed")
+                self.process = self.process or subprocess.Popen(
+                    [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path},
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii", start_new_session=True)
+            try:
+                self.ready = self.ready or self.ask(START_SECONDS, 0) is not None
+                return
+            except (EOFError, TimeoutError) as error:
+                self.stop()
+                if last or isinstance(error, TimeoutError):
+                    raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from error
+
+    def ask(self, seconds: float, index: int, *pair: str | None) -> dict:
+        """Send the pair, if any, and return the reply of this index. A timer kills a worker that is late.
+
+        TimeoutError if it was, EOFError if the worker died of something else, RuntimeError with the traceback
+        if its reward function raised.
+        """
+        begin, message = time.monotonic(), {}
+        timer = threading.Timer(seconds, kill, [self.process])
+        timer.start()
+        try:
+            if pair:
+                print(json.dumps([index, *pair]), file=self.process.stdin, flush=True)
+            while message.get("index") != index and "error" not in message:
+                message = json.loads(self.process.stdout.readline())
+        except (OSError, ValueError) as error:  # a broken pipe; no line, or half of one
+            raise TimeoutError if time.monotonic() - begin >= seconds else EOFError from error
+        finally:
+            timer.cancel()
+        if "error" in message:
+            self.stop()
+            raise RuntimeError(f"the reward {self.function!r} failed:\n{message['error']}")
+        return message
+
+    def grade(self, text: str | None, answer: str) -> dict[str, float]:
+        """The pair's named rewards. It scores 0 if it outlives the limit, or if the worker dies of it
+        twice: once may have been somebody else's doing."""
+        for _ in range(2):
+            try:
+                self.start()
+                reply = self.ask(self.timeout, next(self.indices), text, answer)
+                if reply["bloated"]:
+                    self.stop()
+                return reply["rewards"]
+            except EOFError:
+                self.stop()
+            except TimeoutError:
+                self.stop()
+                break
+        self.timeouts += 1
+        return {"score": 0.0}
+
+    def stop(self) -> None:
+        """Kill and reap the process, if there is one."""
+        with self.lock:
+            process, self.process, self.ready = self.process, None, False
+        if process:
+            kill(process)
+            process.wait()
+            for pipe in (process.stdin, process.stdout):
+                with contextlib.suppress(OSError):  # what it was never sent
+                    pipe.close()
+
+    def close(self) -> None:
+        """Kill the process for good: whoever waits for it sees it die, and it is not started again."""
+        with self.lock:
+            self.closed = True
+            if self.process:
+                kill(self.process)
+
+
+class Pending:
+    """Scores under way: for each text a future of its named rewards, or None where there is none."""
+
+    def __init__(self, futures: list[Future | None]):
+        self.futures = futures
+
+    def rewards(self) -> list[dict[str, float]]:
+        """Waits for the named rewards, `score` among them, in the order of the texts.
+
+        A pair that was not graded (no text, or out of time) has only a score of 0.
+        """
+        return [{"score": 0.0} if future is None else future.result() for future in self.futures]
+
+    def result(self) -> list[float]:
+        """Waits for the scores alone."""
+        return [rewards["score"] for rewards in self.rewards()]
+
+
+class Verifier:
+    """Grades in `workers` processes (default: this rank's share of the machine's cores, at most 16).
+
+    timeout: seconds for a pair, beyond which it scores 0. function: "math" (Math-Verify), or the user's
+    "module:function" from (response, answer) to a float or a dict of named floats with `score`; if it raises,
+    or cannot be imported, so does this, with its traceback. memory: bytes of address space for a worker.
+    To be used from any thread.
+    """
+
+    def __init__(self, workers: int | None = None, timeout: float = 5.0, function: str = "math",
+                 memory: int = 4 * 2**30):  # fmt: skip
+        if workers is None:
+            ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
+            workers = min(16, max(1, (os.cpu_count() or 1) // ranks_here))
+        if function != "math" and not all(function.partition(":")):
+            raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
+        self.function = MATH_REWARD if function == "math" else function
+        self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
+        self.idle = queue.SimpleQueue()  # as many threads as workers: one is always there to be taken
+        for worker in self.workers:
+            self.idle.put(worker)
+        self.threads = ThreadPoolExecutor(workers, thread_name_prefix="verifier")
+        try:
+            list(self.threads.map(Worker.start, self.workers))  # they import side by side
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def timeouts(self) -> int:
+        """How many pairs so far ran out of time, or killed their worker."""
+        return sum(worker.timeouts for worker in self.workers)
+
+    def score(self, texts: list[str | None], answers: list[str]) -> list[float]:
+        """Eq. 1 for every text (None scores 0) and its gold answer, in order."""
+        return self.submit(texts, answers).result()
+
+    def submit(self, texts: list[str | None], answers: list[str]) -> Pending:
+        """Starts what `score` does; `.result()` waits for it. Equal pairs are graded once."""
+        pairs = list(zip(texts, answers, strict=True))
+        futures = {pair: self.threads.submit(self._grade, *pair) for pair in dict.fromkeys(pairs)
+                   if pair[0] is not None}  # fmt: skip
+        return Pending([futures.get(pair) for pair in pairs])
+
+    def gold_parses(self, answers: list[str]) -> list[bool]:
+        """Whether Math-Verify can read each answer as a gold. A user's function reads what it likes: True."""
+        if self.function != MATH_REWARD:
+            return [True] * len(answers)
+        futures = [self.threads.submit(self._grade, None, answer) for answer in answers]
+        return [score == 1.0 for score in Pending(futures).result()]
+
+    def _grade(self, text: str | None, answer: str) -> dict[str, float]:
+        worker = self.idle.get()
+        try:
+            return worker.grade(text, answer)
+        finally:
+            self.idle.put(worker)
+
+    def close(self) -> None:
+        """Kills the workers at once; the results of what is still under way raise."""
+        for worker in self.workers:
+            worker.close()
+        self.threads.shutdown(cancel_futures=True)  # each thread sees its worker die and gives up
+        for worker in self.workers:
+            worker.stop()
+
+    def __enter__(self) -> "Verifier":
+        return self
+
+    def __exit__(self, *_) -> None:
+        self.close()
