@@ -6,15 +6,15 @@ from pathlib import Path
 
 from runtime.tracking import validation
 
-KNOBS = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length", "temperature",
-         "seed")  # named on the card
+KNOBS = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length",
+         "temperature", "seed")  # named on the card
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) -> None:
     """Write README.md and generation_config.json; `knobs` are the run's, `rows` its metrics so far.
 
-    Generation is that of validation, with the one stop token of training: the base model's own settings (penalties,
-    further stop tokens) are not what was trained.
+    Generation is that of validation, with the one stop token of training: the base model's own settings
+    (penalties, further stop tokens) are not what was trained.
     """
     from transformers import GenerationConfig
 
@@ -34,7 +34,7 @@ def is_hub_name(model: str) -> bool:
 
 
 def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
-    """README.md of a model directory, with the head that the Hugging Face hub reads: method, data, steps, scores."""
+    """README.md of a model directory with the head that the Hugging Face hub reads."""
     k, model = knobs, knobs["model"]
     method = "ExGRPO" if k["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
     origin = f"base_model: {model}\n" if is_hub_name(model) else ""
@@ -70,6 +70,6 @@ Validation at temperature {k["eval_temperature"]:g}, top-p 1, one response a que
 |---|---|---|
 {table}
 
-The answer is only as reliable as these scores, on questions like those above; nothing else was measured. The license of
-the starting model and of the data applies to this model too.
+The answer is only as reliable as these scores, on questions like those above; nothing else was measured.
+The license of the starting model and of the data applies to this model too.
 """

@@ -7,10 +7,10 @@
         SHA256SUMS                          of every other file; `sha256sum --check` reads it
 
 It is written under another name, and becomes valid when `save` renames it. There is no random state to keep:
-every draw is seeded by the run's seed, the step and what it is for. A checkpoint is whole in itself, the buffer
-included: sharing files between checkpoints would save seconds, and let one bad sector spoil them all. Tensors are
-safetensors, the rest is JSON; nothing here can run code when read. With several nodes run_dir must lie on a file
-system that they share.
+every draw is seeded by the run's seed, the step and what it is for. A checkpoint is whole in itself, the
+buffer included: sharing files between checkpoints would save seconds, and let one bad sector spoil them all.
+Tensors are safetensors, the rest is JSON; nothing here can run code when read. With several nodes run_dir
+must lie on a file system that they share.
 """
 
 import hashlib
@@ -29,18 +29,18 @@ from runtime.faults import watchdog
 from runtime.shards import load_shards, save_shards
 
 STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
-SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")  # names inside the checkpoint only
+SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")  # no name from elsewhere
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # knobs that a resumed run must share
-FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")  # not worth a note
+FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")  # no note
 
 
 class Checkpoints:
     """The checkpoints of one run. All methods are collectives.
 
     Looks for what to continue from: with the knob `resume`, and when torchrun has restarted the ranks. Raises
-    ValueError where run_dir holds another run, where all checkpoints are damaged, and where the newest one belongs
-    to a run that differs in one of SAME.
+    ValueError where run_dir holds another run, where all checkpoints are damaged, and where the newest one
+    belongs to a run that differs in one of SAME.
 
     knobs: the run's, as plain values. saved: the plain state of the checkpoint to continue from, or None.
     """
@@ -53,10 +53,10 @@ class Checkpoints:
         found, remains = ranks.gather((directories(self.root), self._remains()))[0]
         goes_on = knobs["resume"] or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
         if remains and not goes_on:
-            raise ValueError(f"{knobs['run_dir']} holds a run ({', '.join(remains)}). Continue it with --resume, start "
-                             "another with --run_dir NEW, or remove the directory.")
+            raise ValueError(f"{knobs['run_dir']} holds a run ({', '.join(remains)}). Continue it with --resume, "
+                             "start another with --run_dir NEW, or remove the directory.")
         if goes_on and not found:
-            say(f"nothing to resume in {knobs['run_dir']}, where no checkpoint was saved: the run starts anew")
+            say(f"nothing to resume in {knobs['run_dir']}: no checkpoint was saved, the run starts anew")
         self.newest = self._newest_whole(found)
         self.saved = self._read_state() if self.newest else None
 
@@ -73,8 +73,9 @@ class Checkpoints:
             self.damaged.add(path)
             self.say(f"{path} is damaged: {problems[0]}. The one before it is used.")
         if found:
-            raise ValueError(f"no checkpoint in {self.root} is whole: {', '.join(path.name for path in found)} are all "
-                             "damaged. Restore one from a backup, or start another run with --run_dir NEW.")
+            every = ", ".join(path.name for path in found)
+            raise ValueError(f"no checkpoint in {self.root} is whole: {every} are all damaged. Restore one from a "
+                             "backup, or start another run with --run_dir NEW.")
         return None
 
     def _read_state(self) -> dict:
@@ -82,10 +83,10 @@ class Checkpoints:
             state = json.loads((self.newest / "state.json").read_text())
             right_name, old = _name(state["step"]) == self.newest.name, dict(state["config"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
-            raise ValueError(f"{self.newest / 'state.json'} is not what a run writes: {error!r:.200}") from error
+            raise ValueError(f"{self.newest}: state.json is not what a run writes: {error!r:.200}") from error
         if not right_name:
             raise ValueError(f"{self.newest} was saved at step {state['step']}: somebody renamed it")
-        changed = {name: f"{old.get(name)!r} -> {value!r}" for name, value in self.knobs.items() if old.get(name) != value}
+        changed = {name: f"{old.get(name)!r} -> {new!r}" for name, new in self.knobs.items() if old.get(name) != new}
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
         if noted := {name: change for name, change in changed.items() if name not in FREE}:
@@ -96,8 +97,9 @@ class Checkpoints:
         """ValueError where the checkpoint to continue from belongs to other training questions."""
         self.questions = fingerprint
         if self.saved and self.saved.get("questions") != fingerprint:
-            raise ValueError(f"{self.newest} belongs to a run on other training questions, or other prompts: give it the "
-                             "same train_files, tokenizer, prompt_template, response_prefix and max_prompt_length")
+            raise ValueError(f"{self.newest} belongs to a run on other training questions, or other prompts: give "
+                             "it the same train_files, tokenizer, prompt_template, response_prefix and "
+                             "max_prompt_length")
 
     def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
         """Fill the tensors and the buffer with what was saved; returns the metrics.jsonl of then.
@@ -110,14 +112,14 @@ class Checkpoints:
         return (self.newest / "metrics.jsonl").read_text()
 
     def due(self, step: int) -> bool:
-        """Whether to save after `step` steps: by save_every, at the end, or because a rank was interrupted."""
+        """Whether to save after `step` steps: by save_every, at the end, or since a rank was interrupted."""
         self.interrupted = any(ranks.gather(watchdog.interrupted))
         every = self.knobs["save_every"]
         return self.interrupted or step == self.knobs["steps"] or bool(every and step % every == 0)
 
     def save(self, step: int, state: dict, tensors: dict[str, Tensor], save_buffer: Callable[[Path], None],
              metrics: str) -> None:
-        """Write the checkpoint of `step` steps beside the others, move it into place, remove what is not kept.
+        """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept.
 
         state: what `saved` is to hold, plain values; metrics: metrics.jsonl so far, its last row this step's.
         """
@@ -153,7 +155,7 @@ class Checkpoints:
             self.say(f"interrupted: saved after step {step}, --resume continues from there")
 
     def _prune(self) -> None:
-        """Remove all but the last `keep` and the best by validation (the later of equals), and nothing else."""
+        """Remove what `save` wrote but for the last `keep` and the best by validation, the later of equals."""
         whole = [path for path in directories(self.root) if path not in self.damaged]
         scores = {path: score for path in whole if (score := _score(path)) is not None}
         best = max(reversed(scores), key=scores.get, default=None)
@@ -170,7 +172,7 @@ def directories(root: Path) -> list[Path]:
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, or None. Reads every `shares`-th file, so that ranks can divide the work."""
+    """What is wrong with a checkpoint, or None; by every `shares`-th file, so that ranks divide the work."""
     try:
         if directory.is_symlink() or (directory / "weights").is_symlink():
             raise ValueError("it is a symbolic link, or its weights are")
@@ -181,7 +183,7 @@ def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
         sums = {match[2]: match[1] for match in found}
         there = {f"weights/{path.name}" for path in (directory / "weights").glob("*.safetensors")}
         if other := sums.keys() ^ {*PLAIN_FILES, *there}:
-            raise ValueError(f"{', '.join(sorted(other))}: in SHA256SUMS or in the directory, but not in both")
+            raise ValueError(f"{', '.join(sorted(other))}: in SHA256SUMS or in the directory, not in both")
         for name in sorted(sums)[share::shares]:
             if _sha256(_regular(directory / name)) != sums[name]:
                 raise ValueError(f"{name} is not what was written: its SHA-256 differs")

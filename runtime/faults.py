@@ -1,7 +1,7 @@
 """Faults end a run within seconds and say why; Ctrl-C and SIGTERM are noted, for the loop to save and leave.
 
-torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a dead one may do
-so for hours. Two things end such waits, whatever the main thread is stuck in:
+torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a dead one may
+do so for hours. Two things end such waits, whatever the main thread is stuck in:
 
 - a timer in C (faulthandler), set anew by every phase, prints this rank's stacks and ends it after
   `hang_timeout`. It needs neither Python's lock nor a stderr that somebody reads.
@@ -48,8 +48,8 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def configure(self, name: str, peers: Mapping[str, int], limit: float, turn: int) -> None:
-        """This rank's name and number on its machine (`turn`), {name: process id} of the other processes of this
-        machine that it depends on, and how many seconds a phase may last (0: any)."""
+        """This rank's name and number on its machine (`turn`), {name: process id} of the other processes of
+        this machine that it depends on, and how many seconds a phase may last (0: any)."""
         self.name, self.peers, self.limit, self.turn = name, dict(peers), limit, TURN * turn
         self.enter("set-up")
 
@@ -67,7 +67,7 @@ class Watchdog:
         """Say why and leave at once: nothing that could wait for another rank is run."""
         lasted = time.monotonic() - self.since
         say(f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
-        if self.limit and lasted > self.limit / 2:  # the others may have died of a hang, and this is the rest of it
+        if self.limit and lasted > self.limit / 2:  # others may have died of a hang, and this is the rest of it
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
         leave(1)
@@ -85,15 +85,15 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(TURN / 2):
             if self.limit and time.monotonic() - self.since > self.limit + self.turn:
-                say(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} s. It "
-                    "hangs, or needs a longer hang_timeout; the stacks show where it waits")
+                say(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} s. "
+                    "It hangs, or needs a longer hang_timeout; the stacks show where it waits")
                 time.sleep(1.0)  # the timer ends it
             elif dead := self.dead():
                 self.end(f"{' and '.join(dead)} died, see above")
 
 
 class Console:
-    """stdout or stderr whose reader may leave (`| head`) and whose disk may be full: the run goes on without it."""
+    """stdout or stderr whose reader may leave (`| head`), whose disk may be full: the run goes on without."""
 
     def __init__(self, stream):
         self.stream = stream

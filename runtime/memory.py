@@ -1,10 +1,10 @@
-"""The memory of one rank, item by item, from plain numbers; `python -m tools.plan` prints it for a configuration.
+"""The memory of one rank, item by item, from plain numbers; tools/plan.py prints it for a configuration.
 
-What is counted follows policy.py: float32 master weights, gradients and AdamW moments sharded over the ranks of a
-node, the root's weights (embedding, head, last norm) gathered from forward to backward, two layers gathered at a
-time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. With LoRA only adapters have
-master weights, gradients and moments, beside the model in `dtype`. tests/bench/test_bench.py holds the sum against
-a measured update.
+What is counted follows policy.py: float32 master weights, gradients and AdamW moments sharded over the ranks
+of a node, the root's weights (embedding, head, last norm) gathered from forward to backward, two layers
+gathered at a time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. With
+LoRA only adapters have master weights, gradients and moments, beside the model in `dtype`.
+tests/bench/test_bench.py holds the sum against a measured update.
 """
 
 from collections.abc import Iterator
@@ -77,21 +77,22 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
            lora_rank: int, logits_chunk: int, on_cpu: bool = False) -> Budget:
     """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses.
 
-    logits_chunk: how many logits are computed at a time. The named moments are those at which the sum may peak.
+    logits_chunk: how many logits are computed at a time. `moments` are those at which the sum may peak.
     """
     compute, rank = (2 if dtype == "bfloat16" else 4), lora_rank
-    frozen, trained = (shape.parameters, shape.layers * shape.adapters(rank)) if rank else (0, shape.parameters)
+    n, adapters = shape.parameters, shape.adapters(rank)
+    frozen, trained = (n, shape.layers * adapters) if rank else (0, n)
     layer_trained, head_trained, root_trained = (
-        (shape.adapters(rank), 0, 0) if rank else (shape.layer, shape.head, shape.root))
+        (adapters, 0, 0) if rank else (shape.layer, shape.head, shape.root))
     layer = activation_bytes(shape, compute, on_cpu, rank) * tokens
     kept = (compute * shape.hidden * tokens if gradient_checkpointing else layer) * shape.layers
-    kept += (4 + 3 * compute) * shape.hidden * tokens  # last norm, hidden states of responses, the stream's gradient
+    # last norm, hidden states of the responses, gradient of the stream
+    kept += (4 + 3 * compute) * shape.hidden * tokens
     recomputed = (layer if gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
     activations = f"activations ({'checkpointed' if gradient_checkpointing else 'all kept'})"
+    head = head_bytes(4 * min(logits_chunk, responses * shape.vocabulary), head_trained, compute)
     moments = [
-        {activations: kept,
-         "chunk of logits with its gradient, gradient of the head": head_bytes(
-             4 * min(logits_chunk, responses * shape.vocabulary), head_trained, compute)},
+        {activations: kept, "chunk of logits with its gradient, gradient of the head": head},
         {activations: kept,  # the first layer to run backward
          "one layer recomputed and its gradients": recomputed,
          "gather buffers: a layer's gradient, reduced in float32": (compute + 4) * layer_trained,
@@ -103,7 +104,7 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
             "optimiser (two float32 moments, sharded)": 8 * trained / ranks}
     update = {"gradients (float32, sharded)": 4 * trained / ranks,
               "gathered weights: embedding and head": compute * shape.root,
-              "gathered weights: two layers": 2 * compute * (shape.layer + shape.adapters(rank)),
+              "gathered weights: two layers": 2 * compute * (shape.layer + adapters),
               **max(moments, key=lambda items: sum(items.values()))}
     sync = {"one weight gathered for the engine": compute * max(shape.head, shape.layer)}
     if rank:  # a rank's rows of W, of B A and of their sum
@@ -112,20 +113,22 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
 
 
 def head_bytes(chunk: float, trained: int, compute: int) -> float:
-    """The output head at its worst, for a chunk of float32 logits and the head's parameters, if they are trained.
+    """The output head at its worst: a chunk of float32 logits, and `trained` parameters of the head.
 
-    Forward: log-probs, probabilities, their product; backward: two of them, in bfloat16 also a copy of the gradient.
+    Forward: log-probs, probabilities, their product; backward: two of them, and in bfloat16 a copy of the
+    gradient.
     """
     return max(3 * chunk, 2 * chunk + 4 * trained if compute == 4 else 2.5 * chunk + 6 * trained)
 
 
 def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
-    """What the backward pass needs of one layer, per token: inputs of norms in float32, of everything else as computed.
+    """What the backward pass needs of one layer, per token: the inputs of everything, of norms in float32.
 
     On the CPU attention is computed in float32 (model.py), beside an output that is cast back.
     """
     norm = 4 + (1 if lora_rank else 2) * compute  # float32 input, normalised (for γ's gradient), scaled
-    attention = compute * (3 * shape.query + 2 * shape.key) + 4 * shape.heads  # q, k, v, output, that of shared prompts; log-sum-exp
+    # q, k, v, output, that of shared prompts; log-sum-exp
+    attention = compute * (3 * shape.query + 2 * shape.key) + 4 * shape.heads
     if on_cpu:
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x

@@ -30,7 +30,7 @@ _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrit
 def run(program: Callable[[], object]) -> None:
     """Run `program` as this rank's whole life, watched (faults.py): the job ends when one rank fails.
 
-    A rank that raises prints its traceback and leaves without waiting for anybody; torchrun's summary repeats it.
+    A rank that raises prints its traceback and waits for nobody; torchrun's summary repeats it.
     """
     watchdog.start()
     try:
@@ -64,12 +64,13 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
     if torch.cuda.is_available():
         index, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if index >= count:
-            raise RuntimeError(f"local rank {index}, but this process sees {count} GPU(s): lower --nproc_per_node")
+            raise RuntimeError(f"local rank {index}, but this process sees {count} GPU(s): lower "
+                               "--nproc_per_node")
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
-        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is the "
-                           "driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is "
+                           "the driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
@@ -98,7 +99,7 @@ def _introduce(hang_timeout: float) -> None:
 def claim(run_dir: str | Path) -> Iterator[None]:
     """Keep run_dir to this run (a collective); ValueError names the process that has it.
 
-    The lock belongs to the process of rank 0 and goes with it, however it ends; forked children do not have it.
+    The lock is that of rank 0's process, not of its children, and goes with it, however it ends.
     """
     taken = None
     if rank() == 0:
@@ -148,9 +149,9 @@ def barrier() -> None:
 
 
 def check_same(explain: Callable[[], dict] = dict, **values) -> None:
-    """Raise RuntimeError on every rank, naming the first of `values` that differs between ranks (a collective).
+    """RuntimeError on every rank, naming the first of `values` that differs between ranks (a collective).
 
-    `explain` gives {name: contents} of what is too large to compare every time; it is called where something differs.
+    `explain` gives {name: contents} of what is too large to compare every time; called where something differs.
     """
     if len(set(gather(hashlib.sha256(repr(values).encode()).digest()))) == 1:
         return
@@ -165,7 +166,7 @@ def check_same(explain: Callable[[], dict] = dict, **values) -> None:
 
 
 def first_difference(a, b, where: str = "") -> tuple[str, object, object] | None:
-    """(path, value in a, value in b) of the first place where nested dicts and lists differ; None where nowhere."""
+    """(path, value in a, value in b) of the first place where nested dicts and lists differ, or None."""
     if isinstance(a, dict) and isinstance(b, dict):
         pairs = [(f"{where}.{k}" if where else str(k), a.get(k), b.get(k)) for k in {**a, **b}]
     elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
@@ -176,7 +177,7 @@ def first_difference(a, b, where: str = "") -> tuple[str, object, object] | None
 
 
 def split(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the cheapest list."""
+    """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the cheapest."""
     lists, sums = [[] for _ in range(parts)], [(0.0, p) for p in range(parts)]  # a heap
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
         total, cheapest = sums[0]
@@ -186,10 +187,10 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group: int = 1) -> list:
-    """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return the results
-    of all items in order, on every rank (a collective).
+    """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return the
+    results of all items in order, on every rank (a collective).
 
-    Each `group` of neighbouring ranks gets one share, which they work on together; the first one's results count.
+    Each `group` of neighbouring ranks works on one share together; the first one's results count.
     """
     shares = split(costs, world_size() // group)
     mine = work(shares[rank() // group])

@@ -1,4 +1,4 @@
-"""Where metrics go beside metrics.jsonl, by the knob `tracker`: TensorBoard files or a Weights & Biases run."""
+"""Where metrics go beside metrics.jsonl, by the knob `tracker`: TensorBoard or Weights & Biases."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,8 @@ from pathlib import Path
 class TensorBoard:
     """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard --logdir`.
 
-    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there once, as in metrics.jsonl.
+    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there once, as in
+    metrics.jsonl.
     """
 
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
@@ -29,10 +30,11 @@ class TensorBoard:
 
 
 class WandB:
-    """A copy of `rows` and of what is logged later in a Weights & Biases run, whose id is kept in run_dir/wandb_id.
+    """A copy of `rows` and of what is logged later in a W&B run, whose id is kept in run_dir/wandb_id.
 
-    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds of a step stays. Offline
-    (WANDB_MODE=offline) each process leaves a directory of its own in run_dir/wandb, with the whole run so far: sync the last.
+    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds of a step
+    stays. Offline (WANDB_MODE=offline) each process leaves a directory of its own in run_dir/wandb, with the
+    whole run so far: sync the last.
     """
 
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
@@ -40,7 +42,8 @@ class WandB:
 
         place, note = run_dir.absolute(), run_dir / "wandb_id"
         self.run = wandb.init(
-            project=os.environ.get("WANDB_PROJECT") or place.parent.name or None, name=place.name, dir=str(place), config=knobs,
+            project=os.environ.get("WANDB_PROJECT") or place.parent.name or None,
+            name=place.name, dir=str(place), config=knobs,
             id=note.read_text() if rows and note.exists() else None,
             resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
             settings=wandb.Settings(console="off"))  # the console is ours

@@ -1,9 +1,9 @@
 """Weights and AdamW's state on disk: safetensors files that any number of ranks can read back.
 
-torch.distributed.checkpoint does the work: every rank writes the rows that it holds, of what several ranks hold
-one writes it, and a reader copies the rows it needs out of whichever files have them. Its Hugging Face storage is
-taken because its usual one is a pickle, which runs code when read. AdamW's state of weight `w` is `w:exp_avg`,
-`w:exp_avg_sq` and `w:step` (policy.py).
+torch.distributed.checkpoint does the work: every rank writes the rows that it holds, of what several ranks
+hold one writes it, and a reader copies the rows it needs out of whichever files have them. Its Hugging Face
+storage is taken because its usual one is a pickle, which runs code when read. AdamW's state of weight `w` is
+`w:exp_avg`, `w:exp_avg_sq` and `w:step` (policy.py).
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ FILE_BYTES = 1 << 30  # about, of one file: the writer holds a whole one twice i
 
 
 def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
-    """Write this rank's rows (a collective); returns the names of its files. OSError on every rank if one fails."""
+    """Write this rank's rows; returns the names of its files. A collective: OSError on all ranks if one fails."""
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     files = {name: 1 + end // (FILE_BYTES * ranks.world_size()) for name, end in zip(tensors, ends)}
     writer = dcp.HuggingFaceStorageWriter(str(directory), fqn_to_index_mapping=files, save_distributed=True)
@@ -32,25 +32,22 @@ def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
 
 
 def load_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill the tensors in place with this rank's rows (a collective); ValueError where the files hold another model."""
+    """Fill this rank's rows of the tensors (a collective); ValueError where the files hold another model."""
     with _raises(ValueError):
         saved = dcp.HuggingFaceStorageReader(str(directory)).read_metadata().state_dict_metadata
-        other = _sizes(saved).items() ^ {name: tuple(tensor.shape) for name, tensor in tensors.items()}.items()
-        if other:
-            raise ValueError(f"the checkpoint is of another model: {sorted(other)[:4]} are in only one of them")
+        found = {(name, tuple(entry.size)) for name, entry in saved.items()}
+        wanted = {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}
+        if other := sorted(found ^ wanted):
+            raise ValueError(f"the checkpoint is of another model: {other[:4]} are in only one of them")
         for name, entry in saved.items():
             if sum(chunk.sizes.numel() for chunk in entry.chunks) != entry.size.numel():
                 raise ValueError(f"the shards do not make up {name}")
         dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(directory)))
 
 
-def _sizes(saved: dict) -> dict[str, tuple[int, ...]]:
-    return {name: tuple(entry.size) for name, entry in saved.items()}
-
-
 @contextmanager
 def _raises(kind: type[Exception]) -> Iterator[None]:
-    """What goes wrong inside, as one kind of exception: torch's own is no Exception, and others are of many kinds."""
+    """What goes wrong inside as one kind of exception: torch's own is not even an Exception."""
     try:
         yield
     except CheckpointException as error:

@@ -46,10 +46,10 @@ class Timer:
 
 
 class Tracker:
-    """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl` and to `tracker`; other ranks keep silent.
+    """Metrics of one run, which rank 0 writes to `run_dir/metrics.jsonl` and to `tracker`.
 
-    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker` finish
-    its work at the end, but not after an exception: nothing may wait for a network then.
+    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker`
+    finish its work at the end, but not after an exception: nothing may wait for a network then.
     """
 
     def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
@@ -110,8 +110,8 @@ class Tracker:
         self.bar.update()
         m = metrics
         self.print(f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
-                   f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  w* {m['replay/ratio']:.2f}  "
-                   f"pull {m['replay/gradient_share']:.2f}  buffer {m['buckets/questions']:.0f}  "
+                   f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  "
+                   f"w* {m['replay/ratio']:.2f}  pull {m['replay/gradient_share']:.2f}  buffer {m['buckets/questions']:.0f}  "
                    f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s")
 
     def finish(self) -> None:
@@ -123,7 +123,8 @@ class Tracker:
         for name, value in self.latest.items():
             base = self.base.get(name, math.nan)  # val_files may have changed in between
             print(f"{name:32} {base:8.3f} {value:8.3f}")
-        (self.run_dir / "result.json").write_text(json.dumps({"base": self.base, "trained": self.latest}, indent=1))
+        scores = {"base": self.base, "trained": self.latest}
+        (self.run_dir / "result.json").write_text(json.dumps(scores, indent=1))
         self._draw()
         print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
 

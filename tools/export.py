@@ -1,9 +1,10 @@
-"""A checkpoint as a model: weights, tokenizer, generation settings and model card, for transformers and `vllm serve`.
+"""A checkpoint as a model: weights, tokenizer, generation settings and model card, for transformers and `vllm
+serve`.
 
     python -m tools.export runs/default/checkpoints/step-0000040 --output runs/default/step-40
 
-A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or for a run that
-goes on.
+A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or for a run
+that goes on.
 """
 
 import argparse
@@ -23,19 +24,20 @@ from runtime.shards import load_shards
 
 
 def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the hub.
+    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the
+    hub.
 
     ValueError where it cannot be had. The model's own code is not run, whatever the run was told.
     """
     if unknown := set(saved) - {f.name for f in fields(Config)}:
-        raise ValueError("its configuration has knobs that this version does not know: " + ", ".join(sorted(unknown)))
+        raise ValueError(f"its configuration has knobs that this version does not know: {sorted(unknown)}")
     config = replace(Config(**saved | {"val_files": [], "tracker": "none"}), trust_remote_code=False)
-    model = next((path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()), None)
-    if model is None and is_hub_name(config.model):
-        return config
-    if model is None:
-        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r} here")
-    return replace(config, model=str(model))
+    places = [path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()]
+    if places:
+        return replace(config, model=str(places[0]))
+    if not is_hub_name(config.model):
+        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r}")
+    return config
 
 
 def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Policy:
@@ -46,8 +48,10 @@ def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Polic
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Export a checkpoint from the command line; ValueError where it is damaged or the output is there already."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    """Export a checkpoint from the command line; ValueError where it is damaged or the output is there
+    already."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
     parser.add_argument("--output", required=True, type=Path, help="directory of the model, a new one")
     args = parser.parse_args(argv)

@@ -26,13 +26,14 @@ SHAPES = {
 
 
 def model_shape(model: str) -> Shape:
-    """The shape of a model of the table by the last part of its name, or of a local directory's config.json."""
+    """The shape of a model of the table by the last part of its name, or of a local directory's
+    config.json."""
     file = Path(model) / "config.json"
     if not file.exists():
         name = model.rstrip("/").split("/")[-1]
         if name not in SHAPES:
-            raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory with a "
-                             "config.json")
+            raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory with "
+                             "a config.json")
         return SHAPES[name]
     c = json.loads(file.read_text())
     heads = c["num_attention_heads"]
@@ -41,10 +42,10 @@ def model_shape(model: str) -> Shape:
                  c.get("tie_word_embeddings", False), c["model_type"] == "qwen2")
 
 
-def plan(config: Config, shape: Shape, ranks: int, tokens: int, responses: int, on_cpu: bool = False) -> Budget:
+def plan(c: Config, shape: Shape, ranks: int, tokens: int, responses: int, on_cpu: bool = False) -> Budget:
     """The budget of one rank for micro-batches of `tokens` tokens, `responses` of them in responses."""
-    return budget(shape, ranks, tokens, responses, dtype=config.dtype, lora_rank=config.lora_rank,
-                  gradient_checkpointing=config.gradient_checkpointing, logits_chunk=LOGITS_CHUNK, on_cpu=on_cpu)
+    return budget(shape, ranks, tokens, responses, dtype=c.dtype, lora_rank=c.lora_rank, on_cpu=on_cpu,
+                  gradient_checkpointing=c.gradient_checkpointing, logits_chunk=LOGITS_CHUNK)
 
 
 def table(phases: list[dict[str, float]]) -> tuple[list[str], list[float]]:
@@ -76,18 +77,19 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
 
     note = " (the longest sequence)" if tokens == longest else ""
     print(f"{config.model}: {shape.parameters / 1e9:.2f} billion parameters, {gpus} GPU{'s' * (gpus > 1)} of "
-          f"{gigabytes:g} GB, compute in {config.dtype},\nmicro-batches of {tokens:,} tokens{note}, checkpointing "
-          f"{'on' if config.gradient_checkpointing else 'off'}\n\n| GB per rank | rollout | update | sync |\n|---|---|---|---|")
-    print("\n".join(lines))
+          f"{gigabytes:g} GB, compute in {config.dtype},\nmicro-batches of {tokens:,} tokens{note}, "
+          f"checkpointing {'on' if config.gradient_checkpointing else 'off'}\n")
+    print("\n".join(["| GB per rank | rollout | update | sync |", "|---|---|---|---|", *lines]))
     loading = (size if config.lora_rank else 4) * shape.parameters
-    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, {gpus * loading / 1e9:.0f} GB on the node.")
+    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, {gpus * loading / 1e9:.0f} GB on "
+          "the node.")
     token = 2 * shape.layers * shape.key * size / config.rollout_tp
     room = max((engine - weights - 2e9) / token, 0)
     print(f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full length).")
     free = total - max(sums)
     if free < 0 or room < longest:
-        problem = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"
-        print(f"It does not fit: {problem}.\nLower tokens_per_micro_batch or rollout_memory, turn on "
+        small = "the cache is too small; raise rollout_memory"
+        print(f"It does not fit: {f'{-free / 1e9:.1f} GB too much' if free < 0 else small}.\nLower tokens_per_micro_batch or rollout_memory, turn on "
               "gradient_checkpointing, set lora_rank, or use more GPUs.")
     else:
         print(f"It fits, with {free / 1e9:.1f} GB ({free / total:.0%}) to spare for fragmentation.")
@@ -95,7 +97,8 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
 
 def main() -> None:
     """Print the plan of a configuration file."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="YAML file of knobs")
     parser.add_argument("--gpus", type=int, default=8, help="ranks that share a model: GPUs of a node")
     parser.add_argument("--memory", type=float, default=80.0, help="memory of a GPU in GB (1e9 bytes)")

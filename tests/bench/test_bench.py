@@ -1,4 +1,5 @@
-"""The memory plan adds up to what an update really allocates, and the benchmarks' own parts do what they say."""
+"""The memory plan adds up to what an update really allocates, and the benchmarks' own parts do what they
+say."""
 
 import json
 import re
@@ -50,7 +51,8 @@ def middling_model(tmp_path_factory, tokenizer) -> str:
                          [(1, "float32", False, 0), (2, "float32", True, 0), (2, "bfloat16", False, 0),
                           (1, "float32", False, 8), (2, "bfloat16", True, 32)])
 def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkpointing, lora_rank):
-    """Held bytes are exact; the peak of an update is the plan's within 10%, by every way of keeping activations."""
+    """Held bytes are exact; the peak of an update is the plan's within 10%, by every way of keeping
+    activations."""
     if lora_rank:
         pytest.importorskip("peft")
     knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank}
@@ -80,7 +82,8 @@ HARDWARE = re.compile(r"(\d+) GPUs? of (\d+) GB")
 
 @pytest.mark.parametrize("file", FITTED)
 def test_every_configuration_fits_the_gpus_its_head_names(file, capsys):
-    """By the plan, with the ranks of its command line; a quarter of the GPUs (one at least) of half the size are too few."""
+    """By the plan, with the ranks of its command line; a quarter of the GPUs (one at least) of half the size
+    are too few."""
     path = f"configs/{file}.yaml"
     head, command = (ROOT / path).read_text().splitlines()[:2]
     gpus, gigabytes = map(int, HARDWARE.search(head).groups())

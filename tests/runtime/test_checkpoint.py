@@ -1,4 +1,5 @@
-"""Checkpoints come back exactly, on any number of ranks; no crash loses the last one; nothing read can run code."""
+"""Checkpoints come back exactly, on any number of ranks; no crash loses the last one; nothing read can run
+code."""
 
 import dataclasses
 import errno
@@ -153,7 +154,8 @@ def resume_somewhere(run_dir):
 
 @pytest.mark.parametrize("before, after", [(2, 1), (1, 2), (2, 3)])
 def test_another_number_of_ranks(tmp_path, before, after):
-    """A checkpoint of any number of ranks resumes on any other: restored bit for bit, the next step within 1e-6."""
+    """A checkpoint of any number of ranks resumes on any other: restored bit for bit, the next step within
+    1e-6."""
     restored, trained = on_ranks(before, save_somewhere, tmp_path)[0]
     files = sorted(path.name[:11] for path in (tmp_path / "checkpoints/step-0000001/weights").iterdir())
     assert files == [f"shard-{i + 1:05d}" for i in range(before)]
@@ -163,7 +165,8 @@ def test_another_number_of_ranks(tmp_path, before, after):
 
 
 def replicate(directory):
-    """Two ranks that hold the same rows, as two nodes of one GPU do, write them; and what one of them reads back."""
+    """Two ranks that hold the same rows, as two nodes of one GPU do, write them; and what one of them reads
+    back."""
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     tensors = {}
     for i in range(40):
@@ -178,7 +181,8 @@ def replicate(directory):
 
 
 def test_replicas_are_written_once(tmp_path):
-    """What two ranks hold alike is on disk once, in files of bounded size, each named by the rank that wrote it."""
+    """What two ranks hold alike is on disk once, in files of bounded size, each named by the rank that wrote
+    it."""
     written = on_ranks(2, replicate, tmp_path)
     files = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
     assert sorted(name for part, _ in written for name in part) == sorted(files) and all(ok for _, ok in written)
@@ -191,7 +195,8 @@ def test_replicas_are_written_once(tmp_path):
 
 
 def test_any_changed_or_missing_byte_is_found(copy, capsys):
-    """Each file of the newest checkpoint cut, changed or missing in turn: it is named, the one before it is used."""
+    """Each file of the newest checkpoint cut, changed or missing in turn: it is named, the one before it is
+    used."""
     newest = copy / "checkpoints" / "step-0000002"
     assert pick(copy) == newest.name
     rng = np.random.default_rng(0)
@@ -229,7 +234,8 @@ def fails_from(first, calls, function):
 
 
 def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeypatch):
-    """The save fails at its 1st, 2nd, ... file operation until it succeeds: always a whole checkpoint, old or new."""
+    """The save fails at its 1st, 2nd, ... file operation until it succeeds: always a whole checkpoint, old or
+    new."""
     run = Run(tmp_path, keep=1)
     run.train(1)
     run.save(1)
@@ -256,7 +262,8 @@ def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeyp
 
 
 def test_a_damaged_checkpoint_is_replaced(device, copy):
-    """Training over a damaged checkpoint's step writes it anew; an older damaged one goes, and does not count as kept."""
+    """Training over a damaged checkpoint's step writes it anew; an older damaged one goes, and does not count
+    as kept."""
     (copy / "checkpoints" / "step-0000002" / "state.json").write_text("{}")
     run = Run(copy, resume=True)
     run.train(2)
@@ -265,8 +272,8 @@ def test_a_damaged_checkpoint_is_replaced(device, copy):
 
 
 def test_the_last_and_the_best_are_kept(device, tmp_path):
-    """`keep` newest ones, and the one with the best mean validation score; without validation it does not compete.
-    What the user has put beside them, a copy too, is not touched."""
+    """`keep` newest ones, and the one with the best mean validation score; without validation it does not
+    compete. What the user has put beside them, a copy too, is not touched."""
     run = Run(tmp_path)
     own = [tmp_path / "checkpoints" / name for name in ("step-0000001-paper", "step-best", "step-12", "notes.tmp")]
     for path in own:
@@ -282,7 +289,8 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
 
 
 def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
-    """Without --resume it is an error that says what to do; with it other questions and other buckets are refused."""
+    """Without --resume it is an error that says what to do; with it other questions and other buckets are
+    refused."""
     with pytest.raises(ValueError, match="--resume.*--run_dir"):
         pick(copy, resume=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -295,7 +303,8 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
 
 @pytest.mark.parametrize("left", ["metrics.jsonl", "model"])
 def test_a_run_without_checkpoints_is_not_overwritten(device, copy, left, capsys):
-    """Killed before its first save, or its checkpoints removed: refused like one with them; --resume says it starts anew."""
+    """Killed before its first save, or its checkpoints removed: refused like one with them; --resume says it
+    starts anew."""
     shutil.rmtree(copy / "checkpoints")
     (copy / left).mkdir()
     with pytest.raises(ValueError, match=f"holds a run.*{left}.*--resume.*--run_dir"):
@@ -387,7 +396,8 @@ def test_a_manifest_cannot_point_elsewhere(copy, name):
 
 @pytest.mark.parametrize("victim", ["state.json", "SHA256SUMS", "weights/shard-*", "weights", "."])
 def test_a_link_is_refused(copy, tmp_path, victim):
-    """A file, or the whole checkpoint, that is a symbolic link is a damaged one, even where the contents agree."""
+    """A file, or the whole checkpoint, that is a symbolic link is a damaged one, even where the contents
+    agree."""
     newest = copy / "checkpoints" / "step-0000002"
     (place,) = [newest] if victim == "." else newest.glob(victim)
     place.rename(tmp_path / "elsewhere")

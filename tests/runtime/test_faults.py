@@ -1,6 +1,8 @@
-"""A rank that raises, dies or hangs ends the job within seconds and says why; what is killed continues exactly.
+"""A rank that raises, dies or hangs ends the job within seconds and says why; what is killed continues
+exactly.
 
-CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos     # `make chaos`; CHAOS_SEED: other moments
+CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos     # `make chaos`; CHAOS_SEED: other
+moments
 """
 
 import json
@@ -31,7 +33,8 @@ from train import train
 
 
 def life(rank: int, port: str, log: str, program, *args) -> None:
-    """A rank of two under `ranks.run`, its output in a file, or in a pipe that nobody reads where `log` is empty."""
+    """A rank of two under `ranks.run`, its output in a file, or in a pipe that nobody reads where `log` is
+    empty."""
     os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_PORT=port,
                       MASTER_ADDR="127.0.0.1", CUDA_VISIBLE_DEVICES="")
     torch.set_num_threads(1)
@@ -117,7 +120,8 @@ def lateness(rank):
 
 @pytest.mark.parametrize("fault", [raises_while_the_other_waits, raises_while_the_other_works])
 def test_a_rank_that_raises_ends_the_job(tmp_path, fault):
-    """The other rank, waiting or working, ends within seconds; the first one's message is there once, no echo of it."""
+    """The other rank, waiting or working, ends within seconds; the first one's message is there once, no echo
+    of it."""
     codes, seconds = suffer(tmp_path / "log", fault)
     log = (tmp_path / "log").read_text()
     assert codes == [1, 1] and seconds < 30
@@ -134,8 +138,8 @@ def test_a_rank_that_dies_ends_the_job(tmp_path, fault):
 
 
 def test_a_hang_is_cut_with_every_stack(tmp_path):
-    """After hang_timeout both ranks say their phase and their stacks, one after the other: where rank 1 sleeps, where
-    rank 0 waits for it."""
+    """After hang_timeout both ranks say their phase and their stacks, one after the other: where rank 1
+    sleeps, where rank 0 waits for it."""
     codes, seconds = suffer(tmp_path / "log", waits_for_ever, limit=2.0)
     assert codes == [1, 1] and seconds < 20
     first, name, second = (tmp_path / "log").read_text().partition("rank 1")
@@ -166,7 +170,8 @@ def test_a_normal_end_is_no_fault(tmp_path):
 
 
 def test_three_skipped_steps_stop_the_run(device, tiny_model):
-    """Two are survived, and a good one between starts the count anew; the third in a row stops with advice."""
+    """Two are survived, and a good one between starts the count anew; the third in a row stops with
+    advice."""
     policy = make_policy(tiny_model)
     samples, bound = make_samples(policy), policy.config.skip_grad_norm
     for good in (False, False, True, False, False):
@@ -194,7 +199,8 @@ def disagree():
 
 
 def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
-    """More ranks than GPUs, and a driver that torch cannot use, end before anything is set up; hidden GPUs are no error."""
+    """More ranks than GPUs, and a driver that torch cannot use, end before anything is set up; hidden GPUs
+    are no error."""
     monkeypatch.setenv("LOCAL_RANK", "2")
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
@@ -221,7 +227,8 @@ def test_ranks_that_drift_apart_are_told_where(device):
 
 
 def launch(world, run_dir, *more) -> list:  # noqa: F811
-    """Two ranks of a run on the tiny world, as torchrun would start them; their output goes to run_dir.log."""
+    """Two ranks of a run on the tiny world, as torchrun would start them; their output goes to
+    run_dir.log."""
     return two_ranks(f"{run_dir}.log", train_from, arguments(world, run_dir, *more))
 
 
@@ -271,7 +278,8 @@ def uninterrupted(world, tmp_path_factory) -> Path:  # noqa: F811
 
 @pytest.mark.slow
 def test_sigterm_saves_and_resume_continues_exactly(world, uninterrupted, tmp_path):  # noqa: F811
-    """SIGTERM to the ranks: the step is finished and saved; --resume ends with the same bits as a run left alone."""
+    """SIGTERM to the ranks: the step is finished and saved; --resume ends with the same bits as a run left
+    alone."""
     run = tmp_path / "run"
     processes = launch(world, run, *LONG, "--save_every", "0")
     wait_for(lambda: steps_done(run) >= 3, processes[0])
@@ -285,8 +293,8 @@ def test_sigterm_saves_and_resume_continues_exactly(world, uninterrupted, tmp_pa
 
 @pytest.mark.slow
 def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):  # noqa: F811
-    """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume without being told to.
-    Then SIGTERM to torchrun: they save and leave."""
+    """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume without being
+    told to. Then SIGTERM to torchrun: they save and leave."""
     run = tmp_path / "run"
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1"]
     command = [*torchrun, "train.py", *arguments(world, run, *LONG, "--save_every", "1")]
@@ -322,7 +330,8 @@ def test_a_run_with_vllm_continues_exactly(world, tmp_path):  # noqa: F811
 
 @pytest.mark.slow
 def test_resumed_on_one_rank(world, uninterrupted, tmp_path):  # noqa: F811
-    """A checkpoint of two ranks continued by one: the same plan and samples, losses of the next step within 1e-5."""
+    """A checkpoint of two ranks continued by one: the same plan and samples, losses of the next step within
+    1e-5."""
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     for path in (run / "checkpoints").glob("step-*"):
         if path.name != "step-0000002":
@@ -369,7 +378,8 @@ def kill_at_random(processes, run_dir: Path, rng: random.Random) -> str:
 
 @pytest.mark.slow
 def test_chaos(world, uninterrupted, tmp_path, capsys):  # noqa: F811
-    """SIGKILL of one rank or of both at random moments, CHAOS_KILLS times: the run finishes, with the same bits."""
+    """SIGKILL of one rank or of both at random moments, CHAOS_KILLS times: the run finishes, with the same
+    bits."""
     run, rng, log, slowest = tmp_path / "run", random.Random(os.environ.get("CHAOS_SEED", "0")), [], 0.0
     settings = [*LONG, "--save_every", "1", "--resume"]
     processes = launch(world, run, *settings)

@@ -1,4 +1,5 @@
-"""LoRA: gradients by the chain rule, nothing but adapters moves, and what leaves is an ordinary merged model."""
+"""LoRA: gradients by the chain rule, nothing but adapters moves, and what leaves is an ordinary merged
+model."""
 
 import json
 
@@ -58,7 +59,8 @@ def reports(tiny_model, samples, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_run_on_any_ranks_and_micro_batches(case, reports):
-    """1 rank, 2 ranks, checkpointing: the same metrics of three steps, adapters, gradients and scores to 1e-5."""
+    """1 rank, 2 ranks, checkpointing: the same metrics of three steps, adapters, gradients and scores to
+    1e-5."""
     alone, pair, _ = reports
     reference = alone["one micro-batch"]
     for seen in (alone, *pair):
@@ -71,7 +73,8 @@ def test_one_run_on_any_ranks_and_micro_batches(case, reports):
 
 
 def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, samples):
-    """With G the gradient of W in an ordinary policy on the saved, merged model: ∂A = α/r Bᵀ G, ∂B = α/r G Aᵀ."""
+    """With G the gradient of W in an ordinary policy on the saved, merged model: ∂A = α/r Bᵀ G, ∂B = α/r G
+    Aᵀ."""
     alone, _, saved = reports
     trained, mine = alone["one micro-batch"]["adapters"], alone["one micro-batch"]["gradients"]
     metrics, of_weights = gradients(make_policy(saved), samples)
@@ -85,8 +88,8 @@ def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, sam
 
 
 def test_only_adapters_are_trained(tiny_model, reports):
-    """A fresh policy is the model bit for bit; after two steps exactly the decoder's matrices have moved, embedding,
-    norms and head have not; only adapters have moments."""
+    """A fresh policy is the model bit for bit; after two steps exactly the decoder's matrices have moved,
+    embedding, norms and head have not; only adapters have moments."""
     reference = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
     for seen in (reports[0], *reports[1]):
         for name, weight in seen["start"].items():
@@ -99,7 +102,8 @@ def test_only_adapters_are_trained(tiny_model, reports):
 
 
 def test_the_saved_model_is_an_ordinary_one(reports, samples):
-    """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are those of the adapters."""
+    """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are those of
+    the adapters."""
     _, pair, saved = reports
     assert sorted(path.name for path in saved.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
     lm, seen = AutoModelForCausalLM.from_pretrained(saved), pair[0]["gradient checkpointing"]  # the last that was trained
@@ -124,7 +128,8 @@ def biased_model(tmp_path_factory, tokenizer) -> str:
 
 
 def test_the_engine_runs_the_merged_weights(device, biased_model):
-    """What the engine generates after the sync has the policy's own log-probs: drift below 1e-5 nats, far above it before."""
+    """What the engine generates after the sync has the policy's own log-probs: drift below 1e-5 nats, far
+    above it before."""
     policy = make_policy(biased_model, **LORA)
     engine = HFEngine(policy.config, biased_model, 2, device)
     requests = [Request(np.array([1, 5 + i, 9], np.int32), seed=i) for i in range(6)]
@@ -141,7 +146,8 @@ def test_the_engine_runs_the_merged_weights(device, biased_model):
 
 
 def test_bfloat16_freezes_a_bfloat16_model(tiny_model, samples, tmp_path):
-    """dtype=bfloat16: the model is held in it, adapters and moments in float32; merging is done in float32."""
+    """dtype=bfloat16: the model is held in it, adapters and moments in float32; merging is done in
+    float32."""
     policy = make_policy(tiny_model, dtype="bfloat16", **LORA)
     policy.update([samples], None)
     kinds = {(p.dtype, p.requires_grad) for p in policy.module.lm.parameters()}

@@ -19,7 +19,8 @@ KNOBS = dict(steps=3, batch_size=4, num_rollouts=4, k_max=3, max_prompt_length=6
 
 @pytest.fixture
 def train(tmp_path, tiny_model):
-    """train(name, nodes, ranks, **knobs): the metrics of a run of train.py by torchrun, one agent per node, over loopback."""
+    """train(name, nodes, ranks, **knobs): the metrics of a run of train.py by torchrun, one agent per node,
+    over loopback."""
     from worlds.arithmetic import World
 
     (tmp_path / "train.jsonl").write_text(rows(draw_sets(World())["train"][:40], "arithmetic"))
@@ -55,7 +56,8 @@ def agree(ours: list[dict], reference: list[dict], steps: int = 3, rel: float = 
 
 @pytest.mark.slow
 def test_two_nodes_give_the_losses_of_one(train):
-    """Two agents of one rank each (replicate across, shard inside) against one agent of two, replay included."""
+    """Two agents of one rank each (replicate across, shard inside) against one agent of two, replay
+    included."""
     one, two = train("one", 1, 2, engine="hf"), train("two", 2, 1, engine="hf")
     assert one[-1]["replay/questions"] > 0
     agree(two, one)
@@ -64,7 +66,8 @@ def test_two_nodes_give_the_losses_of_one(train):
 @pytest.mark.slow
 @pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
 def test_two_ranks_share_one_engine(train):
-    """rollout_tp=2: the first step's samples and losses are those of two engines; engine and policy agree in all."""
+    """rollout_tp=2: the first step's samples and losses are those of two engines; engine and policy agree in
+    all."""
     alone, shared = train("alone", 1, 2, engine="vllm"), train("shared", 1, 2, engine="vllm", rollout_tp=2)
     agree(shared, alone, steps=1)
     assert all(row["engine/drift"] < 1e-4 for row in shared)

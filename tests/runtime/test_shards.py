@@ -58,7 +58,8 @@ def saved(tiny_models, samples, tmp_path_factory):
 
 @pytest.mark.parametrize("ranks, tolerance", [(1, 1e-5), (2, 0.0), (3, 1e-5)])
 def test_weights_and_moments_go_on_exactly(tiny_models, samples, saved, ranks, tolerance):
-    """Saved by two ranks and loaded by one, two and three: the same bits, then the same next step, to the bit on two."""
+    """Saved by two ranks and loaded by one, two and three: the same bits, then the same next step, to the bit
+    on two."""
     directory, reference = saved
     for seen in on_ranks(ranks, steps, tiny_models, samples, directory, False):
         for case, (restored, trained) in reference.items():
@@ -69,7 +70,8 @@ def test_weights_and_moments_go_on_exactly(tiny_models, samples, saved, ranks, t
 
 
 def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, samples):
-    """The moments that `tensors` makes are AdamW's own beginning: the first step is the same with them and without."""
+    """The moments that `tensors` makes are AdamW's own beginning: the first step is the same with them and
+    without."""
     one, other = make_policy(tiny_model), make_policy(tiny_model)
     one.tensors()
     for policy in (one, other):
@@ -79,7 +81,8 @@ def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, samples)
 
 
 def test_another_model_is_refused(tiny_models, saved):
-    """Adapters of another rank, a model without them, and one with a tied head are told that it is another model's."""
+    """Adapters of another rank, a model without them, and one with a tied head are told that it is another
+    model's."""
     directory, _ = saved
     for case, other in (("adapters", "adapters, a rank of two without a row of A"), ("adapters", "all weights"),
                         ("all weights", "tied head")):

@@ -1,4 +1,5 @@
-"""What a run writes down: metrics.jsonl and its copies in TensorBoard and W&B, the model card, the generation settings."""
+"""What a run writes down: metrics.jsonl and its copies in TensorBoard and W&B, the model card, the generation
+settings."""
 
 import dataclasses
 import json
@@ -64,7 +65,8 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
 
 
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
-    """A score that the first validation did not have stands as nan in the table; result.json and the curves are written."""
+    """A score that the first validation did not have stands as nan in the table; result.json and the curves
+    are written."""
     tracker = Tracker(str(tmp_path), 10)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
     tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
@@ -75,7 +77,8 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
 
 
 def test_what_is_no_number_is_null(tmp_path):
-    """metrics.jsonl is JSON by the standard, which has no NaN; read again the value is NaN, and written again the same text."""
+    """metrics.jsonl is JSON by the standard, which has no NaN; read again the value is NaN, and written again
+    the same text."""
     first = Tracker(str(tmp_path), 10)
     first.start()
     first.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
@@ -109,7 +112,8 @@ def first_life(run_dir: str, tracker: str) -> str:
 
 
 def two_lives(run_dir: Path, tracker: str) -> list[dict]:
-    """A process that dies after step 5, then steps 4 to 6 by one that goes on from step 3; the rows that count."""
+    """A process that dies after step 5, then steps 4 to 6 by one that goes on from step 3; the rows that
+    count."""
     (checkpoint,) = on_ranks(1, first_life, str(run_dir), tracker)
     time.sleep(1.1)  # TensorBoard reads files in the order of the second in which they were begun
     with Tracker(str(run_dir), 10, tracker, {"rho": 0.5}) as second:
@@ -127,7 +131,8 @@ def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_has_every_point_once(tmp_path):
-    """After a crash and a resume: the steps of metrics.jsonl with its values, NaN included; nothing of the lost steps."""
+    """After a crash and a resume: the steps of metrics.jsonl with its values, NaN included; nothing of the
+    lost steps."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     rows = two_lives(tmp_path, "tensorboard")
     found = points(tmp_path)
@@ -136,7 +141,8 @@ def test_tensorboard_has_every_point_once(tmp_path):
 
 
 def test_a_tracker_chosen_late_has_what_came_before(tmp_path):
-    """A run begun without TensorBoard and resumed with it has all its points there, those of the checkpoint too."""
+    """A run begun without TensorBoard and resumed with it has all its points there, those of the checkpoint
+    too."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     first = Tracker(str(tmp_path), 10)
     first.start()
@@ -162,7 +168,8 @@ def test_one_rank_writes(tmp_path):
 
 @pytest.mark.slow
 def test_a_run_and_its_continuation_are_in_tensorboard(world, tmp_path):  # noqa: F811
-    """train.py --tracker tensorboard, resumed for one more step: each metric's points are those of metrics.jsonl."""
+    """train.py --tracker tensorboard, resumed for one more step: each metric's points are those of
+    metrics.jsonl."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     knobs = ["--engine", "hf", "--tracker", "tensorboard"]
     for more in (["--steps", "2"], ["--steps", "3", "--resume"]):
@@ -174,7 +181,8 @@ def test_a_run_and_its_continuation_are_in_tensorboard(world, tmp_path):  # noqa
 
 
 def wandb_history(file: Path) -> list[dict]:
-    """The rows in a .wandb file: a log of protocol buffers in the format of LevelDB's, blocks of 32 KiB after 7 bytes."""
+    """The rows in a .wandb file: a log of protocol buffers in the format of LevelDB's, blocks of 32 KiB after
+    7 bytes."""
     from wandb.proto.wandb_internal_pb2 import Record
 
     data, place, part, rows = file.read_bytes(), 7, b"", []
@@ -193,7 +201,8 @@ def wandb_history(file: Path) -> list[dict]:
 
 
 def test_wandb_offline_has_every_point_once(tmp_path, monkeypatch):
-    """The directory that the resumed process leaves holds the whole run, under the id of the first one; nothing is doubled."""
+    """The directory that the resumed process leaves holds the whole run, under the id of the first one;
+    nothing is doubled."""
     pytest.importorskip("wandb", reason=configuration.INSTALL_TRACKER["wandb"])
     monkeypatch.setenv("WANDB_MODE", "offline")
     run_dir = tmp_path / "runs" / "mine"
