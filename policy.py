@@ -7,7 +7,6 @@ so the gradient depends neither on the number of ranks nor on micro-batches.
 """
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -94,13 +93,12 @@ class Policy:
         skipped, and when π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
         """
         parts, norms = [], []
-        with memory_advice(self.config):
-            for rows in [self._rows(groups) for groups in mini_batches]:
-                parts.append(self._accumulate(rows, clip_eps))
-                if not norms:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
-                    drift = parts[0]["drift"] / max(parts[0]["tokens"], 1)
-                    self._check_drift(drift)
-                norms.append(self._step())
+        for rows in [self._rows(groups) for groups in mini_batches]:
+            parts.append(self._accumulate(rows, clip_eps))
+            if not norms:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
+                drift = parts[0]["drift"] / max(parts[0]["tokens"], 1)
+                self._check_drift(drift)
+            norms.append(self._step())
         if self.config.behavior_logprobs == "recompute":
             drift = self.drift  # the engine's; π_old is the policy's own
         sums = combine(parts)
@@ -204,17 +202,19 @@ class Policy:
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def tensors(self, with_moments: bool = False) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict[str, torch.Tensor]:
         """For a checkpoint: this rank's part of every weight, and of AdamW's state of it as `name:key`.
 
-        with_moments: make that state, as it is before the first step, for a checkpoint to be copied into.
+        They share memory with what they are named after; state that no step has made yet is made here.
         """
-        tensors = dict(self.module.lm.named_parameters())
-        for name, p in list(tensors.items()):
-            if with_moments and p.requires_grad:
+        tensors = {}
+        for name, p in self.module.lm.named_parameters():
+            tensors[name] = p.detach()
+            if p.requires_grad and not self.optimizer.state[p]:
                 moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
                 self.optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
-            tensors |= {f"{name}:{key}": value for key, value in self.optimizer.state.get(p, {}).items()}
+            if p.requires_grad:
+                tensors |= {f"{name}:{key}": value.detach() for key, value in self.optimizer.state[p].items()}
         return tensors
 
     def save_pretrained(self, directory: str | Path) -> None:
@@ -224,17 +224,3 @@ class Policy:
         if main:
             self.module.lm.save_pretrained(directory, state_dict=weights)
         ranks.barrier()
-
-
-@contextmanager
-def memory_advice(c: Config) -> Iterator[None]:
-    """Note on an "out of memory" which knobs to turn."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:  # torch.OutOfMemoryError is a RuntimeError
-        if isinstance(error, MemoryError | torch.OutOfMemoryError) or "can't allocate memory" in str(error):
-            error.add_note(
-                f"Lower tokens_per_micro_batch (now {c.tokens_per_micro_batch}), use more ranks or turn on "
-                f"gradient_checkpointing (now {c.gradient_checkpointing}): the gradient stays the same. On a "
-                "GPU rollout_memory is the engine's share. lora_rank trains adapters alone, in less memory.")
-        raise

@@ -1,9 +1,13 @@
 """Faults end a run within seconds and say why; Ctrl-C and SIGTERM are noted, for the loop to save and leave.
 
-`torchrun` notices a rank that exits, but not one that waits for ever, and a rank that waits for a dead one may
-do so for hours. So a thread of every rank looks once a second: has a rank of this machine (or torchrun) died,
-has this rank been in the same phase for longer than `hang_timeout`? It works while the main thread is stuck in
-a collective. Only programs started by `ranks.run` are watched.
+torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a dead one may do
+so for hours. Two things end such waits, whatever the main thread is stuck in:
+
+- a timer in C (faulthandler), set anew by every phase, prints this rank's stacks and ends it after
+  `hang_timeout`. It needs neither Python's lock nor a stderr that somebody reads.
+- a thread looks again and again whether another rank of this machine, or torchrun, has died.
+
+Only programs started by `ranks.run` are watched.
 """
 
 import contextlib
@@ -16,39 +20,44 @@ import time
 from collections.abc import Mapping
 from pathlib import Path
 
-DUMP = signal.SIGUSR1  # makes a rank print its stacks, whatever it is doing
+TURN = 0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
 
 
 class Watchdog:
     """The watcher of this process."""
 
     def __init__(self):
-        self.name, self.peers, self.limit = "rank 0", {}, 0.0
+        self.name, self.peers, self.limit, self.turn = "rank 0", {}, 0.0, 0.0
         self.phase, self.since = "set-up", time.monotonic()
         self.interrupted = False  # has somebody asked this rank to stop
-        self._stopped = threading.Event()
+        self._ended = threading.Event()
+        self._ended.set()
 
     def start(self) -> None:
         """Take over signals and begin to watch (main thread only)."""
         faulthandler.enable()
-        faulthandler.register(DUMP, all_threads=True)
+        sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, self._note)
+        self._ended.clear()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
         """No more watching: from here on ranks end one by one."""
-        self._stopped.set()
+        self._ended.set()
+        faulthandler.cancel_dump_traceback_later()
 
-    def configure(self, name: str, peers: Mapping[str, int], limit: float) -> None:
-        """This rank's name, {name: process id} of the other processes of this machine that it depends on, and
-        how many seconds a phase may last (0: any)."""
-        self.name, self.peers, self.limit = name, dict(peers), limit
+    def configure(self, name: str, peers: Mapping[str, int], limit: float, turn: int) -> None:
+        """This rank's name and number on its machine (`turn`), {name: process id} of the other processes of this
+        machine that it depends on, and how many seconds a phase may last (0: any)."""
+        self.name, self.peers, self.limit, self.turn = name, dict(peers), limit, TURN * turn
         self.enter("set-up")
 
     def enter(self, phase: str) -> None:
         """A new phase begins, its time counts from now."""
         self.phase, self.since = phase, time.monotonic()
+        if self.limit and not self._ended.is_set():
+            faulthandler.dump_traceback_later(self.limit + self.turn + 0.8 * TURN, exit=True, file=2)
 
     def dead(self) -> list[str]:
         """Names of the processes that have died."""
@@ -57,7 +66,10 @@ class Watchdog:
     def end(self, reason: str) -> None:
         """Say why and leave at once: nothing that could wait for another rank is run."""
         lasted = time.monotonic() - self.since
-        print(f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}", file=sys.stderr)
+        say(f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
+        if self.limit and lasted > self.limit / 2:  # the others may have died of a hang, and this is the rest of it
+            time.sleep(self.turn)
+            faulthandler.dump_traceback(file=2)
         leave(1)
 
     def _note(self, number, frame) -> None:
@@ -67,33 +79,49 @@ class Watchdog:
         if self.phase == "set-up":
             self.end(f"{name} outside of the training loop: there is nothing to save")
         if not self.interrupted and self.name == "rank 0":
-            print(f"{name}: finishing the step, then saving", file=sys.stderr, flush=True)
+            say(f"{name}: finishing the step, then saving")
         self.interrupted = True
 
     def _watch(self) -> None:
-        while not self._stopped.wait(1.0):
-            if dead := self.dead():
+        while not self._ended.wait(TURN / 2):
+            if self.limit and time.monotonic() - self.since > self.limit + self.turn:
+                say(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} s. It "
+                    "hangs, or needs a longer hang_timeout; the stacks show where it waits")
+                time.sleep(1.0)  # the timer ends it
+            elif dead := self.dead():
                 self.end(f"{' and '.join(dead)} died, see above")
-            patience = 0 if self.name == "rank 0" else 5  # one rank reports a hang, before the others do
-            if self.limit and time.monotonic() - self.since > self.limit + patience:
-                self._report_hang()
 
-    def _report_hang(self) -> None:
-        """Every rank's stacks, then the end; the others follow and say their phases."""
-        print(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} s", file=sys.stderr)
-        for name, pid in {self.name: os.getpid(), **self.peers}.items():
-            if name.startswith("rank"):
-                print(f"---- stacks of {name} ----", file=sys.stderr, flush=True)
-                with contextlib.suppress(ProcessLookupError):  # it has ended just now
-                    os.kill(pid, DUMP)
-                time.sleep(0.5)  # keeps the stacks apart
-        self.end("it hangs, or hang_timeout is too short for this phase; the stacks above show where each rank waits")
+
+class Console:
+    """stdout or stderr whose reader may leave (`| head`) and whose disk may be full: the run goes on without it."""
+
+    def __init__(self, stream):
+        self.stream = stream
+
+    def write(self, text: str) -> int:
+        with contextlib.suppress(OSError):
+            self.stream.write(text)
+        return len(text)
+
+    def flush(self) -> None:
+        with contextlib.suppress(OSError):
+            self.stream.flush()
+
+    def __getattr__(self, name: str):
+        return getattr(self.stream, name)
+
+
+def say(text: str) -> None:
+    """A line on stderr, from a signal handler or a thread too; lost where nobody reads it."""
+    with contextlib.suppress(OSError):
+        os.write(2, f"{text}\n".encode())
 
 
 def leave(code: int) -> None:
     """End this process at once, output flushed, nothing cleaned up, no thread waited for."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):
+            stream.flush()
     os._exit(code)
 
 

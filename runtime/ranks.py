@@ -4,13 +4,15 @@ Every rank runs the same script on the same plan; only work is split (`map_share
 order of the items, so whatever follows is the same on every rank and for every number of ranks.
 """
 
+import fcntl
 import hashlib
 import heapq
 import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from pathlib import Path
 
@@ -28,7 +30,7 @@ _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrit
 
 
 def run(program: Callable[[], object]) -> None:
-    """Run `program` as this rank's whole life, watched (watchdog.py): the job ends when one rank fails.
+    """Run `program` as this rank's whole life, watched (faults.py): the job ends when one rank fails.
 
     A rank that raises prints its traceback and leaves without waiting for anybody; torchrun's summary repeats it.
     """
@@ -42,7 +44,8 @@ def run(program: Callable[[], object]) -> None:
     except Exception as error:
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one
-            watchdog.end(f"{' and '.join(dead)} died, see above ({type(error).__name__}: {str(error).splitlines()[:1]})")
+            echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
+            watchdog.end(f"{' and '.join(dead)} died, see above ({echo})")
         get_error_handler().record_exception(error)
         traceback.print_exc()
         watchdog.end(f"{type(error).__name__}")
@@ -67,8 +70,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
-        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is the driver too "
-                           "old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is the "
+                           "driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
@@ -89,7 +92,32 @@ def _introduce(hang_timeout: float) -> None:
     here = (socket.gethostname(), os.environ.get("GROUP_RANK"), os.getppid())
     everyone = gather((here, os.getpid()))
     peers = {f"rank {r}": pid for r, (where, pid) in enumerate(everyone) if where == here and r != rank()}
-    watchdog.configure(f"rank {rank()}", {**peers, **parent}, hang_timeout)
+    turn = int(os.environ.get("LOCAL_RANK", 0))
+    watchdog.configure(f"rank {rank()}", {**peers, **parent}, hang_timeout, turn)
+
+
+@contextmanager
+def claim(run_dir: str | Path) -> Iterator[None]:
+    """Keep run_dir to this run (a collective); ValueError names the process that has it.
+
+    The lock belongs to the process of rank 0 and goes with it, however it ends; forked children do not have it.
+    """
+    taken = None
+    if rank() == 0:
+        Path(run_dir).mkdir(parents=True, exist_ok=True)
+        file = open(Path(run_dir) / "lock", "a+")
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+        except BlockingIOError:
+            file.seek(0)
+            taken = file.read().strip() or "another process"
+    if taken := gather(taken)[0]:
+        raise ValueError(f"{run_dir} is in use by {taken}: wait for it, end it, or choose another --run_dir")
+    yield
+    if rank() == 0:
+        file.close()
 
 
 def ranks_per_node() -> int:
@@ -139,8 +167,9 @@ def check_same(explain: Callable[[], dict] = dict, **values) -> None:
     for other, theirs in enumerate(details):
         if found := first_difference(details[0], theirs):
             where, a, b = found
-            raise RuntimeError(f"ranks disagree on {where}: {a!r:.200} on rank 0, {b!r:.200} on rank {other}. What they "
-                               "should share has drifted apart; --resume from the last checkpoint, and report this as a bug.")
+            raise RuntimeError(f"ranks disagree on {where}: {a!r:.200} on rank 0, {b!r:.200} on rank {other}. What "
+                               "they should share has drifted apart; --resume from the last checkpoint, and report "
+                               "this as a bug.")
     raise RuntimeError(f"ranks disagree on {', '.join(values)}, but not in what they say about it")
 
 

@@ -1,11 +1,10 @@
-"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png, model card.
+"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png.
 
-With the knob `tracker` the rows of metrics.jsonl also go to a service of trackers.py.
+With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py.
 """
 
 import json
 import math
-import re
 import sys
 import time
 from contextlib import contextmanager
@@ -14,7 +13,6 @@ from pathlib import Path
 import torch
 from tqdm import tqdm
 
-from config import Config
 from runtime import ranks
 from runtime.faults import watchdog
 from runtime.services import WRITERS
@@ -50,8 +48,8 @@ class Timer:
 class Tracker:
     """Metrics of one run, written by rank 0 to `run_dir/metrics.jsonl` and to `tracker`; other ranks keep silent.
 
-    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker` finish its
-    work at the end, but not after an exception: nothing may wait for a network then.
+    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker` finish
+    its work at the end, but not after an exception: nothing may wait for a network then.
     """
 
     def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
@@ -60,7 +58,8 @@ class Tracker:
         self.rows: list[dict] = []
         self.base: dict[str, float] = {}
         self.latest: dict[str, float] = {}
-        self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True, mininterval=1)
+        self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True,
+                        mininterval=1)
 
     def start(self, text: str = "") -> None:
         """Begin metrics.jsonl with the rows of `text`: none, or what a checkpoint has of it."""
@@ -122,7 +121,8 @@ class Tracker:
             return
         print(f"\n{'':32} {'base':>8} {'trained':>8}")
         for name, value in self.latest.items():
-            print(f"{name:32} {self.base.get(name, math.nan):8.3f} {value:8.3f}")  # val_files may have changed in between
+            base = self.base.get(name, math.nan)  # val_files may have changed in between
+            print(f"{name:32} {base:8.3f} {value:8.3f}")
         (self.run_dir / "result.json").write_text(json.dumps({"base": self.base, "trained": self.latest}, indent=1))
         self._draw()
         print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
@@ -156,64 +156,6 @@ def _line(row: dict) -> str:
     return json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}) + "\n"
 
 
-def describe_model(directory: Path, config: Config, tokenizer, rows: list[dict]) -> None:
-    """README.md (the model card) and generation_config.json beside the weights; `rows` are the run's metrics so far.
-
-    Generation is that of validation, with the one stop token of training: the base model's own settings (penalties,
-    further stop tokens) are not what was trained.
-    """
-    from transformers import GenerationConfig
-
-    t, tested = tokenizer, [scores for row in rows if (scores := validation(row))] or [{}]
-    ids = {"bos_token_id": t.bos_token_id, "eos_token_id": t.eos_token_id, "pad_token_id": t.pad_token_id}
-    sampling = {"do_sample": True, "temperature": config.eval_temperature, "top_p": 1.0, "top_k": 0}
-    if not config.eval_temperature:
-        sampling = {"do_sample": False}
-    GenerationConfig(**sampling, **ids).save_pretrained(directory)
-    steps = rows[-1]["step"] if rows else 0
-    (directory / "README.md").write_text(model_card(config, steps, tested[0], tested[-1]))
-
-
-def is_hub_name(model: str) -> bool:
-    """Whether a model is named as the Hugging Face hub does, and no directory here has that name."""
-    return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
-
-
 def validation(row: dict) -> dict[str, float]:
     """The validation scores of a row, by name; empty where there was no validation."""
     return {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}
-
-
-def model_card(config: Config, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
-    """README.md of a model directory, with the head that the Hugging Face hub reads: method, data, steps, scores."""
-    c, method = config, "ExGRPO" if config.rho > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
-    origin = [f"base_model: {c.model}"] if is_hub_name(c.model) else []
-    head = "\n".join(["library_name: transformers", "pipeline_tag: text-generation", *origin, "tags: [exgrpo, grpo, rlvr]"])
-    knobs = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length", "temperature", "seed")
-    scores = "\n".join(f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |" for name, value in trained.items())
-    data = ", ".join(Path(file).name for file in c.train_files) or "the built-in arithmetic world"
-    prompt = "the tokenizer's chat template" if c.prompt_template == "chat" else f"the text {c.prompt_template!r}"
-    adapters = f"\n- **Trained**: LoRA adapters of rank {c.lora_rank}, α = {c.lora_alpha:g}, merged" if c.lora_rank else ""
-    context = f", RoPE base {c.rope_theta:g}" if c.rope_theta else ""
-    return f"""---
-{head}
----
-
-# {Path(c.run_dir).name}: {Path(c.model).name or "a model"} trained with {method}
-
-- **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
-- **Start**: {c.model or "the built-in base model"}{context}
-- **Data**: {data}; reward `{c.reward}`
-- **Steps**: {steps} batches of {c.batch_size} questions x {c.num_rollouts} responses{adapters}
-- **Knobs**: {", ".join(f"{name}={getattr(c, name)}" for name in knobs)}
-- **Prompt**: {prompt}{f", ending in {c.response_prefix!r}" if c.response_prefix else ""}; at most {c.max_prompt_length} tokens
-
-Validation at temperature {c.eval_temperature:g}, top-p 1, one response a question; before and after:
-
-| score | base | trained |
-|---|---|---|
-{scores}
-
-The answer is only as reliable as these scores, on questions like those above; nothing else was measured. The license of
-the starting model and of the data applies to this model too.
-"""

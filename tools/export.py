@@ -2,7 +2,8 @@
 
     python -m tools.export runs/default/checkpoints/step-0000040 --output runs/default/step-40
 
-A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or for a run that goes on.
+A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or for a run that
+goes on.
 """
 
 import argparse
@@ -10,20 +11,24 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
+import torch
+
 from config import Config
 from data import load_tokenizer
 from policy import Policy
 from runtime import ranks
-from runtime.checkpoint import problem, read_manifest
+from runtime.card import describe_model, is_hub_name
+from runtime.checkpoint import problem
 from runtime.shards import load_shards
-from runtime.tracking import describe_model, is_hub_name
 
 
 def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the hub; ValueError
-    where it cannot be had. The model's own code is not run, whatever the run was told."""
+    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the hub.
+
+    ValueError where it cannot be had. The model's own code is not run, whatever the run was told.
+    """
     if unknown := set(saved) - {f.name for f in fields(Config)}:
-        raise ValueError(f"its configuration has knobs that this version does not know: {', '.join(sorted(unknown))}")
+        raise ValueError("its configuration has knobs that this version does not know: " + ", ".join(sorted(unknown)))
     config = replace(Config(**saved | {"val_files": [], "tracker": "none"}), trust_remote_code=False)
     model = next((path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()), None)
     if model is None and is_hub_name(config.model):
@@ -33,10 +38,10 @@ def configuration(saved: dict, run: Path) -> Config:
     return replace(config, model=str(model))
 
 
-def load_policy(config: Config, checkpoint: Path, device) -> Policy:
+def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Policy:
     """The policy π_θ as a checkpoint holds it (a collective)."""
     policy = Policy(config, config.model, device)
-    load_shards(policy, [checkpoint / name for name in read_manifest(checkpoint) if name.startswith("shard-")])
+    load_shards(checkpoint / "weights", policy.tensors())
     return policy
 
 
@@ -58,7 +63,7 @@ def main(argv: list[str] | None = None) -> None:
     if ranks.rank() == 0:
         rows = [json.loads(line) for line in (args.checkpoint / "metrics.jsonl").read_text().splitlines()]
         tokenizer.save_pretrained(args.output)
-        describe_model(args.output, replace(config, model=saved["model"]), tokenizer, rows)
+        describe_model(args.output, saved, tokenizer, rows)
         print(f"wrote {args.output}")
 
 

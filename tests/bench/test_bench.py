@@ -10,7 +10,7 @@ from conftest import on_ranks
 
 from bench.meters import peak_tensor_bytes
 from config import Config
-from tools.plan import SHAPES, budget, model_shape, print_plan
+from tools.plan import SHAPES, model_shape, plan, print_plan
 
 ROOT = Path(__file__).parent.parent.parent
 KNOBS = dict(max_prompt_length=64, max_response_length=192, tokens_per_micro_batch=2048, max_drift=100.0, skip_grad_norm=1e9)
@@ -47,17 +47,17 @@ def middling_model(tmp_path_factory, tokenizer) -> str:
 
 
 @pytest.mark.parametrize("ranks, dtype, checkpointing, lora_rank",
-                         [(1, "float32", False, 0), (2, "float32", True, 0), (2, "bfloat16", False, 0), (2, "bfloat16", True, 0),
-                          (1, "float32", False, 8), (2, "bfloat16", False, 8), (2, "bfloat16", True, 32)])
+                         [(1, "float32", False, 0), (2, "float32", True, 0), (2, "bfloat16", False, 0),
+                          (1, "float32", False, 8), (2, "bfloat16", True, 32)])
 def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkpointing, lora_rank):
     """Held bytes are exact; the peak of an update is the plan's within 10%, by every way of keeping activations."""
     if lora_rank:
         pytest.importorskip("peft")
     knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank}
-    plan = budget(Config(**knobs), model_shape(middling_model), ranks, tokens=2048, responses=8 * 192, on_cpu=True)
+    expected = plan(Config(**knobs), model_shape(middling_model), ranks, tokens=2048, responses=8 * 192, on_cpu=True)
     for held, peak in on_ranks(ranks, measured, middling_model, knobs):
-        assert held == pytest.approx(sum(plan.held.values()), rel=0.01)
-        assert peak == pytest.approx(sum(plan.update.values()), rel=0.10), {k: v / 1e6 for k, v in plan.update.items()}
+        assert held == pytest.approx(sum(expected.held.values()), rel=0.01)
+        assert peak == pytest.approx(sum(expected.update.values()), rel=0.10), {k: v / 1e6 for k, v in expected.update.items()}
 
 
 def test_shapes_have_the_published_sizes(tmp_path):
@@ -97,14 +97,3 @@ def test_every_file_that_names_gpus_is_planned():
     """No configuration says what it fits on without a test of that."""
     named = {path.stem for path in (ROOT / "configs").glob("*.yaml") if HARDWARE.search(path.read_text().splitlines()[0])}
     assert named == set(FITTED)
-
-
-def test_offload_moves_what_is_sharded_to_the_host():
-    """The bytes of weights, gradients and moments leave the GPU and are all counted in host memory: 16 a weight."""
-    shape = SHAPES["Qwen2.5-Math-1.5B"]
-    plans = [budget(Config(dtype="bfloat16", gradient_checkpointing=True, offload=offload), shape, 2, 9216, 9216)
-             for offload in (False, True)]
-    assert plans[0].host == 0 and plans[1].host == 16 * shape.parameters / 2
-    assert sum(plans[1].held.values()) == 0 and plans[1].update["gradients (float32, sharded)"] == 0
-    saved = sum(plans[0].held.values()) + plans[0].update["gradients (float32, sharded)"]
-    assert saved == plans[1].host

@@ -15,7 +15,8 @@ from transformers import GenerationConfig
 
 import config as configuration
 from config import Config
-from runtime.tracking import Tracker, describe_model, model_card
+from runtime.card import describe_model, model_card
+from runtime.tracking import Tracker
 from tools import convert
 
 ROOT = Path(__file__).parent.parent.parent
@@ -31,7 +32,7 @@ def config(tmp_path) -> Config:
 
 def test_the_card_states_method_data_steps_and_scores(config):
     """Everything that the issue asks of a card, and a head that the hub can read."""
-    card = model_card(config, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316, "length/aime": 1100.0})
+    card = model_card(dataclasses.asdict(config), 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316, "length/aime": 1100.0})
     _, head, body = card.split("---\n", 2)
     assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation",
                                     "base_model": "org/Model-7B", "tags": ["exgrpo", "grpo", "rlvr"]}
@@ -43,7 +44,7 @@ def test_the_card_states_method_data_steps_and_scores(config):
 
 def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):
     """ρ = 0 is not called ExGRPO; a directory gives no `base_model` to the hub."""
-    card = model_card(dataclasses.replace(config, rho=0.0, model=str(tmp_path)), 1, {}, {})
+    card = model_card(dataclasses.asdict(config) | dict(rho=0.0, model=str(tmp_path)), 1, {}, {})
     assert "trained with on-policy Dr. GRPO" in card and "base_model" not in card
 
 
@@ -54,7 +55,7 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
     tracker = Tracker(config.run_dir, 10)
     tracker.start()
     tracker.log(7, {"val/pass_at_1/mine": 0.25})
-    describe_model(directory, config, tokenizer, tracker.rows)
+    describe_model(directory, dataclasses.asdict(config), tokenizer, tracker.rows)
     settings = GenerationConfig.from_pretrained(directory)
     assert (settings.temperature, settings.top_p, settings.do_sample, settings.repetition_penalty) == (0.6, 1.0, True, None)
     assert settings.eos_token_id == tokenizer.eos_token_id and not settings.top_k

@@ -1,0 +1,147 @@
+"""The memory of one rank, item by item, from plain numbers; `python -m tools.plan` prints it for a configuration.
+
+What is counted follows policy.py: float32 master weights, gradients and AdamW moments sharded over the ranks of a
+node, the root's weights (embedding, head, last norm) gathered from forward to backward, two layers gathered at a
+time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. With LoRA only adapters have
+master weights, gradients and moments, beside the model in `dtype`. tests/bench/test_bench.py holds the sum against
+a measured update.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What of a model's config.json its memory depends on (Llama and Qwen2 families)."""
+
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_dim: int
+    intermediate: int
+    vocabulary: int
+    tied: bool = False
+    qkv_bias: bool = False
+
+    @property
+    def query(self) -> int:
+        """Outputs of the query projection."""
+        return self.heads * self.head_dim
+
+    @property
+    def key(self) -> int:
+        """Outputs of the key projection, and of the value projection."""
+        return self.kv_heads * self.head_dim
+
+    @property
+    def layer(self) -> int:
+        """Parameters of one layer."""
+        attention = self.hidden * 2 * (self.query + self.key) + self.qkv_bias * (self.query + 2 * self.key)
+        return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
+
+    def adapters(self, rank: int) -> int:
+        """Parameters of one layer's LoRA adapters: rank x (inputs + outputs) of its seven matrices."""
+        attention = 2 * (self.hidden + self.query) + 2 * (self.hidden + self.key)
+        return rank * (attention + 3 * (self.hidden + self.intermediate))
+
+    @property
+    def head(self) -> int:
+        """Parameters of the embedding or of the output head."""
+        return self.vocabulary * self.hidden
+
+    @property
+    def root(self) -> int:
+        """Parameters outside the layers."""
+        return (1 if self.tied else 2) * self.head + self.hidden
+
+    @property
+    def parameters(self) -> int:
+        return self.layers * self.layer + self.root
+
+
+@dataclass(frozen=True)
+class Budget:
+    """Bytes of one rank."""
+
+    held: dict[str, float]  # all the time: weights, optimiser
+    update: dict[str, float]  # during the update, at its worst moment
+    sync: dict[str, float]  # while weights go to the engine
+
+
+def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str, gradient_checkpointing: bool,
+           lora_rank: int, logits_chunk: int, on_cpu: bool = False) -> Budget:
+    """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses.
+
+    logits_chunk: how many logits are computed at a time. The named moments are those at which the sum may peak.
+    """
+    compute, rank = (2 if dtype == "bfloat16" else 4), lora_rank
+    frozen, trained = (shape.parameters, shape.layers * shape.adapters(rank)) if rank else (0, shape.parameters)
+    layer_trained, head_trained, root_trained = (
+        (shape.adapters(rank), 0, 0) if rank else (shape.layer, shape.head, shape.root))
+    layer = activation_bytes(shape, compute, on_cpu, rank) * tokens
+    kept = (compute * shape.hidden * tokens if gradient_checkpointing else layer) * shape.layers
+    kept += (4 + 3 * compute) * shape.hidden * tokens  # last norm, hidden states of responses, the stream's gradient
+    recomputed = (layer if gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
+    activations = f"activations ({'checkpointed' if gradient_checkpointing else 'all kept'})"
+    moments = [
+        {activations: kept,
+         "chunk of logits with its gradient, gradient of the head": head_bytes(
+             4 * min(logits_chunk, responses * shape.vocabulary), head_trained, compute)},
+        {activations: kept,  # the first layer to run backward
+         "one layer recomputed and its gradients": recomputed,
+         "gather buffers: a layer's gradient, reduced in float32": (compute + 4) * layer_trained,
+         "gradient of the head": compute * head_trained},
+        {"gather buffers: the root's gradient, reduced in float32": (compute + 4) * root_trained},
+    ]
+    kind = f"{dtype}, adapters float32" if rank else "float32"
+    held = {f"weights ({kind}, sharded)": (compute * frozen + 4 * trained) / ranks,
+            "optimiser (two float32 moments, sharded)": 8 * trained / ranks}
+    update = {"gradients (float32, sharded)": 4 * trained / ranks,
+              "gathered weights: embedding and head": compute * shape.root,
+              "gathered weights: two layers": 2 * compute * (shape.layer + shape.adapters(rank)),
+              **max(moments, key=lambda items: sum(items.values()))}
+    sync = {"one weight gathered for the engine": compute * max(shape.head, shape.layer)}
+    if rank:  # a rank's rows of W, of B A and of their sum
+        sync |= {"adapters merged, in float32": 12 * shape.hidden * shape.intermediate / ranks}
+    return Budget(held, update, sync)
+
+
+def head_bytes(chunk: float, trained: int, compute: int) -> float:
+    """The output head at its worst, for a chunk of float32 logits and the head's parameters, if they are trained.
+
+    Forward: log-probs, probabilities, their product; backward: two of them, in bfloat16 also a copy of the gradient.
+    """
+    return max(3 * chunk, 2 * chunk + 4 * trained if compute == 4 else 2.5 * chunk + 6 * trained)
+
+
+def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
+    """What the backward pass needs of one layer, per token: inputs of norms in float32, of everything else as computed.
+
+    On the CPU attention is computed in float32 (model.py), beside an output that is cast back.
+    """
+    norm = 4 + (1 if lora_rank else 2) * compute  # float32 input, normalised (for γ's gradient), scaled
+    attention = compute * (3 * shape.query + 2 * shape.key) + 4 * shape.heads  # q, k, v, output, that of shared prompts; log-sum-exp
+    if on_cpu:
+        attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
+    mlp = compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x
+    return 2 * norm * shape.hidden + attention + mlp
+
+
+@contextmanager
+def advice(tokens_per_micro_batch: int, gradient_checkpointing: bool) -> Iterator[None]:
+    """Turn "out of memory" inside into a RuntimeError that names the knobs and their values."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
+        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+            raise
+        raise RuntimeError(
+            f"out of memory in the update. Lower tokens_per_micro_batch (now {tokens_per_micro_batch}), turn on "
+            f"gradient_checkpointing (now {gradient_checkpointing}), or use more ranks: none of these changes the "
+            "gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains adapters alone, in less "
+            "memory. `python -m tools.plan` says what a rank holds.") from error
