@@ -21,6 +21,7 @@ from data import Question
 from model import extend_context, model_config, weight_names
 from runtime import ranks
 
+
 def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float,
              max_tokens: int, step: int = 0, progress=None) -> list[list[Trajectory]]:
     """A graded trajectory for each seed of each question, split over the engines by question (a collective).
