@@ -32,7 +32,8 @@ STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
 SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")  # no name from elsewhere
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # knobs that a resumed run must share
-FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")  # no note
+FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout",
+        "tracker")  # not worth a note
 
 
 class Checkpoints:
@@ -53,8 +54,8 @@ class Checkpoints:
         found, remains = ranks.gather((directories(self.root), self._remains()))[0]
         goes_on = knobs["resume"] or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
         if remains and not goes_on:
-            raise ValueError(f"{knobs['run_dir']} holds a run ({', '.join(remains)}). Continue it with --resume, "
-                             "start another with --run_dir NEW, or remove the directory.")
+            raise ValueError(f"{knobs['run_dir']} holds a run ({', '.join(remains)}). Continue it with "
+                             "--resume, start another with --run_dir NEW, or remove the directory.")
         if goes_on and not found:
             say(f"nothing to resume in {knobs['run_dir']}: no checkpoint was saved, the run starts anew")
         self.newest = self._newest_whole(found)
@@ -74,8 +75,8 @@ class Checkpoints:
             self.say(f"{path} is damaged: {problems[0]}. The one before it is used.")
         if found:
             every = ", ".join(path.name for path in found)
-            raise ValueError(f"no checkpoint in {self.root} is whole: {every} are all damaged. Restore one from a "
-                             "backup, or start another run with --run_dir NEW.")
+            raise ValueError(f"no checkpoint in {self.root} is whole: {every} are all damaged. Restore one "
+                             "from a backup, or start another run with --run_dir NEW.")
         return None
 
     def _read_state(self) -> dict:
@@ -86,7 +87,8 @@ class Checkpoints:
             raise ValueError(f"{self.newest}: state.json is not what a run writes: {error!r:.200}") from error
         if not right_name:
             raise ValueError(f"{self.newest} was saved at step {state['step']}: somebody renamed it")
-        changed = {name: f"{old.get(name)!r} -> {new!r}" for name, new in self.knobs.items() if old.get(name) != new}
+        changed = {name: f"{old.get(name)!r} -> {value!r}"
+                   for name, value in self.knobs.items() if old.get(name) != value}
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
         if noted := {name: change for name, change in changed.items() if name not in FREE}:
@@ -97,8 +99,8 @@ class Checkpoints:
         """ValueError where the checkpoint to continue from belongs to other training questions."""
         self.questions = fingerprint
         if self.saved and self.saved.get("questions") != fingerprint:
-            raise ValueError(f"{self.newest} belongs to a run on other training questions, or other prompts: give "
-                             "it the same train_files, tokenizer, prompt_template, response_prefix and "
+            raise ValueError(f"{self.newest} belongs to a run on other training questions, or other prompts: "
+                             "give it the same train_files, tokenizer, prompt_template, response_prefix and "
                              "max_prompt_length")
 
     def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
@@ -155,7 +157,7 @@ class Checkpoints:
             self.say(f"interrupted: saved after step {step}, --resume continues from there")
 
     def _prune(self) -> None:
-        """Remove what `save` wrote but for the last `keep` and the best by validation, the later of equals."""
+        """Remove what `save` wrote but the last `keep` and the best by validation, the later of equals."""
         whole = [path for path in directories(self.root) if path not in self.damaged]
         scores = {path: score for path in whole if (score := _score(path)) is not None}
         best = max(reversed(scores), key=scores.get, default=None)

@@ -67,7 +67,7 @@ class Watchdog:
         """Say why and leave at once: nothing that could wait for another rank is run."""
         lasted = time.monotonic() - self.since
         say(f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
-        if self.limit and lasted > self.limit / 2:  # others may have died of a hang, and this is the rest of it
+        if self.limit and lasted > self.limit / 2:  # others may have died of a hang: here is the rest
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
         leave(1)
@@ -85,8 +85,8 @@ class Watchdog:
     def _watch(self) -> None:
         while not self._ended.wait(TURN / 2):
             if self.limit and time.monotonic() - self.since > self.limit + self.turn:
-                say(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} s. "
-                    "It hangs, or needs a longer hang_timeout; the stacks show where it waits")
+                say(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} "
+                    "s: it hangs, or needs a longer one; the stacks show where it waits")
                 time.sleep(1.0)  # the timer ends it
             elif dead := self.dead():
                 self.end(f"{' and '.join(dead)} died, see above")

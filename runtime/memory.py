@@ -141,10 +141,11 @@ def advice(tokens_per_micro_batch: int, gradient_checkpointing: bool) -> Iterato
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
-        if not isinstance(error, MemoryError | torch.OutOfMemoryError) and "can't allocate memory" not in str(error):
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and "can't allocate memory" not in str(error):
             raise
         raise RuntimeError(
-            f"out of memory in the update. Lower tokens_per_micro_batch (now {tokens_per_micro_batch}), turn on "
-            f"gradient_checkpointing (now {gradient_checkpointing}), or use more ranks: none of these changes the "
-            "gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains adapters alone, in less "
-            "memory. `python -m tools.plan` says what a rank holds.") from error
+            f"out of memory in the update. Lower tokens_per_micro_batch (now {tokens_per_micro_batch}), turn "
+            f"on gradient_checkpointing (now {gradient_checkpointing}), or use more ranks: none of these "
+            "changes the gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains "
+            "adapters alone, in less memory. tools/plan.py adds up what a rank holds.") from error

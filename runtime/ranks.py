@@ -71,8 +71,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
     elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
-        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no GPU: is "
-                           "the driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no "
+                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
@@ -157,21 +157,18 @@ def barrier() -> None:
     gather(None)
 
 
-def check_same(explain: Callable[[], dict] = dict, **values) -> None:
-    """RuntimeError on every rank, naming the first of `values` that differs between ranks (a collective).
-
-    `explain` gives {name: contents} of what is too large to compare every time; called where something differs.
-    """
+def check_same(**values) -> None:
+    """RuntimeError on every rank, naming the first place where `values` differ between them (collective)."""
     if len(set(gather(hashlib.sha256(repr(values).encode()).digest()))) == 1:
         return
-    details = gather({**values, **explain()})
-    for other, theirs in enumerate(details):
-        if found := first_difference(details[0], theirs):
-            where, a, b = found
-            raise RuntimeError(f"ranks disagree on {where}: {a!r:.200} on rank 0, {b!r:.200} on rank {other}. What "
-                               "they should share has drifted apart; --resume from the last checkpoint, and report "
-                               "this as a bug.")
-    raise RuntimeError(f"ranks disagree on {', '.join(values)}, but not in what they say about it")
+    everywhere = gather(values)
+    for other, theirs in enumerate(everywhere):
+        if found := first_difference(everywhere[0], theirs):
+            where, mine, its = found
+            raise RuntimeError(f"ranks disagree on {where}: {mine!r:.200} on rank 0, {its!r:.200} on rank "
+                               f"{other}. What they should share has drifted apart; --resume from the last "
+                               "checkpoint, and report this as a bug.")
+    raise RuntimeError(f"ranks disagree on {', '.join(values)}, but only in the order")
 
 
 def first_difference(a, b, where: str = "") -> tuple[str, object, object] | None:

@@ -22,7 +22,7 @@ FILE_BYTES = 1 << 30  # about, of one file: the writer holds a whole one twice i
 
 
 def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
-    """Write this rank's rows; returns the names of its files. A collective: OSError on all ranks if one fails."""
+    """Write this rank's rows (a collective; OSError on all ranks); returns the names of its files."""
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     files = {name: 1 + end // (FILE_BYTES * ranks.world_size()) for name, end in zip(tensors, ends)}
     writer = dcp.HuggingFaceStorageWriter(str(directory), fqn_to_index_mapping=files, save_distributed=True)

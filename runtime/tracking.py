@@ -111,7 +111,8 @@ class Tracker:
         m = metrics
         self.print(f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
                    f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  "
-                   f"w* {m['replay/ratio']:.2f}  pull {m['replay/gradient_share']:.2f}  buffer {m['buckets/questions']:.0f}  "
+                   f"w* {m['replay/ratio']:.2f}  pull {m['replay/gradient_share']:.2f}  "
+                   f"buffer {m['buckets/questions']:.0f}  "
                    f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s")
 
     def finish(self) -> None:

@@ -36,7 +36,8 @@ def configuration(saved: dict, run: Path) -> Config:
     if places:
         return replace(config, model=str(places[0]))
     if not is_hub_name(config.model):
-        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r}")
+        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in "
+                         f"{config.model!r}")
     return config
 
 

@@ -32,8 +32,8 @@ def model_shape(model: str) -> Shape:
     if not file.exists():
         name = model.rstrip("/").split("/")[-1]
         if name not in SHAPES:
-            raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory with "
-                             "a config.json")
+            raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory "
+                             "with a config.json")
         return SHAPES[name]
     c = json.loads(file.read_text())
     heads = c["num_attention_heads"]
@@ -81,16 +81,17 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
           f"checkpointing {'on' if config.gradient_checkpointing else 'off'}\n")
     print("\n".join(["| GB per rank | rollout | update | sync |", "|---|---|---|---|", *lines]))
     loading = (size if config.lora_rank else 4) * shape.parameters
-    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, {gpus * loading / 1e9:.0f} GB on "
-          "the node.")
+    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, "
+          f"{gpus * loading / 1e9:.0f} GB on the node.")
     token = 2 * shape.layers * shape.key * size / config.rollout_tp
     room = max((engine - weights - 2e9) / token, 0)
     print(f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full length).")
     free = total - max(sums)
     if free < 0 or room < longest:
-        small = "the cache is too small; raise rollout_memory"
-        print(f"It does not fit: {f'{-free / 1e9:.1f} GB too much' if free < 0 else small}.\nLower tokens_per_micro_batch or rollout_memory, turn on "
-              "gradient_checkpointing, set lora_rank, or use more GPUs.")
+        why = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"
+        print(f"It does not fit: {why}.\nLower "
+              "tokens_per_micro_batch or rollout_memory, turn on gradient_checkpointing, set lora_rank, or use "
+              "more GPUs.")
     else:
         print(f"It fits, with {free / 1e9:.1f} GB ({free / total:.0%}) to spare for fragmentation.")
 

@@ -57,7 +57,8 @@ class Run:
         tensors = {}
         for name, p in self.model.named_parameters():
             if not (state := self.optimizer.state[p]):
-                state |= {"step": torch.tensor(0.0), "exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
+                state |= {"step": torch.tensor(0.0), **moments}
             tensors |= {name: p.detach(), **{f"{name}:{key}": value.detach() for key, value in state.items()}}
         return tensors
 
@@ -67,7 +68,8 @@ class Run:
         self.model(data).square().mean().backward()
         self.optimizer.step()
         self.buffer, self.count = b"responses of %d" % step, self.count + 1
-        self.metrics += json.dumps({"step": step, **{f"val/pass_at_1/{k}": v for k, v in scores.items()}}) + "\n"
+        row = {"step": step, **{f"val/pass_at_1/{name}": value for name, value in scores.items()}}
+        self.metrics += json.dumps(row) + "\n"
 
     def save(self, step):
         def save_buffer(path):
@@ -177,7 +179,8 @@ def replicate(directory):
     written = shards.save_shards(tensors, directory)
     empty = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     shards.load_shards(directory, empty)
-    return written, all(torch.equal(empty[name].full_tensor(), t.full_tensor()) for name, t in tensors.items())
+    equal = [torch.equal(empty[name].full_tensor(), tensors[name].full_tensor()) for name in tensors]
+    return written, all(equal)
 
 
 def test_replicas_are_written_once(tmp_path):
@@ -185,7 +188,8 @@ def test_replicas_are_written_once(tmp_path):
     it."""
     written = on_ranks(2, replicate, tmp_path)
     files = {path.name: path.stat().st_size for path in tmp_path.iterdir()}
-    assert sorted(name for part, _ in written for name in part) == sorted(files) and all(ok for _, ok in written)
+    assert sorted(name for part, _ in written for name in part) == sorted(files)
+    assert all(equal for _, equal in written)
     assert len(files) > 2 and 40 * 12 * 4 < sum(files.values()) < 1.9 * 40 * 12 * 4 + 1000 * len(files)
     tensors = [name for path in tmp_path.iterdir() for name in safe_open(path, "pt").keys()]
     assert len(tensors) == len(set(tensors)) == 40
@@ -204,7 +208,8 @@ def test_any_changed_or_missing_byte_is_found(copy, capsys):
         whole = path.read_bytes()
         cuts = [whole[:n] for n in {0, 1, len(whole) // 2, len(whole) - 1}]
         for place in {0, len(whole) - 1, *rng.integers(0, len(whole), 8).tolist()}:
-            cuts.append(whole[:place] + bytes([whole[place] ^ 1 << int(rng.integers(8))]) + whole[place + 1 :])
+            flipped = whole[place] ^ 1 << int(rng.integers(8))
+            cuts.append(whole[:place] + bytes([flipped]) + whole[place + 1 :])
         for bad in [*cuts, whole + b"\n", None]:
             path.unlink() if bad is None else path.write_bytes(bad)
             assert pick(copy) == "step-0000001"
@@ -258,7 +263,8 @@ def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeyp
         previous = found
         state = json.loads((tmp_path / "checkpoints" / found / "state.json").read_text())
         assert f"step-{state['step']:07d}" == found and problem(tmp_path / "checkpoints" / found) is None
-    assert 20 < failing < 99 and names(tmp_path) == [f"step-{1 + failing:07d}"]  # what failed before is cleared away
+    assert 20 < failing < 99
+    assert names(tmp_path) == [f"step-{1 + failing:07d}"]  # what failed before is cleared away
 
 
 def test_a_damaged_checkpoint_is_replaced(device, copy):
@@ -275,14 +281,15 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
     """`keep` newest ones, and the one with the best mean validation score; without validation it does not
     compete. What the user has put beside them, a copy too, is not touched."""
     run = Run(tmp_path)
-    own = [tmp_path / "checkpoints" / name for name in ("step-0000001-paper", "step-best", "step-12", "notes.tmp")]
-    for path in own:
-        path.mkdir(parents=True)
-    for step, scores in enumerate([dict(a=0.1, b=0.3), dict(a=0.5, b=0.4), {}, dict(a=0.9, b=0.0), {}, {}], start=1):
+    own = ["notes.tmp", "step-0000001-paper", "step-12", "step-best"]
+    for name in own:
+        (tmp_path / "checkpoints" / name).mkdir(parents=True)
+    validations = [dict(a=0.1, b=0.3), dict(a=0.5, b=0.4), {}, dict(a=0.9, b=0.0), {}, {}]
+    kept = [[1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5, 6]]  # 4 is as good as 2, and later
+    for step, scores in enumerate(validations, start=1):
         run.train(step, **scores)
         run.save(step)
-        expected = {1: [1], 2: [1, 2], 3: [2, 3], 4: [3, 4], 5: [4, 5], 6: [4, 5, 6]}[step]  # 4 is as good as 2, later
-        assert names(tmp_path) == sorted([*(f"step-{n:07d}" for n in expected), *(path.name for path in own)])
+        assert names(tmp_path) == sorted([f"step-{n:07d}" for n in kept[step - 1]] + own)
 
 
 # ---- whose run is it ------------------------------------------------------------------------------
@@ -321,7 +328,8 @@ def claimed(run_dir):
 
 def test_two_runs_do_not_share_a_directory(device, tmp_path):
     """The second is told which process has it, on every rank; when the first has ended it is free."""
-    with ranks.claim(tmp_path / "run"), pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on "):
+    told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
+    with ranks.claim(tmp_path / "run"), told:
         on_ranks(2, claimed, tmp_path / "run")
     assert on_ranks(2, claimed, tmp_path / "run") == ["claimed"] * 2
 
@@ -355,7 +363,8 @@ class Payload:
 def write_sums(directory):
     """SHA256SUMS to match whatever is there."""
     files = [path for path in directory.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
-    lines = [f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(directory)}\n" for path in files]
+    sums = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+    lines = [f"{value}  {path.relative_to(directory)}\n" for path, value in sums.items()]
     (directory / "SHA256SUMS").write_text("".join(sorted(lines)))
 
 

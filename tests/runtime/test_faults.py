@@ -20,7 +20,6 @@ import pytest
 import torch
 from conftest import FORKS, free_port, on_ranks
 from safetensors.torch import load_file
-from test_policy import make_policy, make_samples
 from test_train import ENGINE, ROOT, arguments, metrics, world  # noqa: F401
 
 from config import parse_config
@@ -35,8 +34,8 @@ from train import train
 def life(rank: int, port: str, log: str, program, *args) -> None:
     """A rank of two under `ranks.run`, its output in a file, or in a pipe that nobody reads where `log` is
     empty."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2", MASTER_PORT=port,
-                      MASTER_ADDR="127.0.0.1", CUDA_VISIBLE_DEVICES="")
+    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
+                      MASTER_PORT=port, MASTER_ADDR="127.0.0.1", CUDA_VISIBLE_DEVICES="")
     torch.set_num_threads(1)
     read, write = os.pipe()
     os.close(read)
@@ -169,18 +168,6 @@ def test_a_normal_end_is_no_fault(tmp_path):
 # ---- faults that a step notices -------------------------------------------------------------------
 
 
-def test_three_skipped_steps_stop_the_run(device, tiny_model):
-    """Two are survived, and a good one between starts the count anew; the third in a row stops with
-    advice."""
-    policy = make_policy(tiny_model)
-    samples, bound = make_samples(policy), policy.config.skip_grad_norm
-    for good in (False, False, True, False, False):
-        policy.config.skip_grad_norm = bound if good else 1e-12
-        assert policy.update([samples], None)["loss/skipped"] == (not good)
-    with pytest.raises(RuntimeError, match="three optimiser steps in a row.*skip_grad_norm.*lower lr"):
-        policy.update([samples], None)
-
-
 def test_out_of_memory_names_the_knobs():
     """An allocation that fails says what to lower; other errors pass unchanged."""
     knobs = "tokens_per_micro_batch.*now 77.*gradient_checkpointing.*now False"
@@ -191,9 +178,9 @@ def test_out_of_memory_names_the_knobs():
 
 
 def disagree():
-    mine = {"buckets": {3: [5, 6 + ranks.rank()]}, "retired": [1]}
+    mine = {3: [5, 6 + ranks.rank()], 4: "left"}
     try:
-        ranks.check_same(lambda: {"buffer": mine}, plan=[1, 2], buffer=ranks.rank())
+        ranks.check_same(plan=[1, 2], collected=mine)
     except RuntimeError as error:
         return str(error)
 
@@ -218,9 +205,9 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
 
 
 def test_ranks_that_drift_apart_are_told_where(device):
-    """The message of both ranks names the first place in the buffer that differs, and both values."""
+    """The message of both ranks names the first place that differs, and both values."""
     first, second = on_ranks(2, disagree)
-    assert first == second and "buffer.buckets.3[1]: 6 on rank 0, 7 on rank 1" in first
+    assert first == second and "collected.3[1]: 6 on rank 0, 7 on rank 1" in first
 
 
 # ---- interrupted runs equal uninterrupted ones ----------------------------------------------------
@@ -245,7 +232,8 @@ def result(run_dir: Path) -> dict:
     tensors = {}
     for path in [*last.rglob("*.safetensors"), *run_dir.glob("model/*.safetensors")]:
         tensors |= {f"{path.name}:{name}": value.numpy().tobytes() for name, value in load_file(path).items()}
-    rows = [{name: value for name, value in row.items() if not name.startswith("time/")} for row in metrics(run_dir)]
+    rows = [{name: value for name, value in row.items() if not name.startswith("time/")}
+            for row in metrics(run_dir)]
     return {**{name: value for name, value in state.items() if name != "config"}, "rows": rows, **tensors}
 
 
@@ -261,7 +249,8 @@ def wait_for(condition, process, seconds=120) -> None:
 
 
 def steps_done(run_dir: Path) -> int:
-    return len((run_dir / "metrics.jsonl").read_bytes().splitlines()) - 1 if (run_dir / "metrics.jsonl").exists() else 0
+    file = run_dir / "metrics.jsonl"
+    return len(file.read_bytes().splitlines()) - 1 if file.exists() else 0
 
 
 KILLS = int(os.environ.get("CHAOS_KILLS", 2))
@@ -296,11 +285,11 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):  # noqa: F
     """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume without being
     told to. Then SIGTERM to torchrun: they save and leave."""
     run = tmp_path / "run"
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2", "--max_restarts=1"]
-    command = [*torchrun, "train.py", *arguments(world, run, *LONG, "--save_every", "1")]
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = [*torchrun, "--max_restarts=1", "train.py", *arguments(world, run, *LONG, "--save_every", "1")]
     with open(f"{run}.log", "ab") as log:
-        job = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log, stderr=log,
-                               start_new_session=True)
+        job = subprocess.Popen(command, cwd=ROOT, env=os.environ | {"OMP_NUM_THREADS": "1"}, stdout=log,
+                               stderr=log, start_new_session=True)
     job.is_alive = lambda: job.poll() is None
     wait_for(lambda: (run / "checkpoints" / "step-0000002").exists(), job)
     os.kill(children(job.pid)[0], signal.SIGKILL)
@@ -342,7 +331,8 @@ def test_resumed_on_one_rank(world, uninterrupted, tmp_path):  # noqa: F811
     for name in theirs:
         if not name.startswith("time/"):
             exact = name.startswith(("buckets/", "rollout/", "reward/", "replay/questions", "replay/age"))
-            assert ours[name] == theirs[name] if exact else ours[name] == pytest.approx(theirs[name], rel=1e-5, abs=1e-5), name
+            near = theirs[name] if exact else pytest.approx(theirs[name], rel=1e-5, abs=1e-5)
+            assert ours[name] == near, name
 
 
 def train_from(argv: list[str]) -> None:
@@ -387,7 +377,8 @@ def test_chaos(world, uninterrupted, tmp_path, capsys):  # noqa: F811
         log.append(kill_at_random(processes, run, rng))
         start = time.monotonic()
         for process in processes:
-            process.join(60)  # a dead rank brings the job down
+            process.join(10)  # a dead rank brings the job down; before it has joined, torchrun does
+            process.kill()
         slowest = max(slowest, time.monotonic() - start)
         processes = launch(world, run, *settings)
     finish(processes, run)

@@ -7,16 +7,24 @@ import numpy as np
 import pytest
 import torch
 from conftest import on_ranks, plain_scores
-from test_multinode import agree, train  # noqa: F401
-from test_policy import KNOBS, assert_same_gradients, full_weights, gradients, make_policy, make_samples
+from test_policy import (
+    KNOBS,
+    assert_same_gradients,
+    full_weights,
+    gradients,
+    make_groups,
+    make_policy,
+    pairs_of,
+)
 from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
 
-from data import Request, Sample
+from data import Question
+from exgrpo import Group
 from rollout import HFEngine
 
 pytest.importorskip("peft")
 
-LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)  # α / r = 2; a large ε keeps Adam's steps smooth
+LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)  # α / r = 2; a large ε: smooth steps
 CASES = {  # name: further knobs
     "one micro-batch": {},
     "gradient checkpointing": dict(gradient_checkpointing=True, tokens_per_micro_batch=60),
@@ -25,36 +33,36 @@ CASES = {  # name: further knobs
 
 def adapters(policy):
     """{name: whole tensor} of what is trained."""
-    return {name: p.full_tensor().detach().numpy().copy() for name, p in policy.module.lm.named_parameters() if p.requires_grad}
+    parameters = policy.module.lm.named_parameters()
+    return {name: p.full_tensor().detach().numpy().copy() for name, p in parameters if p.requires_grad}
 
 
-def report(directory, samples, save_to=None):
+def report(directory, groups, save_to=None):
     """What one rank sees of a policy that is trained by two steps, and of a third step's gradients."""
-    pairs = [(s.prompt_ids, s.token_ids) for s in samples]
     seen = {"start": full_weights(make_policy(directory, **LORA))}
     for name, knobs in CASES.items():
-        policy, grads = make_policy(directory, **LORA | knobs), {}
-        first = policy.update([samples[:5], samples[5:]], 0.2)
-        trained, weights, scores = adapters(policy), full_weights(policy), policy.score(pairs)
-        policy.optimizer.step = lambda policy=policy, grads=grads: grads.update(
-            {name: p.grad.full_tensor().numpy().copy() for name, p in policy.module.lm.named_parameters() if p.grad is not None})
-        seen[name] = dict(metrics=[first, policy.update([samples], 0.2)], adapters=trained, weights=weights, scores=scores,
-                          gradients=grads, with_moments=sum(bool(state) for state in policy.optimizer.state.values()))
+        policy = make_policy(directory, **LORA | knobs)
+        first = policy.update([groups[:3], groups[3:]], 0.2)
+        scores = policy.score(pairs_of(groups))
+        seen[name] = dict(adapters=adapters(policy), weights=full_weights(policy), scores=scores)
+        second, seen[name]["gradients"] = gradients(policy, groups)
+        moments = sum(bool(state) for state in policy.optimizer.state.values())
+        seen[name] |= dict(metrics=[first, second], with_moments=moments)
     if save_to:
         policy.save_pretrained(save_to)
     return seen
 
 
 @pytest.fixture(scope="module")
-def samples(device, tiny_model):
-    return make_samples(make_policy(tiny_model))
+def groups(device, tiny_model):
+    return make_groups(make_policy(tiny_model))
 
 
 @pytest.fixture(scope="module")
-def reports(tiny_model, samples, tmp_path_factory):
+def reports(tiny_model, groups, tmp_path_factory):
     """One rank's report, both reports of two ranks, and where those saved their model."""
     saved = tmp_path_factory.mktemp("saved")
-    return report(tiny_model, samples), on_ranks(2, report, tiny_model, samples, saved), saved
+    return report(tiny_model, groups), on_ranks(2, report, tiny_model, groups, saved), saved
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -72,19 +80,21 @@ def test_one_run_on_any_ranks_and_micro_batches(case, reports):
             np.testing.assert_allclose(mine, theirs, atol=1e-4)
 
 
-def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, samples):
+def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, groups):
     """With G the gradient of W in an ordinary policy on the saved, merged model: ∂A = α/r Bᵀ G, ∂B = α/r G
     Aᵀ."""
     alone, _, saved = reports
     trained, mine = alone["one micro-batch"]["adapters"], alone["one micro-batch"]["gradients"]
-    metrics, of_weights = gradients(make_policy(saved), samples)
+    metrics, of_weights = gradients(make_policy(saved), groups)
     expected = {}
     for name in (name.removesuffix(".lora_A.default.weight") for name in trained if ".lora_A." in name):
         (a, b), g = (trained[f"{name}.lora_{x}.default.weight"] for x in "AB"), of_weights[f"{name}.weight"]
-        expected |= {f"{name}.lora_A.default.weight": 2 * b.T @ g, f"{name}.lora_B.default.weight": 2 * g @ a.T}
+        expected |= {f"{name}.lora_A.default.weight": 2 * b.T @ g,
+                     f"{name}.lora_B.default.weight": 2 * g @ a.T}
     assert len(expected) == 2 * 2 * 7  # A and B, two layers, seven matrices
     assert_same_gradients(mine, expected, 1e-4)
-    assert metrics["loss/policy"] == pytest.approx(alone["one micro-batch"]["metrics"][1]["loss/policy"], rel=1e-4)
+    loss = alone["one micro-batch"]["metrics"][1]["loss/policy"]
+    assert metrics["loss/policy"] == pytest.approx(loss, rel=1e-4)
 
 
 def test_only_adapters_are_trained(tiny_model, reports):
@@ -96,21 +106,22 @@ def test_only_adapters_are_trained(tiny_model, reports):
             assert np.array_equal(weight, reference[name].numpy()), name
         after = seen["one micro-batch"]["weights"]
         assert after.keys() == reference.keys()
-        moved = {name for name, weight in after.items() if not np.array_equal(weight, reference[name].numpy())}
+        moved = {name for name in after if not np.array_equal(after[name], reference[name].numpy())}
         assert moved == {name for name in after if name.endswith("_proj.weight")}
         assert seen["one micro-batch"]["with_moments"] == len(seen["one micro-batch"]["adapters"])
 
 
-def test_the_saved_model_is_an_ordinary_one(reports, samples):
+def test_the_saved_model_is_an_ordinary_one(reports, groups):
     """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are those of
     the adapters."""
     _, pair, saved = reports
-    assert sorted(path.name for path in saved.iterdir()) == ["config.json", "generation_config.json", "model.safetensors"]
-    lm, seen = AutoModelForCausalLM.from_pretrained(saved), pair[0]["gradient checkpointing"]  # the last that was trained
+    files = {path.name for path in saved.iterdir()}
+    assert files == {"config.json", "generation_config.json", "model.safetensors"}
+    lm, seen = AutoModelForCausalLM.from_pretrained(saved), pair[0]["gradient checkpointing"]  # the last one
     for name, tensor in lm.state_dict().items():
         assert np.array_equal(tensor.numpy(), seen["weights"][name]), name
-    for s, (logprobs, _) in zip(samples, seen["scores"]):
-        expected = plain_scores(lm, s.prompt_ids, s.token_ids, KNOBS["temperature"])[0].detach().numpy()
+    for pair, (logprobs, _) in zip(pairs_of(groups), seen["scores"]):
+        expected = plain_scores(lm, *pair, KNOBS["temperature"])[0].detach().numpy()
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
 
 
@@ -121,9 +132,9 @@ def biased_model(tmp_path_factory, tokenizer) -> str:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
         LlamaForCausalLM(LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2, num_attention_heads=4,
-            num_key_value_heads=2, max_position_embeddings=64, attention_bias=True, tie_word_embeddings=True,
-            initializer_range=0.15)).save_pretrained(directory)
+            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, attention_bias=True,
+            tie_word_embeddings=True, initializer_range=0.15)).save_pretrained(directory)
     return directory
 
 
@@ -132,12 +143,13 @@ def test_the_engine_runs_the_merged_weights(device, biased_model):
     above it before."""
     policy = make_policy(biased_model, **LORA)
     engine = HFEngine(policy.config, biased_model, 2, device)
-    requests = [Request(np.array([1, 5 + i, 9], np.int32), seed=i) for i in range(6)]
+    questions = [Question(i, "", np.array([1, 5 + i, 9], np.int32), "", "") for i in range(6)]
 
     def generated():
-        responses = engine.generate(requests, KNOBS["temperature"], 12)
-        return [Sample(r.prompt_ids, o.token_ids, o.logprobs, (-1.0) ** i, False)
-                for i, (r, o) in enumerate(zip(requests, responses))]
+        prompts = [question.prompt_ids for question in questions]
+        responses = engine.generate(prompts, list(range(6)), KNOBS["temperature"], 12)
+        return [Group(question, [response], advantages=np.array([(-1.0) ** question.id], np.float32))
+                for question, response in zip(questions, responses)]
 
     policy.update([generated()], None)
     assert policy.update([generated()], None)["engine/drift"] > 1e-3
@@ -145,15 +157,16 @@ def test_the_engine_runs_the_merged_weights(device, biased_model):
     assert policy.update([generated()], None)["engine/drift"] < 1e-5
 
 
-def test_bfloat16_freezes_a_bfloat16_model(tiny_model, samples, tmp_path):
+def test_bfloat16_freezes_a_bfloat16_model(tiny_model, groups, tmp_path):
     """dtype=bfloat16: the model is held in it, adapters and moments in float32; merging is done in
     float32."""
     policy = make_policy(tiny_model, dtype="bfloat16", **LORA)
-    policy.update([samples], None)
+    policy.update([groups], None)
     kinds = {(p.dtype, p.requires_grad) for p in policy.module.lm.parameters()}
     assert kinds == {(torch.bfloat16, False), (torch.float32, True)}
     assert {v.dtype for state in policy.optimizer.state.values() for v in state.values()} == {torch.float32}
-    trained, base = adapters(policy), AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16).state_dict()
+    trained = adapters(policy)
+    base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16).state_dict()
     name = "model.layers.1.mlp.down_proj"
     product = trained[f"{name}.lora_B.default.weight"] @ trained[f"{name}.lora_A.default.weight"]
     expected = base[f"{name}.weight"].float().numpy() + 2 * product
@@ -161,12 +174,5 @@ def test_bfloat16_freezes_a_bfloat16_model(tiny_model, samples, tmp_path):
     policy.save_pretrained(tmp_path)
     assert json.loads((tmp_path / "config.json").read_text())["dtype"] == "bfloat16"
     saved = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto").state_dict()
-    assert torch.equal(saved[f"{name}.weight"], torch.from_numpy(full_weights(policy)[f"{name}.weight"]).bfloat16())
-
-
-@pytest.mark.slow
-def test_train_gives_the_same_losses_on_two_ranks(train):  # noqa: F811
-    """train.py with LoRA, replay included: two ranks have the losses of one, the engine never drifts."""
-    one, two = train("one", 1, 1, engine="hf", lora_rank=4), train("two", 1, 2, engine="hf", lora_rank=4)
-    assert one[-1]["replay/questions"] > 0 and all(row["engine/drift"] < 1e-5 for row in one + two)
-    agree(two, one)
+    weight = torch.from_numpy(full_weights(policy)[f"{name}.weight"])
+    assert torch.equal(saved[f"{name}.weight"], weight.bfloat16())
