@@ -1,220 +1,300 @@
-"""The replay buffer: what is kept, in which bucket, at what price in memory (paper Sec. 4.1)."""
+"""The replay buffer: what is kept, in which bucket, at what price in memory; its file (paper Sec. 4.1)."""
 
+import errno
+import os
+import pickle
 import tracemalloc
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from buffer import ReplayBuffer, Trajectory
+from sampler import sample_questions
 
 
-def response(*tokens, step=0, logprob=-0.5):
+def response(*tokens, step=0, logprob=-0.5, **fields):
     """A trajectory with these token ids; its log-probs are logprob, 2 logprob, 3 logprob, ..."""
     logprobs = np.arange(1, len(tokens) + 1, dtype=np.float32) * np.float32(logprob)
-    return Trajectory(np.array(tokens, np.int32), logprobs, step)
+    return Trajectory(np.array(tokens, np.int32), logprobs, step, **fields)
 
 
 def contents(replay, question_id):
-    """What is stored of a question, as plain lists: (tokens, log-probs, step)."""
-    return [(t.token_ids.tolist(), t.logprobs.tolist(), t.step) for t in replay.trajectories(question_id)]
+    """What is stored of a question, as plain values: (tokens, log-probs, step, reward)."""
+    stored = replay.trajectories(question_id)
+    return [(t.token_ids.tolist(), t.logprobs.tolist(), t.step, t.reward) for t in stored]
 
 
-def buckets(replay):
-    return {k: list(ids) for k, ids in replay.buckets.items()}
+def everything(replay):
+    """All that an outsider sees of a buffer with ids below 100: contents, orders, draws."""
+    stored = {q: contents(replay, q) for q in range(100)}
+    draws = [sample_questions(replay.buckets, 2, 8, np.random.default_rng(seed)) for seed in range(5)]
+    return list(replay.buckets.items()), replay.retired, stored, len(replay), replay.num_trajectories, draws
 
 
 def example():
-    """Five questions in three buckets, two retired."""
+    """Four questions in three buckets and one on the shelf, two retired; two responses each."""
     replay = ReplayBuffer()
     for question_id, k in [(10, 4), (11, 4), (12, 4), (13, 2), (14, 7)]:
         replay.add(question_id, k, [response(1, question_id), response(2, 3, question_id, step=1)])
+    replay.shelve(14)
     replay.retire(99)
     replay.retire(7)
     return replay
 
 
-# ---- what is kept ----
+class Naive:
+    """The same from the definitions: one list of what is stored, oldest first, searched from end to end."""
+
+    def __init__(self, cap):
+        self.cap, self.stored, self.buckets, self.retired = cap, [], {}, set()
+
+    def of(self, question_id):
+        return [row for q, row in self.stored if q == question_id]
+
+    def leave(self, question_id, to=None):
+        for k in [k for k, ids in self.buckets.items() if question_id in ids and k != to]:
+            ids = self.buckets[k]
+            ids[ids.index(question_id)] = ids[-1]
+            ids.pop()
+            self.buckets = {k: ids for k, ids in self.buckets.items() if ids}
+
+    def add(self, question_id, k, responses):
+        self.leave(question_id, to=k)
+        if question_id not in self.buckets.setdefault(k, []):
+            self.buckets[k].append(question_id)
+        for t in responses:
+            tokens = t.token_ids.tolist()
+            self.stored = [(q, row) for q, row in self.stored if (q, row[0]) != (question_id, tokens)]
+            self.stored.append((question_id, (tokens, t.logprobs.tolist(), t.step, t.reward)))
+        while self.cap and len(self.stored) > self.cap:
+            oldest, _ = self.stored.pop(0)
+            if not self.of(oldest):
+                self.leave(oldest)
+
+    def retire(self, question_id):
+        self.leave(question_id)
+        self.stored = [(q, row) for q, row in self.stored if q != question_id]
+        self.retired.add(question_id)
 
 
-def test_the_latest_count_wins():
-    """A question moves to the bucket of its newest count and keeps its responses; empty buckets disappear."""
-    replay = example()
-    replay.add(13, 5, [response(9)])
-    replay.add(14, 4, [])
-    assert buckets(replay) == {4: [10, 11, 12, 14], 5: [13]}
-    assert (replay.num_success(13), replay.num_success(14), len(replay)) == (5, 4, 5)
-    assert [tokens for tokens, _, _ in contents(replay, 13)] == [[1, 13], [2, 3, 13], [9]]
-
-
-def test_leaving_a_bucket_costs_one_move():
-    """The last of a bucket takes the place of the one that leaves; nobody else moves."""
-    replay = example()
-    replay.add(10, 3, [])
-    assert buckets(replay) == {4: [12, 11], 3: [10], 2: [13], 7: [14]}
-    replay.add(10, 4, [])
-    assert buckets(replay)[4] == [12, 11, 10]
+@pytest.mark.parametrize("cap", [None, 1, 3, 8])
+def test_any_history_equals_a_naive_buffer(cap, tmp_path):
+    """Random adds, shelvings, retirements, reinstatements, saves and loads: equal after each, in order."""
+    rng, replay, naive = np.random.default_rng(cap), ReplayBuffer(cap), Naive(cap)
+    for step in range(300):
+        question_id, k, kind = int(rng.integers(10)), int(rng.integers(1, 5)), rng.random()
+        if kind < 0.7:
+            tokens = [rng.integers(0, 2, rng.integers(1, 3)) for _ in range(rng.integers(4))]
+            new = [response(*t, step=step, logprob=-step) for t in tokens]
+            if question_id not in naive.retired and (new or naive.of(question_id)):
+                replay.add(question_id, k, new), naive.add(question_id, k, new)
+        elif kind < 0.8:
+            replay.shelve(question_id), naive.leave(question_id)
+        elif kind < 0.85:
+            replay.retire(question_id), naive.retire(question_id)
+        elif kind < 0.9:
+            back = sorted(naive.retired)[:2]
+            replay.reinstate(back), naive.retired.difference_update(back)
+        else:
+            replay.save(tmp_path / "buffer")
+            replay = ReplayBuffer.load(tmp_path / "buffer")
+        assert replay.buckets == naive.buckets and replay.retired == naive.retired
+        assert all(contents(replay, q) == naive.of(q) for q in range(10))
+        assert all((q in replay) == bool(naive.of(q)) for q in range(10))
+        assert all(replay.num_success(q) == k for k, ids in naive.buckets.items() for q in ids)
+        in_buckets = sum(map(len, naive.buckets.values()))
+        assert (len(replay), replay.num_trajectories) == (in_buckets, len(naive.stored))
 
 
 def test_stored_values_come_back_bit_for_bit():
-    """Token ids, log-probs and step are what was added, as int32 and float32 of one length, read-only."""
+    """Token ids, log-probs, step and reward are what was added, and nobody can change them afterwards."""
     replay, logprobs = ReplayBuffer(), np.float32([-1e-7, -33.25, 0.0])
-    replay.add(np.int64(3), 1, [Trajectory(np.array([0, 151_645, 2**31 - 1]), logprobs, np.int64(17))])
+    given = Trajectory(np.int32([0, 151_645, 2**31 - 1]), logprobs.copy(), step=17, reward=0.625)
+    replay.add(3, 1, [given])
+    given.token_ids[:] = 8  # the caller may use its arrays again
+    given.logprobs[:] = 8
+    (stored,) = replay.trajectories(3)
+    assert not (stored.token_ids.flags.writeable or stored.logprobs.flags.writeable)
+    stored.reward = stored.step = stored.logprobs = None  # a record of the reader's own
     (stored,) = replay.trajectories(3)
     assert stored.token_ids.dtype == np.int32 and stored.token_ids.tolist() == [0, 151_645, 2**31 - 1]
     assert stored.logprobs.dtype == np.float32 and stored.logprobs.tobytes() == logprobs.tobytes()
-    assert stored.step == 17
-    with pytest.raises(ValueError):
-        stored.token_ids[0] = 1
-
-
-def test_the_caller_may_reuse_its_arrays():
-    """The buffer copies what it is given."""
-    replay, given = ReplayBuffer(), response(1, 2)
-    replay.add(3, 1, [given])
-    given.token_ids[:] = 8
-    given.logprobs[:] = 8
-    assert contents(replay, 3) == [([1, 2], [-0.5, -1.0], 0)]
-
-
-def test_the_same_tokens_again_replace_the_old_ones():
-    """Newer log-probs and step win, also inside one add; a prefix is another response."""
-    replay = ReplayBuffer()
-    replay.add(3, 1, [response(1, 2), response(5)])
-    replay.add(3, 2, [response(1), response(1, 2, step=4, logprob=-2), response(1, step=5)])
-    assert contents(replay, 3) == [([5], [-0.5], 0), ([1, 2], [-2, -4], 4), ([1], [-0.5], 5)]
-    assert (replay.num_trajectories, replay.nbytes) == (3, 4 * 8)
-    replay.add(4, 2, [response(1, 2)])
-    assert replay.num_trajectories == 4
+    assert (stored.step, stored.reward, stored.finished) == (17, 0.625, True)
 
 
 def test_a_retired_question_leaves_and_stays_out():
-    """Retiring drops the trajectories and refuses new ones; reinstating restores nothing, but allows new."""
+    """Retiring drops the responses and refuses new ones; reinstating restores nothing but allows new ones."""
     replay = example()
-    replay.retire(11)
-    replay.retire(11)
-    assert set(replay.retired) == {99, 7, 11} and 11 not in replay and replay.trajectories(11) == []
-    assert buckets(replay)[4] == [10, 12] and replay.num_trajectories == 8
-    with pytest.raises(ValueError, match="question 11 is retired"):
-        replay.add(11, 4, [response(1)])
-    replay.reinstate([11, 99])
-    assert set(replay.retired) == {7} and 11 not in replay and replay.num_trajectories == 8
-    replay.add(11, 1, [response(1)])
-    assert buckets(replay)[1] == [11]
+    for question_id in (10, 10, 14):
+        replay.retire(question_id)
+    assert replay.retired == {99, 7, 10, 14} and 10 not in replay and replay.trajectories(14) == []
+    assert replay.buckets == {4: [12, 11], 2: [13]} and replay.num_trajectories == 6
+    with pytest.raises(ValueError, match="question 10 is retired"):
+        replay.add(10, 4, [response(1)])
+    replay.reinstate([10, 99])
+    assert replay.retired == {7, 14} and 10 not in replay and replay.num_trajectories == 6
+    replay.add(10, 1, [response(1)])
+    assert replay.buckets[1] == [10]
 
 
-def test_only_retired_questions_can_be_reinstated():
-    """An id that is not retired is an error that changes nothing."""
+def test_a_shelved_question_is_not_drawn_but_keeps_its_responses():
+    """It is in no bucket, `len` leaves it out; an add, even of nothing, brings it back with all it had."""
     replay = example()
-    with pytest.raises(ValueError, match=r"not retired: \[10\]"):
-        replay.reinstate([99, 10])
-    assert set(replay.retired) == {99, 7}
-
-
-def test_a_cap_keeps_the_newest_of_the_whole_buffer():
-    """Over the cap the oldest goes, wherever it is; a question left with none leaves; stored anew is new."""
-    replay = ReplayBuffer(max_trajectories=3)
-    replay.add(1, 4, [response(1, step=1)])
-    replay.add(2, 4, [response(1, step=2), response(2, step=2)])
-    replay.add(1, 4, [response(1, step=3)])  # the oldest, renewed
-    replay.add(3, 4, [response(1, step=4)])
-    assert contents(replay, 1) == [([1], [-0.5], 3)]
-    assert contents(replay, 2) == [([2], [-0.5], 2)]
-    assert contents(replay, 3) == [([1], [-0.5], 4)]
-    replay.add(3, 4, [response(2, step=5), response(3, step=5)])
-    assert buckets(replay) == {4: [3]} and (len(replay), replay.num_trajectories) == (1, 3)
-    replay.add(4, 1, [response(i, step=6) for i in range(5)])
-    assert [tokens for tokens, _, _ in contents(replay, 4)] == [[2], [3], [4]] and len(replay) == 1
-    with pytest.raises(ValueError, match="at least 1"):
-        ReplayBuffer(max_trajectories=0)
-
-
-def test_the_queue_of_a_capped_buffer_does_not_grow():
-    """Renewing the same response for ever leaves no trail in memory."""
-    replay = ReplayBuffer(max_trajectories=10)
-    for step in range(5_000):
-        replay.add(1, 4, [response(1, step=step)])
-    assert len(replay._arrivals) < 1_100
+    assert 14 in replay and len(replay) == 4 and replay.num_trajectories == 10
+    assert all(14 not in ids for ids in replay.buckets.values())
+    with pytest.raises(KeyError):
+        replay.num_success(14)
+    for question_id in (14, 50, 99):  # on the shelf already, unknown, retired
+        replay.shelve(question_id)
+    assert everything(replay) == everything(example())
+    for k, new in [(3, []), (6, [response(8)])]:
+        replay.add(14, k, new)
+        assert replay.buckets[k] == [14] and len(replay) == 5 and len(replay.trajectories(14)) == 2 + len(new)
+        replay.shelve(14)
 
 
 MALFORMED = {
-    "lengths differ": Trajectory(np.int32([1, 2]), np.float32([-1]), 0),
-    "two axes": Trajectory(np.zeros((1, 2), np.int32), np.zeros((1, 2), np.float32), 0),
-    "empty": Trajectory(np.int32([]), np.float32([]), 0),
-    "tokens are floats": Trajectory(np.float32([1]), np.float32([-1]), 0),
-    "negative token": Trajectory(np.int32([-1]), np.float32([-1]), 0),
-    "token over int32": Trajectory(np.array([2**31]), np.float32([-1]), 0),
-    "nan": Trajectory(np.int32([1]), np.float32([np.nan]), 0),
-    "minus infinity": Trajectory(np.int32([1]), np.float32([-np.inf]), 0),
-    "log-probs are integers": Trajectory(np.int32([1]), np.int32([-1]), 0),
-    "step over int64": Trajectory(np.int32([1]), np.float32([-1]), 2**63),
+    "lengths differ": Trajectory(np.int32([1, 2]), np.float32([-1])),
+    "two axes": Trajectory(np.int32([[1]]), np.float32([[-1]])),
+    "empty": response(),
+    "tokens are floats": Trajectory(np.float32([1]), np.float32([-1])),
+    "tokens of 64 bits": Trajectory(np.int64([1]), np.float32([-1])),
+    "negative token": response(5, -1),
+    "nan": response(1, logprob=np.nan),
+    "minus infinity": response(1, logprob=-np.inf),
+    "log-probs of 64 bits": Trajectory(np.int32([1]), np.float64([-1])),
+    "cut off": response(1, finished=False),
 }
+ADDS = {name: (10, 5, [response(42), malformed]) for name, malformed in MALFORMED.items()}
+ADDS |= {"new, but empty": (50, 3, []), "a negative count": (10, -1, [response(5)]), "retired": (7, 3, [])}
 
 
-@pytest.mark.parametrize("name", MALFORMED)
-def test_a_malformed_trajectory_is_refused_whole(name):
-    """ValueError, and neither the bucket nor the good trajectory beside it is taken over."""
+@pytest.mark.parametrize("name", ADDS)
+def test_an_impossible_add_changes_nothing(name):
+    """ValueError, and neither the bucket nor the good trajectory beside a malformed one is taken over."""
     replay = example()
-    before = replay.checksum(), buckets(replay)
     with pytest.raises(ValueError):
-        replay.add(10, 5, [response(42), MALFORMED[name]])
-    assert (replay.checksum(), buckets(replay)) == before
-
-
-@pytest.mark.parametrize("arguments", [(50, 3, []), (10, -1, []), (2**63, 3, [response(1)])])
-def test_impossible_adds_are_refused(arguments):
-    """A new question without trajectories, a negative count, an id beyond int64: refused, nothing changed."""
-    replay = example()
-    before = replay.checksum()
-    with pytest.raises(ValueError):
-        replay.add(*arguments)
-    assert replay.checksum() == before
+        replay.add(*ADDS[name])
+    assert everything(replay) == everything(example())
 
 
 @pytest.mark.parametrize("cap", [None, 100_000])
 def test_memory_bar(cap):
-    """At most 8 bytes a token + 400 a trajectory, Python's overhead included, with 1 or 5 a question."""
-    for per_question in (1, 5):
-        given = [[response(*range(i, i + 50)) for i in range(per_question)] for _ in range(500)]
-        tracemalloc.start()
-        replay = ReplayBuffer(cap)
-        for question_id, trajectories in enumerate(given):
-            replay.add(10**6 + question_id, 1 + question_id % 7, trajectories)
-        used, _ = tracemalloc.get_traced_memory()
-        tracemalloc.stop()
-        assert used / replay.num_trajectories <= 8 * 50 + 400
-        assert replay.nbytes == 8 * 50 * 500 * per_question
+    """At most 8 bytes a token + 450 a response, Python's overhead included, with 4 a question."""
+    given = [[response(*range(i, i + 50), step=1_000) for i in range(4)] for _ in range(1_000)]
+    tracemalloc.start()
+    replay = ReplayBuffer(cap)
+    for question_id, trajectories in enumerate(given):
+        replay.add(10**6 + question_id, 1 + question_id % 7, trajectories)
+    used, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert replay.nbytes == 8 * 50 * 4_000 and used <= replay.nbytes + 450 * 4_000
 
 
-# ---- checksum ----
+def test_an_empty_buffer_can_be_saved(tmp_path, monkeypatch):
+    """Step 0 can be resumed, also from the working directory; a cap is kept."""
+    monkeypatch.chdir(tmp_path)
+    ReplayBuffer(max_trajectories=5).save("buffer")
+    loaded = ReplayBuffer.load("buffer")
+    assert everything(loaded) == everything(ReplayBuffer()) and loaded.max_trajectories == 5
 
 
-def test_checksum_does_not_depend_on_the_process():
-    """A pinned value: no hash randomisation, no address, no machine goes into it."""
-    assert example().checksum() == 7_271_395_438_022_130_127
-
-
-def test_checksum_notices_every_change():
-    """Any one thing changed, and the checksum differs; taken back, it returns."""
-    variants = {
-        "same": lambda r: None,
-        "count": lambda r: r.add(14, 6, []),
-        "order in a bucket": lambda r: (r.add(10, 3, []), r.add(10, 4, [])),
-        "retired": lambda r: r.retire(1_000),
-        "reinstated": lambda r: r.reinstate([7]),
-        "one more": lambda r: r.add(14, 7, [response(5, 6)]),
-        "token": lambda r: r.add(14, 7, [response(5, 7)]),
-        "log-prob": lambda r: r.add(14, 7, [response(5, 6, logprob=-0.50001)]),
-        "step": lambda r: r.add(14, 7, [response(5, 6, step=1)]),
-        "question": lambda r: r.add(13, 2, [response(5, 6)]),
-        "gone": lambda r: r.retire(12),
-    }
-    sums = {}
-    for name, change in variants.items():
-        replay, twin = example(), example()
-        change(replay), change(twin)
-        assert replay.checksum() == twin.checksum()
-        sums[name] = replay.checksum()
-    assert len(set(sums.values())) == len(variants) and all(0 <= value < 2**63 for value in sums.values())
+def test_a_loaded_buffer_goes_on_as_the_saved_one_would(tmp_path):
+    """Equal contents, orders, draws, rewards to the bit; and still so after the same later changes."""
     replay = example()
-    replay.add(14, 6, []), replay.add(14, 7, []), replay.retire(5), replay.reinstate([5])
-    assert replay.checksum() == sums["same"]
+    replay.add(13, 2, [response(4, reward=1 / 3)])
+    replay.add(10, 3, [])  # now bucket 4 is no longer in the order in which its questions came
+    replay.save(tmp_path / "buffer")
+    loaded = ReplayBuffer.load(tmp_path / "buffer")
+    for step in range(3):
+        assert everything(loaded) == everything(replay)
+        for r in (replay, loaded):
+            r.add(12, 1 + step, [response(step, 5, step=step)])
+            r.add(14, 1 + step, [])
+    replay.save(str(tmp_path / "one"))
+    loaded.save(str(tmp_path / "two"))
+    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
+    assert sorted(os.listdir(tmp_path)) == ["buffer", "one", "two"]
+
+
+def test_a_failed_save_leaves_the_old_file(tmp_path, monkeypatch):
+    """A full disk at the last moment: the error comes through, the old file is whole; the next save works."""
+    path, replay = tmp_path / "buffer", example()
+    replay.save(path)
+    replay.retire(10)
+
+    def full(_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch, pytest.raises(OSError, match="No space left"):
+        patch.setattr(os, "fsync", full)
+        replay.save(path)
+    assert everything(ReplayBuffer.load(path)) == everything(example())
+    replay.save(path)
+    assert everything(ReplayBuffer.load(path)) == everything(replay) and os.listdir(tmp_path) == ["buffer"]
+
+
+def check_refused(path):
+    """Loading raises a ValueError that names the file."""
+    with pytest.raises(ValueError, match="is not a usable replay buffer") as error:
+        ReplayBuffer.load(path)
+    assert str(path) in str(error.value)
+
+
+def cell(name, *index, to):
+    return lambda tensors: tensors[name].__setitem__(index, to)
+
+
+def table(name, change):
+    return lambda tensors: tensors.update({name: change(tensors[name])})
+
+
+# example(): questions [10, 4], [11, 4], [12, 4], [13, 2]; trajectories [10, 0, 2], [10, 1, 3], [11, 0, 2] ...
+CONTRADICTIONS = {
+    "a question twice": cell("questions", 3, 0, to=12),
+    "a question in a bucket, without responses": cell("questions", 3, 0, to=50),
+    "a question both stored and retired": cell("retired", 0, to=11),
+    "lengths beyond the tokens": cell("trajectories", 9, 2, to=2**62),
+    "lengths that leave tokens over": cell("trajectories", 9, 2, to=2),
+    "a response without tokens": cell("trajectories", 3, 2, to=0),
+    "more responses than the cap": cell("max_trajectories", to=9),
+    "a negative token id": cell("token_ids", 20, to=-1),
+    "a log-prob that is not finite": cell("logprobs", 20, to=np.nan),
+    "fewer log-probs than tokens": table("logprobs", lambda t: t[:-1]),
+    "more tokens than log-probs": table("token_ids", lambda t: np.append(t, t[:1])),
+    "fewer rewards than responses": table("rewards", lambda t: t[:-1]),
+    "token ids of another type": table("token_ids", lambda t: t.astype(np.int64)),
+    "a table of another shape": table("trajectories", lambda t: t.reshape(-1)),
+    "a table missing": lambda tensors: tensors.pop("retired"),
+    "a model's weights": lambda tensors: (tensors.clear(), tensors.update(weight=np.zeros(3))),
+}
+
+
+@pytest.mark.parametrize("what", CONTRADICTIONS)
+def test_files_that_contradict_themselves_are_refused(tmp_path, what):
+    """A whole safetensors file with one thing changed: refused by name."""
+    path = tmp_path / "buffer"
+    example().save(path)
+    tensors = load_file(path)
+    CONTRADICTIONS[what](tensors)
+    save_file(tensors, path)
+    check_refused(path)
+
+
+class Bomb:
+    def __reduce__(self):
+        return os.mkdir, ("exploded",)
+
+
+def test_nothing_else_is_taken_and_no_code_runs(tmp_path, monkeypatch):
+    """A pickle, an archive, an empty file, one cut anywhere or lengthened: refused by name, nothing run."""
+    monkeypatch.chdir(tmp_path)
+    path = tmp_path / "buffer"
+    example().save(path)
+    whole = path.read_bytes()
+    others = [pickle.dumps(Bomb()), b"PK\x03\x04" + bytes(100), b"\xff" * 100, whole + b"\0"]
+    for data in others + [whole[:n] for n in range(0, len(whole), 7)]:
+        path.write_bytes(data)
+        check_refused(path)
+    assert os.listdir(tmp_path) == ["buffer"]
