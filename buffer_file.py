@@ -39,13 +39,15 @@ TENSORS = {
 COLUMNS = tuple(TENSORS)[:7]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Trajectory:
     """A successful response, with the log-probs of its tokens under the policy that made it (pi_past)."""
 
     token_ids: np.ndarray  # int32 [T], T >= 1, EOS included
     logprobs: np.ndarray  # float32 [T], natural log
-    step: int  # training step of the rollout
+    step: int = 0  # training step of the rollout
+    reward: float = 1.0
+    finished: bool = True
 
 
 def checked_integer(name: str, value: int, low: int = -(2**63), high: int = 2**63 - 1) -> int:

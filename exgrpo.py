@@ -39,13 +39,17 @@ class Plan:
 
 @dataclass
 class Group:
-    """A question with its K responses G*; the replayed o*, where there is one, stands first."""
+    """G*: a question with its K trajectories; the replayed o*, where there is one, stands first."""
 
     question: Question
-    token_ids: list[np.ndarray]  # K x int32 (T,)
-    logprobs: list[np.ndarray]  # K x float32 (T,), under the policy that made them
-    rewards: np.ndarray  # float32 (K,)
-    replayed: bool
+    trajectories: list[Trajectory]
+    replayed: bool = False
+    advantages: np.ndarray | None = None  # float32 (K,), filled in by `mini_batches`
+
+    @property
+    def rewards(self) -> np.ndarray:
+        """float32 (K,)."""
+        return np.array([t.reward for t in self.trajectories], dtype=np.float32)
 
     @property
     def num_success(self) -> int:
