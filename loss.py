@@ -80,3 +80,27 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
             "replay_pull": pull[replay].sum(),
         }
     return loss, metrics
+
+
+def combine(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Metrics of several parts as those of the whole: sums, and maxima of `*_max`."""
+    return {name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in parts[0]}
+
+
+def token_means(sums: dict[str, float]) -> dict[str, float]:
+    """Means and shares over tokens from the sums of `policy_loss`; 0 where there are no such tokens."""
+    tokens, replayed = sums["tokens"], sums["replay_tokens"]
+
+    def per(total, count):
+        return total / count if count else 0.0
+
+    return {
+        "loss/ratio": per(sums["ratio"], tokens),
+        "loss/ratio_max": sums["ratio_max"],
+        "loss/clipped": per(sums["clipped"], tokens),
+        "replay/token_share": per(replayed, tokens + replayed),
+        "replay/gradient_share": per(sums["replay_pull"], sums["pull"]),
+        "replay/ratio": per(sums["replay_ratio"], replayed),
+        "replay/ratio_max": sums["replay_ratio_max"],
+        "replay/ess": per(sums["replay_ratio"] ** 2, sums["replay_ratio_squared"] * replayed),
+    }

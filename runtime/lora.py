@@ -1,19 +1,17 @@
 """LoRA (Hu et al., 2021) by the `peft` library: a linear layer of the decoder computes W x + (α / r) B A x.
 
-W is frozen, A (r, in) and B (out, r) are trained. Weights leave merged, as W + (α / r) B A under the names they have
-without adapters, so that the engine and the saved model know nothing of LoRA.
+W is frozen, A (r, in) and B (out, r) are trained. Weights leave merged, as W + (α / r) B A under the names they
+have without adapters, so that the engine and the saved model know nothing of LoRA.
 """
 
 from collections.abc import Iterator
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 
-from config import Config
 
-
-def add_adapters(lm: nn.Module, config: Config) -> None:
+def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
     """Freeze a Hugging Face model and add float32 adapters to every linear layer but the output head.
 
     A depends on `seed` alone, so that it is the same on every rank; B is 0: the model computes what it did before.
@@ -21,17 +19,17 @@ def add_adapters(lm: nn.Module, config: Config) -> None:
     from peft import LoraConfig, inject_adapter_in_model  # optional: config.py asks for it
 
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
-        inject_adapter_in_model(LoraConfig(r=config.lora_rank, lora_alpha=config.lora_alpha, target_modules="all-linear"), lm)
+        torch.manual_seed(seed)
+        inject_adapter_in_model(LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear"), lm)
     for p in lm.parameters():
         if p.requires_grad:
             p.data = p.data.float()  # made in the dtype of the frozen weights, which is too coarse for small steps
 
 
-def merged(weights: dict[str, torch.Tensor], config: Config, device: torch.device) -> Iterator[tuple[str, torch.Tensor]]:
+def merged(weights: dict[str, Tensor], scale: float, device: torch.device) -> Iterator[tuple[str, Tensor]]:
     """(name, weight) of the model without adapters from the sharded state_dict of the one with them, one at a time.
 
-    Each rank merges its own rows, in float32: B has the rows of W, only the small A is gathered.
+    scale is α / r. Each rank merges its own rows, in float32: B has the rows of W, only the small A is gathered.
     """
     for name, weight in weights.items():
         layer, wrapped, kind = name.partition(".base_layer.")
@@ -40,5 +38,5 @@ def merged(weights: dict[str, torch.Tensor], config: Config, device: torch.devic
         if wrapped and kind == "weight":
             a, b = (weights[f"{layer}.lora_{part}.default.weight"].to(device) for part in "AB")  # (r, in), (out, r)
             a = a.redistribute(placements=[Replicate()] * a.device_mesh.ndim)
-            weight = weight.to(device, torch.float32) + config.lora_alpha / config.lora_rank * (b @ a)  # (out, in)
+            weight = weight.to(device, torch.float32) + scale * (b @ a)  # (out, in)
         yield f"{layer}.{kind}" if wrapped else name, weight

@@ -14,9 +14,11 @@ from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
+import numpy as np
 import torch
 import torch.distributed as dist
 import transformers
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from runtime.faults import leave, watchdog
@@ -105,6 +107,13 @@ def world_size() -> int:
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
+def mesh(device_type: str) -> DeviceMesh:
+    """How FSDP2 lays a model over the ranks: sharded inside a node, replicated over nodes."""
+    if (nodes := world_size() // _ranks_per_node) == 1:
+        return init_device_mesh(device_type, (world_size(),), mesh_dim_names=("shard",))
+    return init_device_mesh(device_type, (nodes, _ranks_per_node), mesh_dim_names=("replicate", "shard"))
+
+
 def gather(value) -> list:
     """The `value` of every rank, in rank order, on every rank (a collective)."""
     if world_size() == 1:
@@ -154,6 +163,29 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
         lists[cheapest].append(i)
         heapq.heapreplace(sums, (total + costs[i], cheapest))
     return [sorted(part) for part in lists]
+
+
+def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[list[int]]:
+    """This rank's share of (prompt ids, response ids): lists of indices, each of at most `budget` tokens.
+
+    Every rank has as many lists, empty ones where work is short. Neighbours with one prompt stay together, as
+    a list shares it, in units small enough to balance. A pair that is longer than the budget stands alone.
+    """
+    limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world_size()))
+    units, sizes = [], []
+    for i, (prompt, response) in enumerate(sequences):
+        if i and sizes[-1] + len(response) <= limit and np.array_equal(prompt, sequences[i - 1][0]):
+            units[-1].append(i)
+            sizes[-1] += len(response)
+        else:
+            units.append([i])
+            sizes.append(len(prompt) + len(response))
+    count = max(1, -(-sum(sizes) // (world_size() * budget)))
+    while True:
+        bins = split(sizes, world_size() * count)
+        if all(sum(sizes[u] for u in b) <= budget or len(b) == 1 for b in bins):
+            return [[i for u in b for i in units[u]] for b in bins[rank() :: world_size()]]
+        count += 1
 
 
 def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group: int = 1) -> list:

@@ -85,7 +85,7 @@ def test_other_commands_parse():
 def measured() -> set[str]:
     """Metric names that the code writes, a variable part as <variable>."""
     found = set()
-    for file in ("train.py", "policy.py", "runtime/tracking.py"):
+    for file in ("train.py", "policy.py", "loss.py", "runtime/tracking.py"):
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             keys = node.keys if isinstance(node, ast.Dict) else [node.key] if isinstance(node, ast.DictComp) else []
             for key in filter(None, keys):

@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from loss import group_advantages, policy_loss, shape
+from loss import combine, group_advantages, policy_loss, shape, token_means
 
 L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
@@ -121,15 +121,15 @@ def test_micro_batches_add_up():
     whole = case[0].clone().requires_grad_()
     loss, metrics = run([whole, *case[1:]], clip_eps=0.2)
     loss.backward()
-    parts, total, sums = case[0].clone().requires_grad_(), 0.0, dict.fromkeys(metrics, 0.0)
+    parts, total, sums = case[0].clone().requires_grad_(), 0.0, []
     for rows in (slice(0, 1), slice(1, 5), slice(5, 8)):
         part, m = run([parts[rows], *(x[rows] for x in case[1:])], clip_eps=0.2)
         part.backward()
         total += part.item()
-        sums = {k: max(v, m[k].item()) if k.endswith("_max") else v + m[k].item() for k, v in sums.items()}
+        sums.append({k: v.item() for k, v in m.items()})
     assert total == pytest.approx(loss.item(), rel=1e-5)
     assert torch.allclose(parts.grad, whole.grad, rtol=1e-6, atol=0)
-    assert sums == pytest.approx({k: v.item() for k, v in metrics.items()}, rel=1e-5)
+    assert combine(sums) == pytest.approx({k: v.item() for k, v in metrics.items()}, rel=1e-5)
 
 
 def test_half_precision_inputs_are_computed_in_float32():
@@ -151,13 +151,19 @@ def test_metrics_by_hand():
     expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=2)
     expected |= dict(replay_ratio=0.5, replay_ratio_squared=0.17, replay_ratio_max=0.4, replay_pull=pull)
     assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
+    means = {"loss/ratio": 1.5, "loss/ratio_max": 2.0, "loss/clipped": 0.5, "replay/token_share": 0.5,
+             "replay/gradient_share": pull / (2 + pull), "replay/ratio": 0.25, "replay/ratio_max": 0.4,
+             "replay/ess": 0.5**2 / (0.17 * 2)}
+    assert token_means({k: v.item() for k, v in m.items()}) == pytest.approx(means, rel=1e-5)
 
 
 def test_metrics_of_one_kind_only():
     """Without replayed (or fresh) responses the other kind's sums and maxima are 0, not an error."""
     case = make_case()
-    assert run([*case[:4], torch.zeros(6, dtype=torch.bool)])[1]["replay_ratio_max"] == 0
-    assert run([*case[:4], torch.ones(6, dtype=torch.bool)])[1]["ratio_max"] == 0
+    fresh_only = run([*case[:4], torch.zeros(6, dtype=torch.bool)])[1]
+    replayed_only = run([*case[:4], torch.ones(6, dtype=torch.bool)])[1]
+    assert fresh_only["replay_ratio_max"] == replayed_only["ratio_max"] == 0
+    assert token_means({k: v.item() for k, v in replayed_only.items()})["loss/ratio"] == 0
 
 
 def test_arguments_are_left_as_they_were():

@@ -39,6 +39,7 @@ FAULTS = [
     Fault("loss", "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)", "log_ratio", "ratios that overflow"),
     Fault("loss", "logprobs.float(), 0) - torch", "logprobs.float(), 0).detach() - torch", "no gradient"),
     Fault("loss", "shaped * (1 - shaped)", "shaped", "the value of f for its slope"),
+    Fault("loss", "(max if name.endswith", "(sum if name.endswith", "sums for maxima"),
     Fault("loss", "rewards.mean(dim=1,", "rewards.mean(dim=0,", "the mean over questions, not over a group"),
     Fault("loss", "rewards.std(dim=1, keepdim=True)", "rewards.std(dim=1, keepdim=True, correction=0)",
           "K for K - 1 in the std"),

@@ -1,6 +1,8 @@
-"""One gradient on any number of ranks and micro-batches, safe steps, scores and weights that leave as they should."""
+"""One gradient on any ranks and micro-batches, safe steps, right scores, weights that leave whole."""
 
 import math
+import re
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -10,46 +12,65 @@ from conftest import on_ranks, plain_scores
 from torch.distributed.tensor import DTensor
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from buffer import Trajectory
 from config import Config
-from data import Question, Sample
+from data import Question
 from exgrpo import Group
 from model import pack
-from policy import Policy
-from runtime import ranks
+from policy import Policy, memory_advice
 
 L_MAX = 20
-KNOBS = dict(max_response_length=L_MAX, entropy_coef=0.02, temperature=0.8, max_drift=10.0, max_grad_norm=1e9, skip_grad_norm=1e9)
+KNOBS = dict(max_response_length=L_MAX, entropy_coef=0.02, temperature=0.8, max_drift=10.0, max_grad_norm=1e9,
+             skip_grad_norm=1e9)
 
 
 def make_policy(directory, **knobs):
     return Policy(Config(**KNOBS | knobs), directory, torch.device("cpu"))
 
 
-def make_samples(policy, n=9, eos=2, seed=0, noise=0.4):
-    """Responses of different lengths, three in a row to one prompt, every third replayed, old log-probs near the policy's."""
-    rng = np.random.default_rng(seed)
-    sizes = [(1, 1), (7, L_MAX), *(tuple(rng.integers(2, 13, 2)) for _ in range(n))][:n]
-    pairs = [(rng.integers(0, 100, p).astype(np.int32), np.append(rng.integers(0, 100, r - 1), eos).astype(np.int32))
-             for p, r in sizes]
-    pairs[3:6] = [(pairs[3][0].copy(), response) for _, response in pairs[3:6]]
-    scores = policy.score(pairs)
-    samples = []
-    for i, ((prompt, response), (logprobs, _)) in enumerate(zip(pairs, scores)):
-        old = (logprobs + noise * rng.standard_normal(len(response))).astype(np.float32)
-        samples.append(Sample(prompt, response, old, float(rng.standard_normal()), replayed=i % 3 == 2))
-    return samples
+def make_groups(policy, seed=0, noise=0.4):
+    """Nine responses of one to L_MAX tokens in five groups, three of which begin with an o*; their log-probs
+    are near the policy's."""
+    rng, groups = np.random.default_rng(seed), []
+    sizes = [(1, [1, 5]), (7, [L_MAX]), (3, [9, 4, 12]), (9, [2]), (5, [11, 3])]
+    for prompt, lengths in sizes:
+        prompt_ids = rng.integers(0, 100, prompt).astype(np.int32)
+        responses = [np.append(rng.integers(0, 100, n - 1), 2).astype(np.int32) for n in lengths]
+        scores = policy.score([(prompt_ids, ids) for ids in responses])
+        trajectories = [Trajectory(ids, (p + noise * rng.standard_normal(len(p))).astype(np.float32))
+                        for ids, (p, _) in zip(responses, scores)]
+        advantages = rng.standard_normal(len(lengths)).astype(np.float32)
+        question = Question(len(groups), "", prompt_ids, "", "")
+        groups.append(Group(question, trajectories, len(lengths) > 1, advantages))
+    return groups
 
 
-def gradients(policy, samples, clip_eps=0.2):
-    """(metrics of an update with one mini-batch, the gradient of every weight that its optimiser step saw)."""
+def rows(groups):
+    """(group, trajectory, advantage, is it o*) of every response."""
+    return [(g, t, float(a), g.replayed and i == 0)
+            for g in groups for i, (t, a) in enumerate(zip(g.trajectories, g.advantages))]
+
+
+def pairs_of(groups):
+    return [(g.question.prompt_ids, t.token_ids) for g in groups for t in g.trajectories]
+
+
+def spoilt(groups, value=math.nan):
+    """The groups with advantages times `value`."""
+    return [replace(g, advantages=g.advantages * np.float32(value)) for g in groups]
+
+
+def gradients(policy, groups, clip_eps=0.2):
+    """(metrics of an update with one mini-batch, the gradient of every trained weight that its step saw)."""
     seen = {}
 
     def note():
         for name, p in policy.module.lm.named_parameters():
-            seen[name] = p.grad.full_tensor().numpy().copy()
+            if p.requires_grad:
+                seen[name] = p.grad.full_tensor().numpy().copy()
 
     policy.optimizer.step = note
-    return policy.update([samples], clip_eps), seen
+    return policy.update([groups], clip_eps), seen
 
 
 def full_weights(policy):
@@ -63,8 +84,8 @@ def policy(device, tiny_model):
 
 
 @pytest.fixture(scope="module")
-def samples(policy):
-    return make_samples(policy)
+def groups(policy):
+    return make_groups(policy)
 
 
 def assert_same_gradients(mine, reference, tolerance=1e-5):
@@ -73,62 +94,60 @@ def assert_same_gradients(mine, reference, tolerance=1e-5):
         assert np.linalg.norm(mine[name] - expected) <= tolerance * np.linalg.norm(expected), name
 
 
-def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, samples):
+def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, groups):
     """The gradient of an update equals autograd through ordinary forward passes, one response at a time, of
-    -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N)."""
-    metrics, mine = gradients(make_policy(tiny_model), samples)
+    -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N); the two parts are metrics."""
+    metrics, mine = gradients(make_policy(tiny_model), groups)
     lm = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
-    total, loss = 0.0, 0.0
-    for s in samples:
-        logprobs, entropies = plain_scores(lm, s.prompt_ids, s.token_ids, KNOBS["temperature"])
-        w = (logprobs - torch.as_tensor(s.old_logprobs)).exp()
-        term = w / (w + 0.1) * s.advantage if s.replayed else torch.minimum(w * s.advantage, w.clamp(0.8, 1.2) * s.advantage)
-        loss = loss - term.sum() / (L_MAX * len(samples))
-        total = total - KNOBS["entropy_coef"] * entropies.sum() / (L_MAX * len(samples))
-    (loss + total).backward()
+    loss, bonus, responses = 0.0, 0.0, rows(groups)
+    for group, t, advantage, is_star in responses:
+        logprobs, entropies = plain_scores(lm, group.question.prompt_ids, t.token_ids, KNOBS["temperature"])
+        w = (logprobs - torch.as_tensor(t.logprobs)).exp()
+        term = w / (w + 0.1) * advantage
+        if not is_star:
+            term = torch.minimum(w * advantage, w.clamp(0.8, 1.2) * advantage)
+        loss = loss - term.sum() / (L_MAX * len(responses))
+        bonus = bonus + KNOBS["entropy_coef"] * entropies.sum() / (L_MAX * len(responses))
+    (loss - bonus).backward()
     assert_same_gradients(mine, {name: p.grad.numpy() for name, p in lm.named_parameters()})
-    assert metrics["loss/policy"] == pytest.approx((loss + total).item(), rel=1e-5)
+    assert metrics["loss/policy"] == pytest.approx(loss.item(), rel=1e-5)
+    assert metrics["loss/total"] == pytest.approx((loss - bonus).item(), rel=1e-5)
     norm = torch.cat([p.grad.flatten() for p in lm.parameters()]).norm()
     assert metrics["loss/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
 
 
-# name: (knobs, how many of the samples)
-CASES = {
-    "one micro-batch": ({}, 9),
-    "a micro-batch each": (dict(tokens_per_micro_batch=1), 9),
-    "some micro-batches": (dict(tokens_per_micro_batch=40), 9),
-    "gradient checkpointing": (dict(gradient_checkpointing=True, tokens_per_micro_batch=60), 9),
-    "a rank without work": ({}, 1),
-    "not sharded": (dict(shard=False, tokens_per_micro_batch=60), 9),
+CASES = {  # name: knobs
+    "one micro-batch": {},
+    "a micro-batch each": dict(tokens_per_micro_batch=1),
+    "some micro-batches": dict(tokens_per_micro_batch=40),
+    "gradient checkpointing": dict(gradient_checkpointing=True, tokens_per_micro_batch=60),
+    "a rank without work": {},  # the group of one response
 }
 
 
-def report(directory, samples, save_to=None):
+def report(directory, groups, save_to=None):
     """What one rank sees of every case, of scoring, and of a model that is trained and saved."""
-    policy = make_policy(directory)
-    pairs = [(s.prompt_ids, s.token_ids) for s in samples]
-    seen = {"score": policy.score(pairs), "score one": policy.score(pairs[:1]), "entropy": policy.mean_entropy(pairs)}
-    for name, (knobs, n) in CASES.items():
-        seen[name] = gradients(make_policy(directory, **knobs), samples[:n])
+    policy, pairs = make_policy(directory), pairs_of(groups)
+    seen = {"score": policy.score(pairs), "score one": policy.score(pairs[:1])}
+    for name, knobs in CASES.items():
+        some = groups[1:2] if name == "a rank without work" else groups
+        seen[name] = gradients(make_policy(directory, **knobs), some)
     trained = make_policy(directory, lr=1e-2)
     trained.score(pairs)  # leaves the root unsharded; the update must not be hidden by that
-    trained.update([samples[:5], samples[5:]], None)
+    trained.update([groups[:3], groups[3:]], None)
     seen["trained"], seen["trained weights"] = trained.score(pairs), full_weights(trained)
     if save_to:
         trained.save_pretrained(save_to)
     with pytest.raises(RuntimeError, match="max_drift"):  # on every rank alike, or the others would hang
-        make_policy(directory, max_drift=0.01).update([samples], None)
-    with pytest.raises(RuntimeError, match="ranks disagree on rank" if ranks.world_size() > 1 else "alone"):
-        ranks.check_same(fine=1, rank=ranks.rank())
-        raise RuntimeError("alone")
+        make_policy(directory, max_drift=0.01).update([groups], None)
     return seen
 
 
 @pytest.fixture(scope="module")
-def reports(device, tiny_model, samples, tmp_path_factory):
+def reports(device, tiny_model, groups, tmp_path_factory):
     """One rank's report, both reports of two ranks, and where those saved their model."""
     saved = tmp_path_factory.mktemp("saved")
-    return report(tiny_model, samples), on_ranks(2, report, tiny_model, samples, saved), saved
+    return report(tiny_model, groups), on_ranks(2, report, tiny_model, groups, saved), saved
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -149,10 +168,9 @@ def test_scores_do_not_depend_on_ranks(reports):
         for name in ("score", "score one"):
             for mine, reference in zip(seen[name], alone[name], strict=True):
                 np.testing.assert_allclose(mine, reference, atol=1e-5)
-        np.testing.assert_allclose(seen["entropy"], alone["entropy"], atol=1e-5)
 
 
-def test_ranks_train_and_save_one_model(reports, samples):
+def test_ranks_train_and_save_one_model(reports, groups):
     """After two optimiser steps both ranks hold the same weights, and transformers loads what they saved:
     bit-equal weights, and log-probs equal to the policy's own."""
     alone, pair, saved = reports
@@ -160,29 +178,35 @@ def test_ranks_train_and_save_one_model(reports, samples):
     for name, tensor in lm.state_dict().items():
         for seen in pair:
             assert np.array_equal(tensor.numpy(), seen["trained weights"][name]), name
-    for s, (logprobs, _), (before, _) in zip(samples, pair[0]["trained"], alone["score"]):
-        expected = plain_scores(lm, s.prompt_ids, s.token_ids, KNOBS["temperature"])[0].detach().numpy()
+    for sequence, (logprobs, _), (before, _) in zip(pairs_of(groups), pair[0]["trained"], alone["score"]):
+        expected = plain_scores(lm, *sequence, KNOBS["temperature"])[0].detach().numpy()
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
         assert np.abs(logprobs - before).max() > 1e-2
 
 
 def test_a_group_computes_its_prompt_once(policy, monkeypatch):
-    """8 questions of 16 tokens with 8 responses of 4: rows of 8 · (16 + 8 · 4) tokens in all, not of 64 · 20."""
+    """8 questions of 16 tokens, 8 responses of 4 to each: rows of 8 · (16 + 8 · 4) tokens, not of 64 · 20."""
     rng, lengths = np.random.default_rng(0), []
     questions = [rng.integers(0, 100, 16).astype(np.int32) for _ in range(8)]
     pairs = [(q, rng.integers(0, 100, 4).astype(np.int32)) for q in questions for _ in range(8)]
-    monkeypatch.setattr("policy.pack", lambda *args: (lengths.append((packed := pack(*args)).input_ids.shape[1]), packed)[1])
+
+    def counted(*args):
+        packed = pack(*args)
+        lengths.append(packed.input_ids.shape[1])
+        return packed
+
+    monkeypatch.setattr("policy.pack", counted)
     together = policy.score(pairs)
     assert sum(lengths) == 8 * (16 + 8 * 4)
     for (a, _), pair in list(zip(together, pairs))[::7]:
         np.testing.assert_allclose(a, policy.score([pair])[0][0], atol=1e-5)
 
 
-def test_mean_entropy_counts_eos(policy, samples, tiny_model):
+def test_mean_entropy_counts_eos(policy, groups, tiny_model):
     """The mean of the full-vocabulary entropies at all positions that predict a response token, EOS included;
     the mean NLL is that of the same tokens."""
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
-    pairs = [(s.prompt_ids, s.token_ids) for s in samples]
+    pairs = pairs_of(groups)
     with torch.no_grad():
         plain = [plain_scores(lm, *pair, KNOBS["temperature"]) for pair in pairs]
     np.testing.assert_allclose(policy.mean_entropy(pairs), [float(e.mean()) for _, e in plain], atol=1e-5)
@@ -204,106 +228,113 @@ def test_entropy_of_a_uniform_model_is_log_v(tiny_model, device):
 
 @pytest.mark.parametrize("knobs, spoil", [(dict(skip_grad_norm=1e-9), 1.0), ({}, math.nan), ({}, math.inf)],
                          ids=["norm above the bound", "nan", "inf"])
-def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, samples):
+def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
     """A norm above the bound or not finite leaves weights (weight decay too) and moments bit-identical."""
-    policy = make_policy(tiny_model, **knobs)
+    policy, bad = make_policy(tiny_model, **knobs), spoilt(groups, spoil)
     before = full_weights(policy)
-    bad = [Sample(s.prompt_ids, s.token_ids, s.old_logprobs, s.advantage * spoil, s.replayed) for s in samples]
-    metrics = policy.update([bad, bad], None)
-    assert metrics["loss/skipped"] == 2 and not policy.optimizer.state
+    assert policy.update([bad, bad], None)["loss/skipped"] == 2 and not policy.optimizer.state
     assert all(np.array_equal(before[name], after) for name, after in full_weights(policy).items())
 
 
-def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, samples):
-    """The third skipped step in a row raises with its norm and bound; a good step in between starts the count anew."""
-    bad = [Sample(s.prompt_ids, s.token_ids, s.old_logprobs, math.nan, s.replayed) for s in samples]
-    policy = make_policy(tiny_model)
-    policy.update([bad, bad, samples, bad, bad], None)
+def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, groups):
+    """The third in a row raises with its norm and bound; a good step in between starts the count anew."""
+    policy, bad = make_policy(tiny_model), spoilt(groups)
+    policy.update([bad, bad, groups, bad, bad], None)
     with pytest.raises(RuntimeError, match="gradient norm of nan .bound skip_grad_norm"):
         policy.update([bad], None)
 
 
-def test_one_bad_mini_batch_does_not_stop_the_other(tiny_model, samples):
-    """nan in the first mini-batch, none in the second: one step is skipped, the other one is that of a fresh policy."""
-    bad = [Sample(s.prompt_ids, s.token_ids, s.old_logprobs, math.nan, s.replayed) for s in samples]
+def test_one_bad_mini_batch_does_not_stop_the_other(tiny_model, groups):
+    """nan in the first mini-batch only: its step is skipped, the other one is that of a fresh policy."""
     policy, other = make_policy(tiny_model), make_policy(tiny_model)
-    assert policy.update([bad, samples], None)["loss/skipped"] == 1
-    assert other.update([samples], None)["loss/skipped"] == 0
+    assert policy.update([spoilt(groups), groups], None)["loss/skipped"] == 1
+    assert other.update([groups], None)["loss/skipped"] == 0
     for name, expected in full_weights(other).items():
         assert np.array_equal(full_weights(policy)[name], expected), name
 
 
-def test_gradient_clipping_scales_the_gradient(tiny_model, samples, device):
+def test_out_of_memory_names_the_knobs():
+    """An allocation that fails notes what to change; other errors pass as they are."""
+    knobs = "tokens_per_micro_batch .now 77.*ranks.*gradient_checkpointing.*rollout_memory.*lora_rank"
+    with pytest.raises(RuntimeError) as caught, memory_advice(Config(tokens_per_micro_batch=77)):
+        torch.empty(1 << 55)
+    assert re.search(knobs, "".join(caught.value.__notes__))
+    with pytest.raises(RuntimeError, match="^shapes differ$") as caught, memory_advice(Config()):
+        raise RuntimeError("shapes differ")
+    assert not hasattr(caught.value, "__notes__")
+
+
+def test_gradient_clipping_scales_the_gradient(tiny_model, groups, device):
     """With max_grad_norm the optimiser sees the same direction with that norm."""
-    _, free = gradients(make_policy(tiny_model), samples)
-    _, clipped = gradients(make_policy(tiny_model, max_grad_norm=1e-3), samples)
+    _, free = gradients(make_policy(tiny_model), groups)
+    _, clipped = gradients(make_policy(tiny_model, max_grad_norm=1e-3), groups)
     norm = math.sqrt(sum(float((g**2).sum()) for g in free.values()))
     assert norm > 1e-3
     assert_same_gradients({k: g * (norm / 1e-3) for k, g in clipped.items()}, free, 1e-3)
 
 
-def shifted(policy, samples, fresh, replayed):
-    """The samples with old log-probs at a fixed distance from the policy's."""
-    scores = policy.score([(s.prompt_ids, s.token_ids) for s in samples])
-    return [Sample(s.prompt_ids, s.token_ids, p - (replayed if s.replayed else fresh), s.advantage, s.replayed)
-            for s, (p, _) in zip(samples, scores)]
+def shifted(policy, groups, fresh, replayed):
+    """The groups with log-probs at a fixed distance from the policy's."""
+    scores = iter(policy.score(pairs_of(groups)))
+    moved = []
+    for g in groups:
+        off = [replayed if g.replayed and i == 0 else fresh for i in range(len(g.trajectories))]
+        trajectories = [replace(t, logprobs=next(scores)[0] - x) for t, x in zip(g.trajectories, off)]
+        moved.append(replace(g, trajectories=trajectories))
+    return moved
 
 
-def test_drift_stops_the_run_with_numbers(tiny_model, policy, samples):
+def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
     """Fresh log-probs 0.1 nats off raise with both numbers before any step; replayed ones may be off."""
     checked = make_policy(tiny_model, max_drift=0.01)
     before = full_weights(checked)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
-        checked.update([shifted(policy, samples, fresh=0.1, replayed=0.0)], None)
+        checked.update([shifted(policy, groups, fresh=0.1, replayed=0.0)], None)
     assert all(np.array_equal(before[name], after) for name, after in full_weights(checked).items())
-    metrics = checked.update([shifted(policy, samples, fresh=0.001, replayed=2.0)], None)
+    metrics = checked.update([shifted(policy, groups, fresh=0.001, replayed=2.0)], None)
     assert metrics["engine/drift"] < 0.0011
 
 
-def test_recomputed_log_probs_are_the_policys(tiny_model, policy, samples):
-    """`recompute` puts the policy's log-probs in place of the engine's, not of o*'s; the drift it finds is what update reports,
-    and too large a one raises."""
-    def groups(off):
-        return [Group(Question(0, "", s.prompt_ids, "", ""), [s.token_ids], [s.old_logprobs], np.zeros(1, np.float32), s.replayed)
-                for s in shifted(policy, samples, fresh=off, replayed=0.5)]
-
+def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
+    """`recompute` puts the policy's log-probs in place of the engine's, not of o*'s; the drift it finds is
+    what update reports, and too large a one raises."""
     made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
-    changed = groups(0.001)
+    changed = shifted(policy, groups, fresh=0.001, replayed=0.5)
     made.recompute(changed)
-    for group, sample in zip(changed, samples):
-        expected = policy.score([(sample.prompt_ids, sample.token_ids)])[0][0]
-        np.testing.assert_allclose(group.logprobs[0], expected - (0.5 if sample.replayed else 0.0), atol=1e-5)
-    exact = shifted(policy, samples, fresh=0.0, replayed=0.5)
-    assert made.update([exact], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)
+    for (_, t, _, is_star), (expected, _) in zip(rows(changed), policy.score(pairs_of(changed))):
+        np.testing.assert_allclose(t.logprobs, expected - (0.5 if is_star else 0.0), atol=1e-5)
+    assert made.update([changed], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
-        make_policy(tiny_model, max_drift=0.01).recompute(groups(0.1))
+        make_policy(tiny_model, max_drift=0.01).recompute(shifted(policy, groups, fresh=0.1, replayed=0.0))
 
 
-def test_ratios_by_option(tiny_model, policy, samples):
-    """Stored log-probs 0.5 nats off: w* = e^0.5 with importance correction, 1 without; both then move with the policy
-    while the denominator stays that of the step's start."""
-    off = shifted(policy, samples, fresh=0.0, replayed=0.5)
+def test_ratios_by_option(tiny_model, policy, groups):
+    """Stored log-probs 0.5 nats off: w* = e^0.5 with importance correction, 1 without; both then move with
+    the policy while the denominator stays that of the step's start, and the stored ones are left alone."""
+    off = shifted(policy, groups, fresh=0.0, replayed=0.5)
+    stored = [t.logprobs.copy() for _, t, _, _ in rows(off)]
     make = partial(make_policy, tiny_model, lr=1e-2)
     assert make().update([off], None)["replay/ratio"] == pytest.approx(math.exp(0.5), rel=1e-4)
-    without = make(importance_correction=False)
-    metrics = without.update([off], None)
+    metrics = make(importance_correction=False).update([off], None)
     assert metrics["replay/ratio"] == pytest.approx(1.0, rel=1e-5) and metrics["replay/gradient_share"] > 0
     assert metrics["loss/ratio"] == pytest.approx(1.0, rel=1e-5)
     two_steps = make(importance_correction=False).update([off, off], None)
     assert abs(two_steps["replay/ratio"] - 1) > 1e-3
+    assert all(np.array_equal(t.logprobs, was) for (_, t, _, _), was in zip(rows(off), stored))
 
 
 def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
-    """A Mistral that attends over 8 tokens is taken for prompts and responses of 8 together, and refused for 9, at the start."""
-    config = AutoConfig.for_model("mistral", vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
-                                  num_attention_heads=1, num_key_value_heads=1, sliding_window=8)
+    """A Mistral that attends over 8 tokens is taken for prompt and response of 8 together, refused for 9."""
+    config = AutoConfig.for_model(
+        "mistral", vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, sliding_window=8)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     make_policy(tmp_path, max_prompt_length=4, max_response_length=4)
     with pytest.raises(ValueError, match="last 8 tokens only.* = 9 to that"):
         make_policy(tmp_path, max_prompt_length=5, max_response_length=4)
 
 
-def test_tied_weights_leave_under_both_names(tiny_models, device, samples, tmp_path):
+def test_tied_weights_leave_under_both_names(tiny_models, device, groups, tmp_path):
     """named_tensors has every name of transformers' state_dict, the tied head included, also after an update;
     a tied model saved and loaded is still the policy."""
     for tied, directory in tiny_models.items():
@@ -311,23 +342,42 @@ def test_tied_weights_leave_under_both_names(tiny_models, device, samples, tmp_p
         reference = AutoModelForCausalLM.from_pretrained(directory).state_dict()
         for name, tensor in policy.named_tensors():
             assert torch.equal(tensor, reference[name])
-        policy.update([samples], None)
+        policy.update([groups], None)
         weights = full_weights(policy)
         assert weights.keys() == reference.keys()
         head, embedding = weights["lm_head.weight"], weights["model.embed_tokens.weight"]
-        assert np.array_equal(head, embedding) == tied and not np.array_equal(head, reference["lm_head.weight"])
+        assert np.array_equal(head, embedding) == tied
+        assert not np.array_equal(head, reference["lm_head.weight"])
         policy.save_pretrained(tmp_path / str(tied))
         for name, tensor in AutoModelForCausalLM.from_pretrained(tmp_path / str(tied)).state_dict().items():
             assert np.array_equal(tensor.numpy(), weights[name]), name
         assert {t.dtype for _, t in policy.named_tensors(torch.bfloat16)} == {torch.bfloat16}
 
 
-def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, samples, device):
+def test_tensors_are_weights_and_moments_in_place(tiny_models, device, groups):
+    """Every weight once, and after a step AdamW's state of each; empty moments are made on demand, and what
+    is written into the tensors is what the next step uses."""
+    policy, again = make_policy(tiny_models[True], lr=1e-2), make_policy(tiny_models[True], lr=1e-2)
+    weights = set(dict(policy.module.lm.named_parameters()))
+    moments = {f"{name}:{key}" for name in weights for key in ("exp_avg", "exp_avg_sq", "step")}
+    assert set(policy.tensors()) == weights and "lm_head.weight" not in weights
+    policy.update([groups], None)
+    assert set(policy.tensors()) == weights | moments == set(again.tensors(with_moments=True))
+    with torch.no_grad():
+        for name, tensor in again.tensors().items():
+            tensor.copy_(policy.tensors()[name])
+    for each in (policy, again):
+        each.update([groups], None)
+    for name, expected in full_weights(policy).items():
+        assert np.array_equal(full_weights(again)[name], expected), name
+
+
+def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, groups, device):
     """dtype=bfloat16: gradients and weights stay float32 and point where the float32 gradient points."""
     half = make_policy(tiny_model, dtype="bfloat16")
-    _, reference = gradients(make_policy(tiny_model), samples)
-    _, grads = gradients(half, samples)
-    assert {g.dtype for g in grads.values()} == {w.dtype for w in full_weights(half).values()} == {np.dtype("float32")}
+    _, reference = gradients(make_policy(tiny_model), groups)
+    _, grads = gradients(half, groups)
+    assert {x.dtype for x in (*grads.values(), *full_weights(half).values())} == {np.dtype("float32")}
     a, b = (np.concatenate([g[name].ravel() for name in reference]) for g in (grads, reference))
     assert a @ b > 0.99 * np.linalg.norm(a) * np.linalg.norm(b)
     assert np.linalg.norm(a) == pytest.approx(np.linalg.norm(b), rel=0.05)
