@@ -139,7 +139,7 @@ class _Own:
 
 EvalConfig = make_dataclass(
     "EvalConfig",
-    [(f.name, f.type, knob(DEFAULTS.get(f.name, f.default), f.metadata["help"]))
+    [(f.name, f.type, knob(DEFAULTS.get(f.name, f.default), **f.metadata))
      for f in fields(Config) if f.name in SHARED],
     bases=(_Own,))
 
