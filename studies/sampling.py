@@ -24,11 +24,10 @@ from worlds.arithmetic import JUDGES
 
 
 def sample(model: str, world: str, questions: int, seed: int) -> dict:
-    """{"num_rollouts": K, "columns": {name: a value per response}} of a seeded choice of training
-    questions."""
+    """{"num_rollouts": K, "columns": {name: a value per response}} of some training questions."""
     device = ranks.setup()
-    config = Config(model=model, train_files=[f"{world}/train.jsonl"], reward="worlds.arithmetic:reward",
-                    seed=seed)
+    files, reward = [f"{world}/train.jsonl"], "worlds.arithmetic:reward"
+    config = Config(model=model, train_files=files, reward=reward, seed=seed)
     tokenizer = load_tokenizer(config, model)
     everything, _ = load_questions(config.train_files, config, tokenizer)
     order = np.random.default_rng([seed, 4]).permutation(len(everything))

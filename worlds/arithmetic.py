@@ -123,8 +123,7 @@ JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation r
 
 
 def graded_reward(response: str, question: str) -> float:
-    """A continuous reward (Sec. 5.3), the share of valid steps; a row's `ground_truth` must be its
-    question."""
+    """A continuous reward (Sec. 5.3), the share of valid steps; the `ground_truth` must be the question."""
     return check_chain(question, response).valid_steps
 
 

@@ -114,8 +114,7 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
 def built_in(directory: str | Path, pretrain_steps: int = World.pretrain_steps) -> dict:
     """The knobs that name the built-in world, which is built under `directory` if it is not there yet.
 
-    In a process of its own, which training's threads and settings do not reach; CalledProcessError if it
-    fails.
+    In a process of its own, out of reach of training's threads and settings; CalledProcessError if it fails.
     """
     place = place_of(World(pretrain_steps=pretrain_steps), directory)
     if not place.exists():
