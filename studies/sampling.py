@@ -36,7 +36,7 @@ def sample(model: str, world: str, questions: int, seed: int) -> dict:
     with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
         engine = make_engine(config, model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
-        groups = roll_out(engine, grader, chosen, seeds, config.temperature, config.max_response_length)
+        groups = roll_out(engine, grader, chosen, seeds, config.temperature)
     flat = [(q, t) for q, group in zip(chosen, groups) for t in group]
     scores = Policy(config, model, device).score([(q.prompt_ids, t.token_ids) for q, t in flat])
     k = {q.id: sum(t.reward > SUCCESS for t in group) for q, group in zip(chosen, groups)}
