@@ -252,7 +252,6 @@ def test_one_bad_mini_batch_does_not_stop_the_other(tiny_model, groups):
         assert np.array_equal(full_weights(policy)[name], expected), name
 
 
-
 def test_gradient_clipping_scales_the_gradient(tiny_model, groups, device):
     """With max_grad_norm the optimiser sees the same direction with that norm."""
     _, free = gradients(make_policy(tiny_model), groups)
@@ -315,8 +314,8 @@ def test_ratios_by_option(tiny_model, policy, groups):
 def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
     """A Mistral that attends over 8 tokens is taken for prompt and response of 8 together, refused for 9."""
     config = AutoConfig.for_model(
-        "mistral", vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, num_attention_heads=1,
-        num_key_value_heads=1, sliding_window=8)
+        "mistral", vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
+        num_attention_heads=1, num_key_value_heads=1, sliding_window=8)
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     make_policy(tmp_path, max_prompt_length=4, max_response_length=4)
     with pytest.raises(ValueError, match="last 8 tokens only.* = 9 to that"):
