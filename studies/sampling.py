@@ -30,7 +30,8 @@ def sample(model: str, world: str, questions: int, seed: int) -> dict:
     config = Config(model=model, train_files=files, reward=reward, seed=seed)
     tokenizer = load_tokenizer(config, model)
     everything, _ = load_questions(config.train_files, config, tokenizer)
-    order = np.random.default_rng([seed, 4]).permutation(len(everything))
+    rng = np.random.default_rng(sample_seed("sampled questions", seed))
+    order = rng.permutation(len(everything))
     chosen = [everything[i] for i in order[:questions]]
     seeds = [[sample_seed("study", seed, q.id, i) for i in range(config.num_rollouts)] for q in chosen]
     with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
