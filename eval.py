@@ -43,8 +43,7 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
             seed: int = 0, texts: bool = False) -> list[dict]:
     """A record of the response to every (question, sample number), with its text if asked (a collective)."""
     seeds = [[sample_seed("eval", seed, q.id, i)] for q, i in wanted]
-    rolled = roll_out(engine, grader, [q for q, _ in wanted], seeds, config.eval_temperature,
-                      config.max_response_length)
+    rolled = roll_out(engine, grader, [q for q, _ in wanted], seeds, config.eval_temperature)
     judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
     records = []
     for (question, number), [t] in zip(wanted, rolled, strict=True):
@@ -139,7 +138,7 @@ class _Own:
 
 EvalConfig = make_dataclass(
     "EvalConfig",
-    [(f.name, f.type, knob(DEFAULTS.get(f.name, f.default), f.metadata["help"]))
+    [(f.name, f.type, knob(DEFAULTS.get(f.name, f.default), **f.metadata))
      for f in fields(Config) if f.name in SHARED],
     bases=(_Own,))
 

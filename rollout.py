@@ -23,13 +23,12 @@ from runtime import ranks
 
 
 def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float,
-             max_tokens: int, step: int = 0, progress=None) -> list[list[Trajectory]]:
+             step: int = 0) -> list[list[Trajectory]]:
     """A graded trajectory for each seed of each question, split over the engines by question (a collective).
 
-    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine;
-    `progress()` is called then.
+    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine.
     """
-    tp = grader.config.rollout_tp
+    tp, max_tokens = grader.config.rollout_tp, grader.config.max_response_length
 
     def work(share: list[int]) -> list[list[Trajectory]]:
         flat = [(questions[i], seed) for i in share for seed in seeds[i]]
@@ -38,8 +37,6 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
         def on_finish(index: int, trajectory: Trajectory) -> None:
             if ranks.rank() % tp == 0:
                 pending[index] = grader.submit(flat[index][0], trajectory.token_ids)
-            if progress:
-                progress()
 
         prompts = [q.prompt_ids for q, _ in flat]
         made = engine.generate(prompts, [seed for _, seed in flat], temperature, max_tokens, on_finish)

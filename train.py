@@ -26,85 +26,86 @@ from runtime.tracking import Timer, Tracker
 
 
 def train(config: Config) -> dict[str, float]:
-    """Run Algorithm 1 and return the final validation scores."""
-    device, timer = ranks.setup(config.hang_timeout), Timer()
+    """Set up and run Algorithm 1; returns the final validation scores."""
+    device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
-    tokenizer, knobs = load_tokenizer(config, config.model), asdict(config)
+    tokenizer = load_tokenizer(config, config.model)
     with (ranks.claim(config.run_dir),
-          Tracker(config.run_dir, config.steps, config.tracker, knobs) as tracker,
+          Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
           Verifier(timeout=config.verify_timeout, function=config.reward) as verifier):
-        grader, checkpoints = Grader(config, tokenizer, verifier), Checkpoints(knobs, tracker.print)
-        questions, tests, dropped = readable(config, tokenizer, verifier, checkpoints, tracker)
-        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
-        engine.sleep()  # makes room on a GPU while the policy loads
-        policy, experience = Policy(config, config.model, device), Experience(config, questions)
-        first_step = resume(checkpoints, policy, experience, tracker)
-        engine.wake(policy.named_tensors(engine.dtype))
-        if first_step == 0:
-            show_example(engine, grader, questions[0], config, tracker)
-            tracker.log(0, validate(engine, grader, tests, config))
-        score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
-
-        def save(step: int) -> None:
-            state = {"experience": experience.state_dict(), "skipped_in_row": policy.skipped_in_row}
-            state |= {"unreadable": dropped}
-            checkpoints.save(step, state, policy.tensors(), experience.buffer.save, tracker.text())
-
-        for step in range(first_step, config.steps):  # Alg. 1, line 2
-            # ---- phase 1: experience management, lines 3-19 ----
-            with timer("plan"):
-                plan = experience.plan(step, score)
-            if plan is None:
-                tracker.print("every question is retired: the run ends here")
-                tracker.log(step, validate(engine, grader, tests, config))
-                save(step)
-                break
-            # ---- phase 2: rollouts and rewards, lines 20-24 ----
-            with timer("rollout"):
-                asked = [experience.questions[q] for q in plan.questions]
-                rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature,
-                                    config.max_response_length, step)
-                groups = experience.groups(plan, rollouts)
-            # ---- store successes, retire, lines 25-30 and 32 ----
-            with timer("collect"):
-                if config.behavior_logprobs == "recompute":
-                    policy.recompute(groups)
-                ranks.check_same(plan=plan.questions, collected=experience.collect(step, groups))
-            # ---- update θ with Eq. 4, line 31 ----
-            with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
-                engine.sleep()
-                metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
-            with timer("sync"):
-                engine.wake(policy.named_tensors(engine.dtype))
-
-            metrics |= step_metrics(plan, groups, experience) | {"reward/timeouts": verifier.timeouts}
-            if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
-                with timer("validate"):
-                    metrics |= validate(engine, grader, tests, config)
-            tracker.step(step + 1, metrics | timer.take())
-            with timer("save"):
-                if checkpoints.due(step + 1):
-                    save(step + 1)
-            if checkpoints.interrupted:
-                return tracker.latest
-
-        policy.save_pretrained(Path(config.run_dir) / "model")
-        if tracker.main:
-            tokenizer.save_pretrained(Path(config.run_dir) / "model")
-            describe_model(Path(config.run_dir) / "model", knobs, tokenizer, tracker.rows)
-        tracker.finish()
+        algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
 
-def readable(config: Config, tokenizer, verifier: Verifier, checkpoints: Checkpoints, tracker: Tracker):
+def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> None:
+    """From the first step, or the one after the checkpoint, to the saved model."""
+    checkpoints = Checkpoints(asdict(config), tracker.print)
+    questions, tests, dropped = readable(config, grader, checkpoints, tracker)
+    engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
+    engine.sleep()  # makes room on a GPU while the policy loads
+    policy, experience = Policy(config, config.model, device), Experience(config, questions)
+    first_step = resume(checkpoints, policy, experience, tracker)
+    engine.wake(policy.named_tensors(engine.dtype))
+    if first_step == 0:
+        show_example(engine, grader, questions[0], config, tracker)
+        tracker.log(0, validate(engine, grader, tests, config))
+    score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
+    timer = Timer()
+
+    def save(step: int) -> None:
+        state = {"experience": experience.state_dict(), "unreadable": dropped}
+        checkpoints.save(step, state | {"skipped_in_row": policy.skipped_in_row}, policy.tensors(),
+                         experience.buffer.save, tracker.text())
+
+    for step in range(first_step, config.steps):  # line 2
+        # ---- phase 1: experience management, lines 3-19 ----
+        with timer("plan"):
+            plan = experience.plan(step, score)
+        if plan is None:
+            tracker.print("every question is retired: the run ends here")
+            tracker.log(step, validate(engine, grader, tests, config))
+            save(step)
+            break
+        # ---- phase 2: rollouts and rewards, lines 20-24 ----
+        with timer("rollout"):
+            asked = [experience.questions[q] for q in plan.questions]
+            rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
+            groups = experience.groups(plan, rollouts)
+        # ---- store successes, retire, lines 25-30 and 32 ----
+        with timer("collect"):
+            if config.behavior_logprobs == "recompute":
+                policy.recompute(groups)
+            ranks.check_same(plan=plan.questions, collected=experience.collect(step, groups))
+        # ---- update θ with Eq. 4, line 31 ----
+        with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
+            engine.sleep()
+            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
+        with timer("sync"):
+            engine.wake(policy.named_tensors(engine.dtype))
+
+        metrics |= step_metrics(plan, groups, experience) | {"reward/timeouts": grader.verifier.timeouts}
+        if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
+            with timer("validate"):
+                metrics |= validate(engine, grader, tests, config)
+        tracker.step(step + 1, metrics | timer.take())
+        with timer("save"):
+            if checkpoints.due(step + 1):
+                save(step + 1)
+        if checkpoints.interrupted:
+            return
+    save_model(policy, grader.tokenizer, asdict(config), tracker)
+    tracker.finish()
+
+
+def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: Tracker):
     """Training and validation questions whose answers can be read, and the ids of the others.
 
     Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
     """
-    sets = read_data(config, tokenizer, tracker.print)
+    sets = read_data(config, grader.tokenizer, tracker.print)
     checkpoints.check_questions(fingerprint(sets[0]))
     saved = (checkpoints.saved or {}).get("unreadable")
-    dropped = saved or [unreadable(questions, verifier.gold_parses) for questions in sets]
+    dropped = saved or [unreadable(questions, grader.verifier.gold_parses) for questions in sets]
     for ids in dropped:
         if ids:
             tracker.print(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
@@ -127,10 +128,18 @@ def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tra
     return checkpoints.saved["step"]
 
 
+def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None:
+    """Leave an ordinary Hugging Face directory in run_dir/model (a collective)."""
+    directory = Path(knobs["run_dir"]) / "model"
+    policy.save_pretrained(directory)
+    if tracker.main:
+        tokenizer.save_pretrained(directory)
+        describe_model(directory, knobs, tokenizer, tracker.rows)
+
+
 def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
     """Print one prompt as the model sees it, and one response: most template mistakes show here."""
-    limit = config.max_response_length
-    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature, limit)
+    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature)
     tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n"
                   f"---- a response, reward {t.reward} ----\n{grader.tokenizer.decode(t.token_ids)}\n----")
 

@@ -17,7 +17,6 @@ SECTIONS = {  # name -> (module, function that takes the command line's argument
     "step": ("bench.step", "bench_step"),
     "policy": ("bench.update", "bench_policy"),
     "head": ("bench.update", "bench_head"),
-    "replay": ("bench.replay", "bench_replay"),
     "verify": ("bench.verify", "bench_verify"),
     "buffer": ("bench.store", "bench_buffer"),
 }

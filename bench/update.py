@@ -92,7 +92,7 @@ def bench_policy(args: argparse.Namespace) -> Iterator[Row]:
 
 
 def bench_head(args: argparse.Namespace) -> Iterator[Row]:
-    """Log-probs and entropies with gradients, 152k words, hidden size 1536, against autograd through all logits."""
+    """Log-probs and entropies with gradients, 152k words, hidden size 1536, against all logits at once."""
     torch.set_num_threads(1)
     tokens, vocabulary, hidden = 2048 if args.full else 512, 152_064, 1536
     h = torch.randn(tokens, hidden, requires_grad=True)

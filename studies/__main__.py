@@ -1,5 +1,4 @@
-"""The paper's claims on the built-in world: train what a study needs, measure, judge, draw
-(studies/README.md).
+"""The paper's claims on the built-in world: train what a study needs, measure, decide, draw.
 
     python -m studies fig1a                 one study with 5 seeds
     python -m studies all                   every study; Ctrl-C at any time, the same command continues
@@ -26,17 +25,15 @@ from studies.records import EDITION
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line with `names`, the studies it asks for, and `seeds` filled in; SystemExit where it is
-    wrong."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The command line, `names` (the studies asked for) and `seeds` filled in; SystemExit if it is wrong."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
     parser.add_argument("study", choices=["all", *STUDIES, *ALIASES], metavar="NAME",
                         help=f"all, {', '.join(STUDIES)}")
     parser.add_argument("--seeds", type=int, help="runs of every kind, 2 to 10 [5; with --quick 2]")
     parser.add_argument("--quick", action="store_true", help="short runs on few questions")
     parser.add_argument("--fresh", action="store_true",
-                        help="remove what is recorded of these runs and make them "
-                        "again; to continue after an interruption, leave it out")
+                        help="remove the records of these runs and make them anew; not to continue them")
     args = parser.parse_args(argv)
     args.seeds = args.seeds or (2 if args.quick else 5)
     if not 2 <= args.seeds <= 10:
@@ -85,8 +82,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def check_editions(needed: dict[str, list[Job]]) -> None:
-    """Say which studies stand on records of an earlier edition; SystemExit where one would compare two
-    editions."""
+    """Say which studies stand on records of an earlier edition; SystemExit where one would mix editions."""
     old = {}
     for name, jobs in needed.items():
         editions = {job.record()["edition"] if job.done else EDITION for job in jobs}

@@ -1,5 +1,4 @@
-"""What a study leaves: result.json and pictures in studies/results/NAME/, its rows of the table in
-README.md."""
+"""What a study leaves: result.json and pictures in studies/results/NAME/, and rows of README.md's table."""
 
 import dataclasses
 import json
@@ -32,8 +31,7 @@ def write(name: str, data: Data, directory: Path = RESULTS) -> dict:
         values = [float(v) for v in claim.numbers(data)]
         mean, half = interval(values)
         claims.append({"claim": claim.text, "paper": claim.paper, "values": values, "mean": mean,
-                       "half": half,
-                       "verdict": decision(values)})
+                       "half": half, "verdict": decision(values)})
     runs = {run: {"score": data.heights(run), "score_ood": data.heights(run, OOD), "end": data.ends(run, IN),
                   "end_ood": data.ends(run, OOD)} for run in study.runs}
     cost = sum(job.record()["seconds"] for job in jobs_of(study, data))

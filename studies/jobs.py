@@ -1,5 +1,4 @@
-"""The training runs and sampling passes behind the studies: what they are and where they are kept; pool.py
-runs them.
+"""The training runs and sampling passes behind the studies: what they are, where they are kept.
 
 A run is a set of knobs of `train.py` and a seed. It is made once, in `studies/cache/<hash of knobs and
 seed>/`, by the ordinary command line, and shared by every study that asks for it; the same command continues
@@ -95,8 +94,8 @@ class Job:
         """What makes this job different from any other one: the cache is keyed by it."""
         if self.sampling:
             model = self.needs.knobs if self.needs else None
-            return {"sampling": self.name, "model": model, "questions": self.budget.sampled_questions,
-                    "seed": self.seed}
+            questions = self.budget.sampled_questions
+            return {"sampling": self.name, "model": model, "questions": questions, "seed": self.seed}
         budget = {name: getattr(self.budget, name) for name in ("steps", "eval_every", "eval_questions")}
         knobs = {**budget, **RUNS[self.name], "seed": self.seed}
         knobs["steps"] = round(knobs["steps"] * knobs.pop("share_of_steps", 1))

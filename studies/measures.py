@@ -4,8 +4,7 @@ Stated before any run was made:
 - a run's **score** is the mean height of its validation curve (Pass@1 at temperature 0.6) from step 0 to the
   last, by the trapezium rule: an end point alone says little where the world is almost solved at the end. The
   code calls it `height`, since a score is many things elsewhere;
-- a claim is put as a number per seed that is positive where it holds, usually the difference of two runs with
-  that seed;
+- a claim is put as a number per seed that is positive where it holds, usually the difference of two runs;
 - **verdict**: with the 95 % t interval of the mean of those numbers, `agrees` if all of it is above 0,
   `disagrees` if all of it is below 0, else `open`.
 """

@@ -25,8 +25,7 @@ def write(file: Path, note: dict) -> None:
 
 
 def read(file: Path) -> dict:
-    """A record in today's terms: its edition and knobs, the defaults behind them, seconds of one core, `rows`
-    or `result`.
+    """A record in today's terms: edition, knobs and the defaults behind them, seconds, `rows` or `result`.
 
     Knobs that are gone since are left out, so that what they said is no reason to train again.
     """

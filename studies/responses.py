@@ -35,8 +35,7 @@ def smallest_gap(samples: dict, shortcuts: bool = True) -> float:
 
 
 def bucket_gap(samples: dict, name: str, shortcuts: bool = True) -> float:
-    """Mean entropy of flawed minus that of valid chains, among a bucket's right answers, or without
-    shortcuts."""
+    """Mean entropy of flawed minus valid chains among a bucket's right answers, with or without shortcuts."""
     chosen = samples["right"] & (samples["bucket"] == name) & (shortcuts | ~samples["shortcut"])
     entropy, valid = samples["entropy"][chosen], samples["valid"][chosen]
     if not valid.any() or valid.all():
@@ -119,8 +118,7 @@ def shortness(samples: dict) -> float:
 
 
 def validity(samples: dict, against: str) -> float:
-    """Share of valid chains among what the paper's rule chooses, less that of "official" or "random"
-    choice."""
+    """Share of valid chains among the paper's choices, less that among "official" or "random" ones."""
     valid, shares = samples["valid"].astype(float), []
     for rows in stored(samples):
         other = valid[rows].mean() if against == "random" else valid[choice(samples, against, rows)]

@@ -24,20 +24,20 @@ from worlds.arithmetic import JUDGES
 
 
 def sample(model: str, world: str, questions: int, seed: int) -> dict:
-    """{"num_rollouts": K, "columns": {name: a value per response}} of a seeded choice of training
-    questions."""
+    """{"num_rollouts": K, "columns": {name: a value per response}} of some training questions."""
     device = ranks.setup()
-    config = Config(model=model, train_files=[f"{world}/train.jsonl"], reward="worlds.arithmetic:reward",
-                    seed=seed)
+    files, reward = [f"{world}/train.jsonl"], "worlds.arithmetic:reward"
+    config = Config(model=model, train_files=files, reward=reward, seed=seed)
     tokenizer = load_tokenizer(config, model)
     everything, _ = load_questions(config.train_files, config, tokenizer)
-    order = np.random.default_rng([seed, 4]).permutation(len(everything))
+    rng = np.random.default_rng(sample_seed("sampled questions", seed))
+    order = rng.permutation(len(everything))
     chosen = [everything[i] for i in order[:questions]]
     seeds = [[sample_seed("study", seed, q.id, i) for i in range(config.num_rollouts)] for q in chosen]
     with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
         engine = make_engine(config, model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
-        groups = roll_out(engine, grader, chosen, seeds, config.temperature, config.max_response_length)
+        groups = roll_out(engine, grader, chosen, seeds, config.temperature)
     flat = [(q, t) for q, group in zip(chosen, groups) for t in group]
     scores = Policy(config, model, device).score([(q.prompt_ids, t.token_ids) for q, t in flat])
     k = {q.id: sum(t.reward > SUCCESS for t in group) for q, group in zip(chosen, groups)}

@@ -73,10 +73,11 @@ def test_what_the_grader_hands_on(knobs, prompt, response, piece):
 
 
 def test_rewards_of_responses():
-    """Token ids in, rewards out, from the real verifier: one answer alone, and a batch in order."""
+    """Token ids in, rewards out, from the real verifier, whatever the order of their ends."""
     responses = [r"\boxed{\frac{2}{4}}", r"\boxed{2}", "one half", r"\boxed{1/3} or \boxed{0.5}"]
     question = Question(0, "?", tokens("?")[:-1], "1/2", "source")
     with Verifier(workers=1) as verifier:
         grader = Grader(Config(), Letters(), verifier)
         assert grader.submit(question, tokens(responses[0])).result() == [1.0]
-        assert grader.grade([(question, tokens(response)) for response in responses]) == [1.0, 0.0, 0.0, 1.0]
+        pending = [grader.submit(question, tokens(response)) for response in responses]
+        assert [one.result() for one in pending] == [[1.0], [0.0], [0.0], [1.0]]

@@ -5,8 +5,7 @@
     python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet    # the paper's
 
 The input is a JSONL or parquet file or the name of a data set on the Hugging Face hub, with a column for the
-question (text or chat turns) and one for the answer, or already in the layout, of which only the questions
-and answers are kept.
+question (text or chat turns) and one for the answer, or already in the layout.
 """
 
 import argparse
@@ -77,8 +76,7 @@ def turns_of(question, system: str | None) -> list[dict] | None:
 def answer_of(value, extract: str) -> str | None:
     r"""The answer in a column's value: a ground_truth, the only item of a list, all of a text or number.
 
-    extract: what a text's last `\boxed{}` holds ("box"), or what follows its last `extract`. None where there
-    is no answer.
+    extract: what a text's last `\boxed{}` holds ("box"), or what follows its last `extract`. None: no answer.
     """
     if isinstance(value, dict):
         value = value.get("ground_truth")

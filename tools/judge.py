@@ -65,8 +65,7 @@ def has_code(response: str) -> bool:
 
 
 def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | None]:
-    """The verdict on every item, a dict with `question`, `answer` and `response`; `engine` is one of
-    rollout.py.
+    """The verdict on every item, a dict with `question`, `answer` and `response`.
 
     None where there is no verdict: none was written, the judge was cut off (it may have quoted the two boxes
     before), or the item makes a prompt of more than `max_prompt_length` tokens.
@@ -87,8 +86,7 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
 
 
 def read_items(file: str) -> list[dict]:
-    """The items of a JSONL file, responses.jsonl of `eval.py --output` too; ValueError names one that lacks
-    something."""
+    """The items of a JSONL file, eval.py's responses.jsonl too; ValueError names one that lacks something."""
     items = []
     for number, row in enumerate(read_jsonl(file)):
         names = {"question", "answer", "response"}

@@ -1,12 +1,10 @@
-"""One self-contained HTML page about runs: curves, buckets, replay, time, and stored responses, token by
-token.
+"""One self-contained HTML page about runs: curves, buckets, replay, time, stored responses by token.
 
     python -m tools.report runs/default runs/baseline --output report.html
 
 A RUN is the run_dir of a training run, finished or not. The curves come from its metrics.jsonl. The stored
 responses come from its newest whole checkpoint and are scored anew by the policy of that checkpoint, so they
-are what the next step would choose o* from. Start this where the run was started: its configuration may hold
-relative paths.
+are what the next step would choose o* from. Start this where the run was started: it may name relative paths.
 
 The page is report.html beside this file with the data put in as JSON. It loads nothing. What models,
 questions and paths say may be hostile: the page inserts it as text only, and lets no script run but its own.
@@ -42,8 +40,7 @@ SHOWN = ("reward/pass_at_1", "val/pass_at_1/", "val/valid/", "loss/entropy", "ro
 
 
 def read_metrics(run: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl, but for a last line still being written; ValueError says what is
-    wrong."""
+    """The rows of RUN/metrics.jsonl but for a line still being written; ValueError says what is wrong."""
     file = run / "metrics.jsonl"
     if not file.is_file():
         raise ValueError(f"{run} has no metrics.jsonl: name the run_dir of a training run")
@@ -186,8 +183,7 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
 
 
 def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> dict:
-    """What the page says about a run; `browser` holds a sentence, `missing`, where there are no responses to
-    show."""
+    """What the page says about a run; `browser` holds `missing`, a sentence, where no response is shown."""
     planned = None
     try:
         checkpoint = newest_checkpoint(run)

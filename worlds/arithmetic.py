@@ -24,7 +24,7 @@ STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
 class World:
     """Every constant that shapes the world; the name of its directory is a hash of them."""
 
-    version: int = 1
+    version: int = 2
     seed: int = 0
     # questions
     train_size: int = 2000
@@ -46,6 +46,11 @@ class World:
     pretrain_steps: int = 1500
     batch: int = 32
     learning_rate: float = 3e-3
+
+
+def stream(world: World, purpose: str) -> np.random.Generator:
+    """The world's random numbers for one purpose, which coincide with those of no other purpose or seed."""
+    return np.random.default_rng([world.seed, *purpose.encode()])
 
 
 # ---------------------------------------------------------------- questions and their judge
@@ -123,8 +128,7 @@ JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation r
 
 
 def graded_reward(response: str, question: str) -> float:
-    """A continuous reward (Sec. 5.3), the share of valid steps; a row's `ground_truth` must be its
-    question."""
+    """A continuous reward (Sec. 5.3), the share of valid steps; the `ground_truth` must be the question."""
     return check_chain(question, response).valid_steps
 
 
@@ -137,7 +141,7 @@ def draw_question(rng: np.random.Generator, operations: tuple[int, int]) -> str:
 
 def draw_sets(world: World) -> dict[str, list[str]]:
     """The questions of train, test and ood: all distinct, within a set and across."""
-    rng, seen = np.random.default_rng([world.seed, 1]), set()
+    rng, seen = stream(world, "questions"), set()
 
     def draw(size: int, operations: tuple[int, int]) -> list[str]:
         questions = []
@@ -160,7 +164,7 @@ class Teacher:
 
     def __init__(self, world: World):
         self.world = world
-        rng = np.random.default_rng([world.seed, 2])
+        rng = stream(world, "slips")
         self.slip = {}  # (left, operation, right) -> (chance of a slip, the wrong result it mostly gives)
         for operation, share in world.hard_share:
             for left in "0123456789":

@@ -22,7 +22,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from worlds.arithmetic import Teacher, World, draw_question, draw_sets, rows
+from worlds.arithmetic import Teacher, World, draw_question, draw_sets, rows, stream
 
 BOS, EOS, PAD, UNK, USER, ASSISTANT = "<bos>", "<eos>", "<pad>", "<unk>", "<user>", "<assistant>"
 CHAT_TEMPLATE = (
@@ -85,7 +85,7 @@ def encode_demonstrations(pairs: list[tuple[str, str]], tokenizer) -> tuple[torc
 
 def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, progress: bool = False) -> None:
     """Next-token training on fresh demonstrations, never of a question in `held_out`."""
-    rng, teacher = np.random.default_rng([world.seed, 3]), Teacher(world)
+    rng, teacher = stream(world, "demonstrations"), Teacher(world)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     model.train()
     batches = []
@@ -114,8 +114,7 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
 def built_in(directory: str | Path, pretrain_steps: int = World.pretrain_steps) -> dict:
     """The knobs that name the built-in world, which is built under `directory` if it is not there yet.
 
-    In a process of its own, which training's threads and settings do not reach; CalledProcessError if it
-    fails.
+    In a process of its own, out of reach of training's threads and settings; CalledProcessError if it fails.
     """
     place = place_of(World(pretrain_steps=pretrain_steps), directory)
     if not place.exists():

@@ -20,6 +20,7 @@ from worlds.arithmetic import (
     reward,
     rows,
     solve,
+    stream,
     takes_shortcut,
 )
 from worlds.base_model import (
@@ -147,6 +148,14 @@ def test_teacher_mixes_right_chains_flawed_chains_and_bare_answers():
     flawed = np.mean([reward(r, "9") and not check_chain(QUESTION, r).valid for r in responses])
     assert abs(bare - World().shortcut) < 0.03
     assert 0.1 < valid < 0.9 and flawed > 0.1
+
+
+def test_no_two_purposes_or_seeds_share_random_numbers():
+    """Every pair of streams that the world draws from differs, and each repeats."""
+    worlds = (World(), World(seed=1))
+    purposes = ("questions", "slips", "demonstrations")
+    draws = [tuple(stream(world, purpose).random(4)) for world in worlds for purpose in purposes]
+    assert len(set(draws)) == len(draws) and draws[0] == tuple(stream(World(), "questions").random(4))
 
 
 def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone():

@@ -12,7 +12,7 @@ from config import Config, parse_config, parse_flags
 from eval import EvalConfig, means
 from worlds.arithmetic import JUDGES
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parent.parent.parent
 FILES = [path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")]
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
