@@ -14,8 +14,7 @@ from config import Config
 from tools.plan import SHAPES, model_shape, plan, print_plan
 
 ROOT = Path(__file__).parent.parent.parent
-KNOBS = dict(max_prompt_length=64, max_response_length=192, tokens_per_micro_batch=2048, max_drift=100.0,
-             skip_grad_norm=1e9)
+KNOBS = dict(max_prompt_length=64, max_response_length=192, max_drift=100.0, skip_grad_norm=1e9)
 
 
 def measured(model: str, knobs: dict) -> tuple[int, int]:
@@ -27,12 +26,13 @@ def measured(model: str, knobs: dict) -> tuple[int, int]:
     from runtime import ranks
 
     rng, groups = np.random.default_rng(0), []
-    for _ in range(16 * ranks.world_size()):  # two micro-batches a rank; no prompt is shared
+    count = 2 * knobs["tokens_per_micro_batch"] // 256 * ranks.world_size()  # two micro-batches a rank
+    for _ in range(count):  # no prompt is shared
         prompt, response = (rng.integers(6, 100, n).astype(np.int32) for n in (64, 192))
         trajectory = Trajectory(response, np.zeros(192, np.float32))
         groups.append(Group(Question(0, "", prompt, "", ""), [trajectory], advantages=np.ones(1, np.float32)))
     policy = Policy(Config(model=model, **knobs), model, ranks.setup())
-    policy.update([groups], None)  # AdamW makes its moments here
+    policy.tensors()  # makes AdamW's moments
     shards = [p.to_local() for p in policy.module.parameters()]
     moments = [v.to_local() for state in policy.optimizer.state.values() for v in state.values() if v.ndim]
     held = sum(t.nbytes for t in shards + moments)
@@ -47,23 +47,25 @@ def middling_model(tmp_path_factory, tokenizer) -> str:
 
     directory = str(tmp_path_factory.mktemp("middling"))
     LlamaForCausalLM(LlamaConfig(
-        vocab_size=4000, hidden_size=256, intermediate_size=704, num_hidden_layers=6, num_attention_heads=4,
+        vocab_size=4000, hidden_size=256, intermediate_size=704, num_hidden_layers=4, num_attention_heads=4,
         num_key_value_heads=2, max_position_embeddings=256,
         tie_word_embeddings=False)).save_pretrained(directory)
     return directory
 
 
 @pytest.mark.parametrize("ranks, dtype, checkpointing, lora_rank",
-                         [(1, "float32", False, 0), (2, "float32", True, 0), (2, "bfloat16", False, 0),
-                          (1, "float32", False, 8), (2, "bfloat16", True, 32)])
+                         [(1, "float32", False, 0), (2, "float32", True, 0), (1, "bfloat16", True, 0),
+                          (2, "float32", False, 8), (1, "bfloat16", False, 32)])
 def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkpointing, lora_rank):
     """Held bytes are exact; the peak of an update is the plan's within 10%, by every way of keeping
     activations."""
     if lora_rank:
         pytest.importorskip("peft")
-    knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank}
+    tokens = 1024 if dtype == "float32" else 512  # some processors are slow in bfloat16
+    knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank,
+             "tokens_per_micro_batch": tokens}
     shape = model_shape(middling_model)
-    expected = plan(Config(**knobs), shape, ranks, tokens=2048, responses=8 * 192, on_cpu=True)
+    expected = plan(Config(**knobs), shape, ranks, tokens, tokens // 256 * 192, on_cpu=True)
     for held, peak in on_ranks(ranks, measured, middling_model, knobs):
         assert held == pytest.approx(sum(expected.held.values()), rel=0.01)
         assert peak == pytest.approx(sum(expected.update.values()), rel=0.10), expected.update
