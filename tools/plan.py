@@ -90,8 +90,8 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     if free < 0 or room < longest:
         why = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"
         print(f"It does not fit: {why}.\nLower "
-              "tokens_per_micro_batch or rollout_memory, turn on gradient_checkpointing, set lora_rank, or use "
-              "more GPUs.")
+              "tokens_per_micro_batch or rollout_memory, turn on gradient_checkpointing, set lora_rank, or "
+              "use more GPUs.")
     else:
         print(f"It fits, with {free / 1e9:.1f} GB ({free / total:.0%}) to spare for fragmentation.")
 
