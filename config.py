@@ -43,10 +43,10 @@ class Config:
                                         "[Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
     response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
-    max_response_length: int = knob(64, "L_max: limit of a response and loss normaliser, in tokens [8192].", 1)
+    max_response_length: int = knob(64, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
     rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
     max_position_embeddings: int = knob(0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0)
-    trust_remote_code: bool = knob(False, "Run Python code shipped with a model; leave off unless you wrote it.")
+    trust_remote_code: bool = knob(False, "Run code shipped with a model; leave off unless you wrote it.")
 
     # ---- reward (Eq. 1) ----------------------------------------------------------------------------
     reward: str = knob("math", "'math': Math-Verify on the last \\boxed{}; 'module:function': your "
@@ -116,7 +116,7 @@ class Config:
                                        "the official scale, 500/64 here].", POSITIVE)
     dtype: Literal["float32", "bfloat16"] = knob(
         "float32", "What policy and engine compute in; master weights and optimiser are float32 [bfloat16].")
-    lora_rank: int = knob(0, "LoRA: train adapters of this rank on every linear layer of the decoder, usually "
+    lora_rank: int = knob(0, "LoRA: train adapters of this rank on the decoder's linear layers, usually "
                              "at ten times the lr; 0: train all weights [0].", 0)
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
     tokens_per_micro_batch: int = knob(4096, "On one rank; lower it when memory runs out.", 1)
