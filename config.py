@@ -48,6 +48,7 @@ class Config:
     # ---- reward (Eq. 1) -----------------------------------------------------------------------------
     reward: str = knob("math", "'math': Math-Verify on the last \\boxed{}; 'module:function': your (response, answer) -> float.")
     require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: Math-Verify's own extraction (needed by the Llama-base prompt).")
+    grader: Literal["strict", "official"] = knob("strict", "'official': Math-Verify alone on all that follows the thought, no box needed (published numbers).")
     verify_workers: int = knob(1, "Verifier processes per rank.")
     verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.")
 
