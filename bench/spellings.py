@@ -63,7 +63,7 @@ def main() -> None:
                 if not math_reward(text, gold)["score"]:
                     rejected.append((gold, spelling))
     print(f"{len(golds)} distinct golds, {len(golds) - len(readable)} unreadable, malformed: {malformed}")
-    print(f"{pairs} pairs equal to Math-Verify, {len(rejected)} of them rejected ({len(rejected) / pairs:.2%})")
+    print(f"{pairs} pairs equal to Math-Verify, {len(rejected)} rejected ({len(rejected) / pairs:.2%})")
     for gold, spelling in rejected:
         print(f"{gold!r} <- {spelling!r}")
 

@@ -143,7 +143,7 @@ class Verifier:
 
     timeout: seconds for a pair, beyond which it scores 0. function: "math" (Math-Verify and the rule that an
     answer is one), "official" (Math-Verify alone), or the user's "module:function" from (response, answer) to
-    a float or a dict of named floats with `score`; if it raises, or cannot be imported, so does this, with its
+    a float or a dict of named floats with `score`; if it raises, or cannot be imported, so does this with its
     traceback. memory: bytes of address space for a worker. To be used from any thread.
     """
 
