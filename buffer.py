@@ -21,6 +21,7 @@ class Trajectory:
     step: int = 0  # training step of the rollout
     reward: float = 1.0  # Eq. 1; a stored one is a success unless said otherwise
     finished: bool = True  # ended by EOS, not by the length limit
+    also: dict[str, float] | None = None  # further rewards by name, to be logged; not stored
 
 
 class ReplayBuffer:

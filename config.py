@@ -49,10 +49,12 @@ class Config:
     trust_remote_code: bool = knob(False, "Run code shipped with a model; leave off unless you wrote it.")
 
     # ---- reward (Eq. 1) ----------------------------------------------------------------------------
-    reward: str = knob("math", "'math': Math-Verify on the last \\boxed{}; 'module:function': your "
-                               "(response, answer) -> float.")
-    require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: Math-Verify's own extraction, "
-                                   "which the Llama-base prompt needs.")
+    reward: str = knob("math", "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
+                               "'module:function': your (response, answer) -> float.")
+    require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: the last statement of an answer "
+                                   "or the last number, which the Llama-base prompt needs.")
+    grader: Literal["strict", "official"] = knob(
+        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers.")
     verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE)
 
     # ---- rollouts (Alg. 1, line 23) ----------------------------------------------------------------

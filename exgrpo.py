@@ -235,5 +235,7 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
+        **{f"reward/{name}": sum(t.also.get(name, 0.0) for t in new) / len(new)  # 0 where it was not graded
+           for name in sorted({name for t in new for name in t.also or ()})},
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }

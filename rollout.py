@@ -42,7 +42,8 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
         made = engine.generate(prompts, [seed for _, seed in flat], temperature, max_tokens, on_finish)
         for index, trajectory in enumerate(made):
             trajectory.step = step
-            trajectory.reward = pending[index].result()[0] if pending else 0.0
+            trajectory.also = pending[index].rewards()[0] if pending else {"score": 0.0}
+            trajectory.reward = trajectory.also.pop("score")
         made = iter(made)
         return [[next(made) for _ in seeds[i]] for i in share]
 

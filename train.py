@@ -16,7 +16,7 @@ from data import Question, fingerprint, load_tokenizer, read_data, unreadable, w
 from eval import validate
 from exgrpo import Experience, step_metrics
 from policy import Policy
-from reward import Grader, Verifier
+from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
@@ -32,7 +32,7 @@ def train(config: Config) -> dict[str, float]:
     tokenizer = load_tokenizer(config, config.model)
     with (ranks.claim(config.run_dir),
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
-          Verifier(timeout=config.verify_timeout, function=config.reward) as verifier):
+          make_verifier(config) as verifier):
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
