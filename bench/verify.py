@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from bench.meters import Row, seconds
 from reward import Verifier
 
-# gold: right as written, right in another form, two wrong ones; m = n + 1; half integers, as in the benchmarks
+# gold: right as written, right in another form, two wrong; m = n + 1; half are integers, as in the benchmarks
 KINDS = 9 * [("{n}", "{n}", "{n}.0", "{m}", "-{n}")] + [
     (r"\frac{{{n}}}{{7}}", r"\frac{{{n}}}{{7}}", "{n}/7", r"\frac{{{m}}}{{7}}", "0.{n}"),
     ("{n}.5", "{n}.5", r"\frac{{{odd}}}{{2}}", "{m}.5", "{n}"),

@@ -146,8 +146,8 @@ def test_multiple_choice_answers():
     wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2"]
     for gold in "CI":  # I is the imaginary unit to Math-Verify
         answers = {answer: answer.replace("C", gold) for answer in right + wrong}
-        found = {answer for answer, text in answers.items() if math_reward(rf"\boxed{{{text}}}", gold)["score"]}
-        assert found == set(right)
+        scores = {a: math_reward(rf"\boxed{{{text}}}", gold)["score"] for a, text in answers.items()}
+        assert {a for a in scores if scores[a]} == set(right)
 
 
 def test_golds():
