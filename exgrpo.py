@@ -217,7 +217,7 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
     right, k = [t for t in new if t.reward > SUCCESS], np.array([g.num_success for g in groups])
     K, fresh = len(groups[0].trajectories), np.array([not g.replayed for g in groups])
-    buffer = experience.buffer
+    named, buffer = {name for t in new for name in t.also or ()}, experience.buffer
     return {
         "reward/pass_at_1": float(k.mean() / K),
         "reward/pass_at_1_fresh": float(k[fresh].mean() / K) if fresh.any() else 0.0,
@@ -235,7 +235,6 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
-        **{f"reward/{name}": sum(t.also.get(name, 0.0) for t in new) / len(new)  # 0 where it was not graded
-           for name in sorted({name for t in new for name in t.also or ()})},
+        **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }
