@@ -25,7 +25,7 @@ class Trajectory:
 
 
 class ReplayBuffer:
-    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find those on the shelf too.
+    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find shelved ones too.
 
     max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops the
     responses that were stored longest ago; a question left with none leaves. Stored anew counts as new.

@@ -42,8 +42,8 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
         made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
         for index, trajectory in enumerate(made):
             trajectory.step = step
-            also = pending[index].rewards()[0] if pending else {"score": 0.0}
-            trajectory.reward, trajectory.also = also.pop("score"), also
+            rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
+            trajectory.reward, trajectory.also = rewards.pop("score"), rewards
         made = iter(made)
         return [[next(made) for _ in seeds[i]] for i in share]
 

@@ -75,7 +75,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         with timer("collect"):
             if config.behavior_logprobs == "recompute":
                 policy.recompute(groups)
-            ranks.check_same(plan=plan.questions, collected=experience.collect(step, groups))
+            collected = experience.collect(groups)
+            ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----
         with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
@@ -109,7 +110,7 @@ def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: 
     for ids in dropped:
         if ids:
             tracker.print(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
-    questions, tests = ([q for q in qs if q.id not in set(ids)] for qs, ids in zip(sets, dropped))
+    questions, tests = ([q for q in qs if q.id not in ids] for qs, ids in zip(sets, map(set, dropped)))
     return questions, tests, dropped
 
 
