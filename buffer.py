@@ -21,10 +21,11 @@ class Trajectory:
     step: int = 0  # training step of the rollout
     reward: float = 1.0  # Eq. 1; a stored one is a success unless said otherwise
     finished: bool = True  # ended by EOS, not by the length limit
+    also: dict[str, float] | None = None  # further rewards by name, to be logged; not stored
 
 
 class ReplayBuffer:
-    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find those on the shelf too.
+    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find shelved ones too.
 
     max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops the
     responses that were stored longest ago; a question left with none leaves. Stored anew counts as new.

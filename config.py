@@ -41,26 +41,28 @@ class Config:
     base_steps: int = knob(1500, "Pretraining steps of the built-in base model; fewer make a weaker one.", 1)
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} "
                                         "[Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
-    response_prefix: str = knob("", "Text that ends every prompt, unless the template ends so [paper: '<think>\\n'].")
+    response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
-    max_response_length: int = knob(64, "L_max in tokens: limit of a response, and in the loss normaliser [8192].", 1)
-    rope_theta: float = knob(0.0, "RoPE base for long responses; 0: the model's own [40000 for Qwen2.5-Math].", 0)
+    max_response_length: int = knob(64, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
+    rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
     max_position_embeddings: int = knob(0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0)
-    trust_remote_code: bool = knob(False, "Run Python code shipped with a model. Leave off unless you wrote it.")
+    trust_remote_code: bool = knob(False, "Run code shipped with a model; leave off unless you wrote it.")
 
     # ---- reward (Eq. 1) ----------------------------------------------------------------------------
-    reward: str = knob("math", "'math': Math-Verify on the last \\boxed{}; 'module:function': your "
-                               "(response, answer) -> float.")
-    require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: Math-Verify's own extraction, "
-                                   "which the Llama-base prompt needs.")
+    reward: str = knob("math", "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
+                               "'module:function': your (response, answer) -> float.")
+    require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: the last statement of an "
+                                   "answer or the last number, which the Llama-base prompt needs.")
+    grader: Literal["strict", "official"] = knob(
+        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers.")
     verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE)
 
     # ---- rollouts (Alg. 1, line 23) ----------------------------------------------------------------
     num_rollouts: int = knob(8, "K: responses per question; a replayed question gets K-1 new ones [8].")
-    temperature: float = knob(1.0, "Of rollouts, top-p 1; the policy's log-probs use the same [1.0].", POSITIVE)
+    temperature: float = knob(1.0, "Of rollouts, top-p 1, and of the policy's log-probs [1.0].", POSITIVE)
     engine: Literal["auto", "vllm", "hf"] = knob("auto", "What generates; auto: vLLM where it imports, else "
                                                          "Hugging Face.")
-    rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 in the official run].", 1)
+    rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1)
     rollout_memory: float = knob(0.4, "GPU memory fraction for vLLM, weights included [0.8, which leaves the "
                                       "trainer nothing].", 0, 1)
     max_drift: float = knob(0.001, "Stop when log-probs of engine and policy differ by more nats a token on "
@@ -79,7 +81,7 @@ class Config:
         "lowest *sum* of entropies, what the official code's rule comes to.")
     k_min: int = knob(1, "Smallest success count that is collected, official experience_lbound + 1 [1].")
     k_max: int = knob(7, "Largest success count that is collected, official experience_rbound [7].")
-    start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds this; "
+    start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
                                         "negative: at once [0.35].")
     retire: Literal["auto", "on", "off"] = knob(
         "auto", "Questions solved K of K times are never drawn again; auto: on unless ρ = 0.")
@@ -95,7 +97,7 @@ class Config:
     clip_eps: float = knob(0.2, "ε of CLIP [0.2].", POSITIVE)
     shaping: bool = knob(True, "Shape replayed tokens with f; off: the plain ratio w* (Table 6).")
     beta: float = knob(0.1, "β of the policy shaping f(w) = w / (w + β) [0.1].", POSITIVE)
-    importance_correction: bool = knob(True, "w* against the stored log-probs; off: the current policy's (Table 6).")
+    importance_correction: bool = knob(True, "w* by the stored log-probs; off: the policy's own (Table 6).")
     behavior_logprobs: Literal["engine", "recompute"] = knob(
         "engine", "π_old of fresh tokens: the engine's own log-probs, or one more forward of the policy.")
     normalize_std: bool = knob(False, "Divide advantages by the group's std (GRPO); off: Dr. GRPO [off].")
@@ -116,10 +118,10 @@ class Config:
                                        "the official scale, 500/64 here].", POSITIVE)
     dtype: Literal["float32", "bfloat16"] = knob(
         "float32", "What policy and engine compute in; master weights and optimiser are float32 [bfloat16].")
-    lora_rank: int = knob(0, "LoRA: train adapters of this rank on every linear layer of the decoder, usually at "
-                             "ten times the lr; 0: train all weights [0].", 0)
+    lora_rank: int = knob(0, "LoRA: train adapters of this rank on the decoder's linear layers, usually "
+                             "at ten times the lr; 0: train all weights [0].", 0)
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
-    tokens_per_micro_batch: int = knob(4096, "Of one forward and backward on a rank; lower it when memory runs out.", 1)
+    tokens_per_micro_batch: int = knob(4096, "On one rank; lower it when memory runs out.", 1)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------
@@ -150,7 +152,7 @@ class Config:
 def _problems(c: Config):
     """Yield a sentence for every impossible value or combination."""
     for f in dataclasses.fields(c):
-        value, choices, least, most = getattr(c, f.name), get_args(f.type), f.metadata["least"], f.metadata["most"]
+        value, choices, (_, least, most) = getattr(c, f.name), get_args(f.type), f.metadata.values()
         if get_origin(f.type) is Literal and value not in choices:
             yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
         elif isinstance(value, float) and not math.isfinite(value):
@@ -161,15 +163,15 @@ def _problems(c: Config):
     if c.num_rollouts < 2:
         yield f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no advantage"
     if not 1 <= c.k_min <= c.k_max < c.num_rollouts:
-        yield (f"need 1 <= k_min <= k_max < num_rollouts, got {c.k_min}, {c.k_max}, {c.num_rollouts}: with k_max = "
-               "num_rollouts - 1 all mixed groups are collected")
+        yield (f"need 1 <= k_min <= k_max < num_rollouts, got {c.k_min}, {c.k_max}, {c.num_rollouts}: with "
+               "k_max = num_rollouts - 1 all mixed groups are collected")
     if c.mini_batches > c.batch_size:
         yield f"mini_batches ({c.mini_batches}) must not exceed batch_size ({c.batch_size})"
     if c.alpha_low > c.alpha_high:
         yield f"alpha_low ({c.alpha_low}) must not exceed alpha_high ({c.alpha_high})"
     for name in ("prompt_template", "response_prefix"):
         if "\\n" in (text := getattr(c, name)) and "\n" not in text:
-            yield f"{name} holds a backslash and an n, no line break: $'...\\n' in bash, double quotes in YAML"
+            yield f"{name} holds a backslash and an n, no line break: $'\\n' in bash, double quotes in YAML"
     if c.prompt_template != "chat" and "{question}" not in c.prompt_template:
         yield "prompt_template must be 'chat' or contain {question}"
     if c.train_files and not c.model:
@@ -201,7 +203,7 @@ def parse_flags(cls: type, argv: list[str] | None, description: str) -> dict:
 
     flags = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory,
                                     metadata={"help": f.metadata["help"]})) for f in dataclasses.fields(cls)]
-    parser = HfArgumentParser(make_dataclass(cls.__name__, flags), allow_abbrev=False, description=description)
+    parser = HfArgumentParser(make_dataclass("Flags", flags), allow_abbrev=False, description=description)
     if cls is Config:
         parser.add_argument("--config", metavar="FILE", help="YAML file of knobs; flags override it.")
     known, rest = parser.parse_known_args(argv)

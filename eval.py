@@ -21,7 +21,7 @@ import numpy as np
 from config import Config, knob, parse_flags
 from data import Question, load_questions, load_tokenizer, read_jsonl, sample_seed, unreadable
 from model import model_config
-from reward import SUCCESS, Grader, Verifier, last_box
+from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from worlds.arithmetic import JUDGES
@@ -120,7 +120,7 @@ def _key(question: Question) -> str:
 # ---- the command ------------------------------------------------------------------------------------
 
 SHARED = (  # knobs that training has too
-    "max_prompt_length", "max_response_length", "eval_temperature", "seed", "reward", "require_box",
+    "max_prompt_length", "max_response_length", "eval_temperature", "seed", "reward", "require_box", "grader",
     "prompt_template", "response_prefix", "engine", "dtype", "rollout_memory", "rope_theta",
     "max_position_embeddings", "trust_remote_code")
 DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
@@ -155,7 +155,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if config.reward == "math" and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
-    with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
+    with make_verifier(config) as verifier:
         dropped = unreadable(questions, verifier.gold_parses)
         counts["answers unreadable"] = len(dropped)
         readable = [q for q in questions if q.id not in dropped]

@@ -23,14 +23,14 @@ REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7
 
 @dataclass
 class Plan:
-    """Which questions a step trains on."""
+    """What a step trains on: questions, o*, and whether to clip."""
 
     step: int
     fresh: list[int]  # B_on: question ids
     replayed: dict[int, Trajectory]  # B_exp: question id -> o*
     clip_eps: float | None = None  # ε of CLIP for on-policy tokens, None for no clip
-    selected_score: float = 0.0  # mean entropy (or NLL) of the chosen o* in nats, and of all candidates
-    candidate_score: float = 0.0
+    selected_score: float = 0.0  # mean score of the chosen o* where there was a choice, in nats
+    candidate_score: float = 0.0  # and of all that were there to be chosen
 
     @property
     def questions(self) -> list[int]:
@@ -66,11 +66,11 @@ class Experience:
         self.stream = FreshStream(list(self.questions), config.seed)
         self.started = config.rho > 0 and config.start_threshold < 0  # latched
 
-    # ---- the delayed start: all that changes when replay starts, and when it does ------------------
+    # ---- the delayed start: all that changes with it (retirement does not wait) --------------------
 
     @property
     def replays(self) -> bool:
-        """Whether successes go into E, and what E holds is replayed."""
+        """Whether successes are stored and replayed; E is empty for the first batch that stores."""
         return self.started
 
     @property
@@ -80,7 +80,7 @@ class Experience:
         return self.config.clip_eps if clips else None
 
     def _may_start(self, groups: list[Group]) -> None:
-        """Replay starts with the batch after one whose Pass@1 exceeds the threshold, and for good."""
+        """From the batch after one whose Pass@1 exceeds the threshold on, and for good."""
         pass_at_1 = sum(g.num_success for g in groups) / sum(len(g.trajectories) for g in groups)
         self.started = self.started or (self.config.rho > 0 and pass_at_1 > self.config.start_threshold)
 
@@ -100,32 +100,30 @@ class Experience:
             drawn = sample_uniform(self.buffer.buckets, n, rng)
         else:  # lines 5, 6, 8
             drawn = sample_questions(self.buffer.buckets, n, c.num_rollouts, rng, c.mu, c.sigma, c.sigma_unit)
-        plan = self._choose(step, drawn, score, rng)  # lines 9-15
-        plan.clip_eps = self.clip_eps
-        plan.fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
-        return plan if plan.questions else None
+        stars, scores = self.choose(drawn, score, rng)  # lines 9-15
+        fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
+        return Plan(step, fresh, stars, self.clip_eps, *scores) if fresh or stars else None
 
-    def _choose(self, step: int, drawn: list[int], score, rng: np.random.Generator) -> Plan:
-        """o* of each drawn question: its stored response with the lowest mean entropy under π_θ."""
+    def choose(self, drawn: list[int], score, rng: np.random.Generator) -> tuple[dict, list[float]]:
+        """o* of each question: its stored response with the lowest mean entropy under π_θ; mean scores."""
         rule, stored = self.config.trajectory_selection, {q: self.buffer.trajectories(q) for q in drawn}
         if rule == "random":
-            return Plan(step, [], {q: ts[rng.integers(len(ts))] for q, ts in stored.items()})
+            return {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}, [0.0, 0.0]
         contested = [(q, t) for q, ts in stored.items() if len(ts) > 1 for t in ts]
         scores = iter(score([(self.questions[q].prompt_ids, t.token_ids) for q, t in contested]))
-        replayed, best, everything = {}, [], []
+        stars, best, everything = {}, [], []
         for q, trajectories in stored.items():
-            if len(trajectories) == 1:
-                replayed[q] = trajectories[0]
+            if len(trajectories) == 1:  # needs no score
+                stars[q] = trajectories[0]
                 continue
             values = [next(scores) for _ in trajectories]
             if rule == "official":  # a sum over the response, so that shorter ones are preferred
                 values = [value * len(t.token_ids) for value, t in zip(values, trajectories)]
             pick = int(np.argmax(values) if rule == "highest_entropy" else np.argmin(values))
-            replayed[q] = trajectories[pick]  # line 13: o*
+            stars[q] = trajectories[pick]  # line 13: o*
             best.append(values[pick])
             everything.extend(values)
-        means = [float(np.mean(v)) if v else 0.0 for v in (best, everything)]
-        return Plan(step, [], replayed, selected_score=means[0], candidate_score=means[1])
+        return stars, [float(np.mean(v or [0.0])) for v in (best, everything)]
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
@@ -148,7 +146,7 @@ class Experience:
         return [Group(self.questions[q], [*stars.get(q, []), *new], replayed=q in stars)
                 for q, new in zip(plan.questions, rollouts, strict=True)]
 
-    def collect(self, step: int, groups: list[Group]) -> dict:
+    def collect(self, groups: list[Group]) -> dict:
         """Store successes, retire what is always solved, see whether replay may start (lines 25-30 and 32).
 
         Returns what it stored where, in short and in plain values: ranks compare it.
@@ -162,7 +160,7 @@ class Experience:
                 changes[q] = "left"
             elif self.replays and c.k_min <= k <= c.k_max:
                 new = self._worth_storing(group)
-                if new or q in self.buffer:  # the cap may just have pushed a replayed one out
+                if new or q in self.buffer:  # else all were cut, or the cap pushed it out
                     self.buffer.add(q, k, new)
                     changes[q] = k, [(crc32(t.token_ids.tobytes()), crc32(t.logprobs.tobytes())) for t in new]
         self._may_start(groups)
@@ -217,7 +215,7 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
     right, k = [t for t in new if t.reward > SUCCESS], np.array([g.num_success for g in groups])
     K, fresh = len(groups[0].trajectories), np.array([not g.replayed for g in groups])
-    buffer = experience.buffer
+    named, buffer = {name for t in new for name in t.also or ()}, experience.buffer
     return {
         "reward/pass_at_1": float(k.mean() / K),
         "reward/pass_at_1_fresh": float(k[fresh].mean() / K) if fresh.any() else 0.0,
@@ -235,5 +233,6 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
+        **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }

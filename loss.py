@@ -1,6 +1,7 @@
 """The objective of ExGRPO (Eq. 2-4, Sec. 4.2) as pure functions: tensors in, loss and metrics out.
 
-Symbols: w = π_θ / π_old per token, A the advantage of a response, f(w) = w / (w + β) the policy shaping.
+Symbols, per token: w = π_θ / π_old where fresh, w* = π_θ / π_past where replayed, f(w*) = w* / (w* + β) the
+policy shaping; A is the advantage of a response.
 Everything is computed in float32. Shapes: Q questions, K responses each, N responses of up to T tokens.
 """
 
@@ -26,8 +27,8 @@ def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torc
 def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
     """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
 
-    At w = 1 a replayed token weighs β / (1 + β)² = 0.083 of a fresh one, at most 1/4 (at w = β), and → 0 as
-    w → 0 or ∞: this is d f / d log w = β w / (w + β)², where the plain ratio has w.
+    Against ∇ log π_θ a replayed token weighs d f / d log w = β w / (w + β)², where the plain ratio has w:
+    0.083 of a fresh one at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞.
     """
     return ratio / (ratio + beta)
 

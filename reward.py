@@ -1,7 +1,7 @@
 """The reward of Eq. 1: r(q, o) = 1 if the final answer of response o is right, else 0.
 
 `graded_text` picks the piece of a response that counts, `Grader` takes responses as token ids and hands that
-piece to the `Verifier`, whose processes have Math-Verify compare it with the gold answer.
+piece to the `Verifier`, whose processes decide whether it is an answer and, by Math-Verify, the gold one.
 """
 
 import re
@@ -14,9 +14,12 @@ from verifier.pool import Pending, Verifier
 
 SUCCESS = 0.5  # a response with a larger reward is a success
 MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
-MAX_TEXT = 2000  # characters, from the end, of a response without a box that Math-Verify may look at
+MAX_TEXT = 2000  # characters, from the end, of a response without a box in which an answer is looked for
 
 BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
+STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*([^\n]+)")
+MATHS = re.compile(r"\$\$?([^$]+)\$|\\[(\[](.+?)\\[)\]]")
+NUMBER = re.compile(r"(?<![\w.{^/\\])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w{])")
 
 
 def last_box(text: str) -> str | None:
@@ -33,21 +36,42 @@ def last_box(text: str) -> str | None:
     return text[slice(*box)].strip() if box else None
 
 
-def graded_text(response: str, thinking: bool, require_box: bool = True) -> str | None:
+def unboxed(text: str) -> str | None:
+    """Without a box: the last statement of a final answer, else the last number, never an aside."""
+    text = text[-MAX_TEXT:]
+    for statement in reversed(STATEMENT.findall(text)):
+        said = statement.strip(" *")
+        math = MATHS.match(said)
+        return next(filter(None, math.groups())) if math else re.split(r"\.(?:\s|$)", said)[0].strip(" *")
+    numbers = NUMBER.findall(text)
+    return numbers[-1] if numbers else None
+
+
+def graded_text(response: str, thinking: bool, require_box: bool = True,
+                grader: str = "strict") -> str | None:
     r"""The piece of `response` that the verifier sees, or None if there is nothing to grade (reward 0).
 
     `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>` counts, and
     a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`, wrapper included, of at
-    most `MAX_BOX` characters. Without one: None, or with `require_box=False` the last `MAX_TEXT` characters.
+    most `MAX_BOX` characters. Without one: None, or with `require_box=False` what `unboxed` finds, in a box.
+    The "official" grader is given all of it.
     """
     if thinking:
         _, closed, response = response.rpartition("</think>")
         if not closed:
             return None
+    if grader == "official":
+        return response.strip() or None
     box = last_box(response)
-    if box is not None:
-        return rf"\boxed{{{box}}}" if 0 < len(box) <= MAX_BOX else None
-    return None if require_box else response[-MAX_TEXT:].strip() or None
+    if box is None and not require_box:
+        box = unboxed(response)
+    return rf"\boxed{{{box}}}" if box and len(box) <= MAX_BOX else None
+
+
+def make_verifier(config: Config) -> Verifier:
+    """The processes that grade as the knobs `reward` and `grader` say."""
+    official = config.reward == "math" and config.grader == "official"
+    return Verifier(timeout=config.verify_timeout, function="official" if official else config.reward)
 
 
 class Grader:
@@ -66,8 +90,8 @@ class Grader:
         if self.config.reward != "math":
             return text
         thinking = self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
-        return graded_text(text, thinking, self.config.require_box)
+        return graded_text(text, thinking, self.config.require_box, self.config.grader)
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
-        """Start grading a response; `.result()` of what is returned is a list of one reward."""
+        """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""
         return self.verifier.submit([self.piece(question, token_ids)], [question.answer])

@@ -38,11 +38,12 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
             if ranks.rank() % tp == 0:
                 pending[index] = grader.submit(flat[index][0], trajectory.token_ids)
 
-        prompts = [q.prompt_ids for q, _ in flat]
-        made = engine.generate(prompts, [seed for _, seed in flat], temperature, max_tokens, on_finish)
+        prompts, each = [q.prompt_ids for q, _ in flat], [seed for _, seed in flat]
+        made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
         for index, trajectory in enumerate(made):
             trajectory.step = step
-            trajectory.reward = pending[index].result()[0] if pending else 0.0
+            rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
+            trajectory.reward, trajectory.also = rewards.pop("score"), rewards
         made = iter(made)
         return [[next(made) for _ in seeds[i]] for i in share]
 
@@ -108,10 +109,7 @@ class VLLMEngine:
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
                  on_finish=None) -> list[Trajectory]:
-        """One trajectory per prompt and seed, in order, its reward 0 until it is graded.
-
-        `on_finish(index, trajectory)` is called as each one ends.
-        """
+        """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one ends."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
 

@@ -16,7 +16,7 @@ from data import Question, fingerprint, load_tokenizer, read_data, unreadable, w
 from eval import validate
 from exgrpo import Experience, step_metrics
 from policy import Policy
-from reward import Grader, Verifier
+from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
@@ -32,7 +32,7 @@ def train(config: Config) -> dict[str, float]:
     tokenizer = load_tokenizer(config, config.model)
     with (ranks.claim(config.run_dir),
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
-          Verifier(timeout=config.verify_timeout, function=config.reward) as verifier):
+          make_verifier(config) as verifier):
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
@@ -75,7 +75,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         with timer("collect"):
             if config.behavior_logprobs == "recompute":
                 policy.recompute(groups)
-            ranks.check_same(plan=plan.questions, collected=experience.collect(step, groups))
+            collected = experience.collect(groups)
+            ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----
         with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
@@ -109,7 +110,7 @@ def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: 
     for ids in dropped:
         if ids:
             tracker.print(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
-    questions, tests = ([q for q in qs if q.id not in set(ids)] for qs, ids in zip(sets, dropped))
+    questions, tests = ([q for q in qs if q.id not in ids] for qs, ids in zip(sets, map(set, dropped)))
     return questions, tests, dropped
 
 

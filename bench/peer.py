@@ -8,7 +8,6 @@ import json
 import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
@@ -26,16 +25,6 @@ except (ImportError, RuntimeError) as error:  # trl's lazy modules raise Runtime
 from bench.step import MAX_TOKENS, QUESTIONS, RESPONSES, coin
 
 MICRO_BATCH = 64  # responses of a forward and backward
-
-
-class TimedTrainer(GRPOTrainer):
-    """Notes how long each generation takes."""
-
-    def _generate(self, prompts):
-        start = time.perf_counter()
-        result = super()._generate(prompts)
-        self.generation = [*getattr(self, "generation", []), time.perf_counter() - start]
-        return result
 
 
 def rewards(completions: list, **_) -> list[float]:
@@ -62,7 +51,7 @@ def main() -> None:
             num_generations=RESPONSES, max_completion_length=MAX_TOKENS, temperature=1.0, beta=0.0,
             loss_type="dr_grpo", scale_rewards="none", report_to="none", save_strategy="no", logging_steps=2,
             disable_tqdm=True, seed=0)
-        trainer = TimedTrainer(
+        trainer = GRPOTrainer(
             args.model, reward_funcs=rewards, args=config,
             train_dataset=datasets.Dataset.from_list([{"prompt": r["prompt"]} for r in rows]),
             processing_class=transformers.AutoTokenizer.from_pretrained(args.model))
@@ -70,8 +59,7 @@ def main() -> None:
     name = "completions/mean_length"
     lengths = [row[name] for row in trainer.state.log_history if name in row]
     if trainer.accelerator.is_main_process:
-        print(json.dumps({"version": trl.__version__, "generation": trainer.generation[1:],
-                          "length": sum(lengths) / len(lengths)}))
+        print(json.dumps({"version": trl.__version__, "length": sum(lengths) / len(lengths)}))
 
 
 if __name__ == "__main__":

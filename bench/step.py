@@ -109,10 +109,9 @@ def bench_step(args: argparse.Namespace) -> Iterator[Row]:
             for peer, trl in trl_steps(dtype, model, questions, steps, args.full):
                 peers.append((median(trl.wall), median(trl.cpu)))
                 result = json.loads(next(line for line in trl.lines if line.startswith('{"version"')))
-                generation = median(result["generation"])
                 yield (f"TRL {result['version']}, {peer}",
                        f"{peers[-1][0]:.2f} s a step, {peers[-1][1]:.2f} CPU s",
-                       f"generation {generation:.2f} s, {result['length']:.0f} tokens a response")
+                       f"{result['length']:.0f} tokens a response")
             after, metrics = train_steps([*common, *precision], directory / f"{dtype}-after")
             yield ours(f"{dtype}, 2 ranks, after", after, metrics)
             if not peers:

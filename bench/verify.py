@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from bench.meters import Row, seconds
 from reward import Verifier
 
-KINDS = [  # gold: right as written, right in another form, two wrong ones; m = n + 1
-    ("{n}", "{n}", "{n}.0", "{m}", "-{n}"),
+# gold: right as written, right in another form, two wrong; m = n + 1; half are integers, as in the benchmarks
+KINDS = 9 * [("{n}", "{n}", "{n}.0", "{m}", "-{n}")] + [
     (r"\frac{{{n}}}{{7}}", r"\frac{{{n}}}{{7}}", "{n}/7", r"\frac{{{m}}}{{7}}", "0.{n}"),
     ("{n}.5", "{n}.5", r"\frac{{{odd}}}{{2}}", "{m}.5", "{n}"),
     (r"{n}\sqrt{{2}}", r"{n}\sqrt{{2}}", r"\sqrt{{2}} \cdot {n}", r"{n}\sqrt{{3}}", r"{m}\sqrt{{2}}"),
@@ -52,6 +52,6 @@ def bench_verify(args: argparse.Namespace) -> Iterator[Row]:
             used, rewards = cpu_seconds(verifier), []
             taken = seconds(lambda v=verifier, r=rewards: r.append(v.score(texts[40:], golds[40:])))
             used, count = cpu_seconds(verifier) - used, len(rewards[0])
-            yield (f"verifier, {workers} workers, {count} different answers of {len(KINDS)} kinds",
+            yield (f"verifier, {workers} workers, {count} different answers of {len(set(KINDS))} kinds",
                    f"{count / taken:,.0f} answers/s, {count / used:,.0f} per second of a worker's CPU",
                    f"{bar}; {sum(rewards[0]) / count:.0%} right, {verifier.timeouts} time-outs")

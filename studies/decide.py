@@ -5,7 +5,7 @@ import json
 from pathlib import Path
 
 from studies.claims import STUDIES, Claim, Study
-from studies.jobs import FULL, ROOT, Job
+from studies.jobs import ROOT, Job
 from studies.measures import IN, OOD, Data, decision, interval
 from studies.pictures import save
 
@@ -87,8 +87,3 @@ def text(result: dict) -> str:
         number = f"{c['mean']:+.4f} ± {c['half']:.4f}"
         lines.append(f"  {c['verdict']:9} {number}  {c['claim']}  (paper: {c['paper']})")
     return "\n".join(lines)
-
-
-def full(data: Data) -> bool:
-    """Whether these are results that studies/README.md may hold."""
-    return data.budget == FULL and data.seeds >= 3

@@ -65,7 +65,8 @@ def run_jobs(jobs: list[Job], workers: int, places: dict[str, str]) -> dict[Job,
                     bar.write(f"{job.name}, seed {job.seed}: {failed[job]}")
             names = [f"{job.name}/{job.seed}" for job, _ in running.values()]
             bar.set_postfix_str(", ".join(names), refresh=sys.stderr.isatty())
-            bar.update(len(jobs) - len(waiting) - len(running) - bar.n)
+            if ended := len(jobs) - len(waiting) - len(running) - bar.n:
+                bar.update(ended)
     except BaseException:
         _stop(running)
         raise

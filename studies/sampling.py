@@ -16,7 +16,7 @@ import numpy as np
 from config import Config
 from data import load_questions, load_tokenizer, sample_seed
 from policy import Policy
-from reward import SUCCESS, Grader, Verifier
+from reward import SUCCESS, Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from studies.records import replace
@@ -34,7 +34,7 @@ def sample(model: str, world: str, questions: int, seed: int) -> dict:
     order = rng.permutation(len(everything))
     chosen = [everything[i] for i in order[:questions]]
     seeds = [[sample_seed("study", seed, q.id, i) for i in range(config.num_rollouts)] for q in chosen]
-    with Verifier(timeout=config.verify_timeout, function=config.reward) as verifier:
+    with make_verifier(config) as verifier:
         engine = make_engine(config, model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
         groups = roll_out(engine, grader, chosen, seeds, config.temperature)

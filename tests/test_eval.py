@@ -32,8 +32,8 @@ def asked(monkeypatch):
     script = {sample_seed("eval", seed, *key): value for key, value in SCRIPT.items() for seed in (0, 7)}
     asked = []
 
-    def roll_out(engine, grader, questions, seeds, temperature, max_tokens):
-        asked.append(([q.id for q in questions], temperature, max_tokens))
+    def roll_out(engine, grader, questions, seeds, temperature):
+        asked.append(([q.id for q in questions], temperature))
         return [[SimpleNamespace(token_ids=[ord(c) for c in text], reward=reward, finished=finished)
                  for text, reward, finished in map(script.get, group)] for group in seeds]
 
@@ -50,7 +50,7 @@ def test_means_per_source(asked):
         "pass_at_1/x": 1.0, "reward/x": 0.8, "length/x": 5.0, "truncated/x": 0.0,
         "pass_at_1/y": 0.0, "reward/y": 0.25, "length/y": 4.5, "truncated/y": 0.5,
         "valid/x": 0.5, "shortcut/x": 0.5, "valid/y": 0.0, "shortcut/y": 0.5}
-    assert asked == [([0, 0, 1, 1], 0.7, 9)] and not {"response", "answer"} & set(records[0])
+    assert asked == [([0, 0, 1, 1], 0.7)] and not {"response", "answer"} & set(records[0])
 
 
 def test_records_hold_the_text_where_asked(asked):
@@ -66,7 +66,7 @@ def test_records_hold_the_text_where_asked(asked):
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run(asked):
     """Seed 3 of the run, seed 0 of the samples: two runs are compared on the same random numbers."""
     scores = validate(None, GRADER, QUESTIONS, Config(seed=3))
-    assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0 and asked == [([0, 1], 0.6, 64)]
+    assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0 and asked == [([0, 1], 0.6)]
 
 
 # ---- the command ------------------------------------------------------------------------------------

@@ -50,7 +50,7 @@ def answer(run: Experience, plan: Plan, successes) -> list[Group]:
 def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
     plan = run.plan(step, by_last_token)
     groups = answer(run, plan, successes)
-    run.collect(step, groups)
+    run.collect(groups)
     return plan, groups
 
 
@@ -207,7 +207,7 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
             np.random.seed(len(chosen) * seed)
             before = np.random.get_state()[1].tolist()
             plan = run.plan(step, by_last_token)
-            changes.append(run.collect(step, answer(run, plan, lambda q, step=step: (q * 5 + step) % 9)))
+            changes.append(run.collect(answer(run, plan, lambda q, step=step: (q * 5 + step) % 9)))
             replayed = [(q, t.token_ids.tolist()) for q, t in plan.replayed.items()]
             chosen.append((plan.fresh, replayed))
             assert np.random.get_state()[1].tolist() == before
@@ -229,7 +229,7 @@ def test_the_run_ends_when_every_question_is_retired():
         if plan is None:
             break
         sizes.append(len(plan.questions))
-        run.collect(step, answer(run, plan, lambda q: K))
+        run.collect(answer(run, plan, lambda q: K))
     assert sizes == [8, 2] and plan is None and len(run.buffer.retired) == 10
 
 
@@ -427,7 +427,7 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     rows = [[response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
             for q, last in zip(plan.questions, (0, 2))]
     groups = run.groups(plan, rows)
-    run.collect(0, groups)
+    run.collect(groups)
     some, none = plan.fresh
     assert run.buffer.num_success(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer
@@ -450,7 +450,7 @@ def test_the_same_response_again_replaces_the_stored_one():
     store(run, 0, 4, (5, 1), (5, 2))
     plan = run.plan(3, by_last_token)
     again = Trajectory(np.array([5, 1], dtype=np.int32), np.array([-7, -7], dtype=np.float32), step=3)
-    run.collect(3, run.groups(plan, [[again] + [response(8, i, reward=0.0) for i in range(6)]]))
+    run.collect(run.groups(plan, [[again] + [response(8, i, reward=0.0) for i in range(6)]]))
     assert stored(run, 0) == [[5, 2], [5, 1]] and run.buffer.num_success(0) == 2
     newer = run.buffer.trajectories(0)[1]
     assert newer.logprobs.tolist() == [-7, -7] and newer.step == 3
@@ -501,7 +501,7 @@ def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan,
     rollouts = [[response(q, step, i, reward=r) for i, r in enumerate(row)]
                 for q, row in zip(plan.questions, rewards)]
     groups = run.groups(plan, rollouts)
-    run.collect(step, groups)
+    run.collect(groups)
     return plan, groups
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from config import Config
 from data import Question
-from reward import MAX_BOX, MAX_TEXT, Grader, Verifier, graded_text
+from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
 
 
 @pytest.mark.parametrize(
@@ -19,8 +19,12 @@ from reward import MAX_BOX, MAX_TEXT, Grader, Verifier, graded_text
         (r"\boxed{1}", True, False, None),
         (r"\boxed{1}</think>\boxed{2}</think> \boxed{3}", True, True, r"\boxed{3}"),  # after the last one
         (r"\boxed{1}</think> so 2", False, True, r"\boxed{1}"),  # no thought was opened: all of it counts
-        (r"\boxed{1}</think> so $2$ ", True, False, "so $2$"),
-        ("so 2", False, False, "so 2"),
+        (r"\boxed{1}</think> so $2$ ", True, False, r"\boxed{2}"),
+        ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),  # right to no one
+        (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
+        ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),  # no expression in passing
+        ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
+        ("no number", False, False, None),
         ("", False, False, None),
         (r"\boxed{ }", False, False, None),
         (r"\boxed{1}\boxed{\frac{1}{2}", False, True, r"\boxed{1}"),
@@ -28,7 +32,7 @@ from reward import MAX_BOX, MAX_TEXT, Grader, Verifier, graded_text
         (r"\boxed{a \\{b}}", False, True, r"\boxed{a \\{b}}"),
         (r"\boxed{" + MAX_BOX * "1" + "}", False, True, r"\boxed{" + MAX_BOX * "1" + "}"),
         (r"\boxed{" + (MAX_BOX + 1) * "1" + "}", False, True, None),
-        (1_000_000 * "1", False, False, MAX_TEXT * "1"),
+        ("7 " + MAX_TEXT * "x", False, False, None),  # too far from the end
     ],
 )
 def test_graded_text(response, thinking, require_box, graded):
@@ -62,6 +66,7 @@ def tokens(text: str) -> np.ndarray:
         ({}, "1+1?", "so 2", None),
         ({}, "1+1?<think>\n", r"\boxed{2}", None),  # never ends
         ({}, "1+1?<think>\n", r"\boxed{3}</think> \boxed{2}", r"\boxed{2}"),
+        ({"grader": "official"}, "1+1?<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
         ({"reward": "worlds.arithmetic:reward"}, "1+1?<think>\n", "so 2", "so 2"),  # all of it
     ],
 )
@@ -76,8 +81,10 @@ def test_rewards_of_responses():
     """Token ids in, rewards out, from the real verifier, whatever the order of their ends."""
     responses = [r"\boxed{\frac{2}{4}}", r"\boxed{2}", "one half", r"\boxed{1/3} or \boxed{0.5}"]
     question = Question(0, "?", tokens("?")[:-1], "1/2", "source")
-    with Verifier(workers=1) as verifier:
+    with make_verifier(Config()) as verifier:
         grader = Grader(Config(), Letters(), verifier)
         assert grader.submit(question, tokens(responses[0])).result() == [1.0]
+        leak = grader.submit(question, tokens(r"\boxed{1-\frac{1}{2}}"))
+        assert leak.rewards() == [{"score": 0.0, "unevaluated": 1.0}]
         pending = [grader.submit(question, tokens(response)) for response in responses]
         assert [one.result() for one in pending] == [[1.0], [0.0], [0.0], [1.0]]

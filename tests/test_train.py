@@ -261,12 +261,12 @@ def first_step(argv: list[str]) -> dict:
     record = {}
     collect, update = Experience.collect, Policy.update
 
-    def recorded_collect(self, step, groups):
+    def recorded_collect(self, groups):
         record["questions"] = [g.question.id for g in groups]
         record["responses"] = [t.token_ids.tolist() for g in groups for t in g.trajectories]
         record["logprobs"] = np.concatenate([t.logprobs for g in groups for t in g.trajectories])
         record["rewards"] = np.concatenate([g.rewards for g in groups]).tolist()
-        changes = collect(self, step, groups)
+        changes = collect(self, groups)
         record["buffer"] = {k: list(questions) for k, questions in self.buffer.buckets.items()}
         return changes
 

@@ -115,7 +115,7 @@ def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, devic
     rule, experience = config.trajectory_selection, Experience(config, questions)
     experience.buffer = buffer
     mean = policy.mean_nll if rule == "nll" else policy.mean_entropy  # as train.py has it
-    stars = experience._choose(state["step"], ids, mean, np.random.default_rng(0)).replayed
+    stars = experience.choose(ids, mean, np.random.default_rng(0))[0]
     judged = config.reward.startswith("worlds.arithmetic:")
     shown = {q: [] for q in ids}
     for (q, t), score in zip(stored, scores):

@@ -11,8 +11,17 @@ import re
 from math_verify import parse, verify
 
 from verifier import shortcuts
+from verifier.answer import is_answer, read_gold
 
-E_NOTATION = re.compile(r"\\boxed\{([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}")
+SPELLINGS = [
+    (re.compile(r"(?<=\{)([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}$"), r"\1 \\times 10^{\2}}"),
+    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~|\{,\})(?=[0-9]{3}(?![0-9]))"), ""),  # 1\,234
+    (re.compile(r"(?<!\\)%"), r"\\%"),
+    (re.compile("°"), r"^\\circ"),
+    (re.compile("−"), "-"),
+    (re.compile(r"\\text\{((?:\\\$)?[-+]?[0-9.,]+)\}"), r"\1"),
+    (re.compile(r"(?<=[0-9])\.\}$"), "}"),
+]
 GOLD_REPAIRS = [  # for golds that do not parse as they are
     (re.compile(r"\bnp\."), r"\\"),  # np.arcsin(10/13)
     (re.compile(r"([0-9])\.(?![0-9])"), r"\1"),  # -1./3
@@ -23,8 +32,10 @@ CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(?:\s+((?:(?!\b[A-J]\b).)*))?)?", re.DO
 
 
 def latex(text: str) -> str:
-    r"""Math-Verify reads `1e11` as 1·e·11, which no right answer equals: it becomes `1 \times 10^{11}`."""
-    return E_NOTATION.sub(r"\\boxed{\1 \\times 10^{\2}}", text)
+    r"""The text in spellings that Math-Verify knows: it reads `1e11` as 1·e·11, and `1\,234` as 1 and 234."""
+    for pattern, spelling in SPELLINGS:
+        text = pattern.sub(spelling, text)
+    return text
 
 
 def choice(boxed: str) -> str | None:
@@ -50,25 +61,53 @@ def parse_gold(answer: str) -> tuple[str, list]:
     return boxed, parsed
 
 
-def math_reward(text: str | None, answer: str) -> float:
-    """Eq. 1: 1.0 if `text`, from `graded_text`, is the answer, else 0.0. With None: does the gold parse."""
+def equal(text: str, answer: str) -> bool:
+    """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its letter."""
+    boxed, gold = parse_gold(answer)
+    text = latex(text)
+    if text == boxed:
+        return bool(gold)
+    if choice(boxed):
+        return choice(text) == choice(boxed)  # Math-Verify knows (C), not `C) 12 days`
+    integers = shortcuts.integers_equal(boxed, text)
+    if integers is not None:
+        return integers
+    prediction = parse(text, parsing_timeout=None)
+    # Its verdict is true if any pair of candidates matches, equal strings included: those may come first.
+    right = bool(gold) and prediction[-1:] == gold[-1:] or verify(gold, prediction, timeout_seconds=None)
+    if not right and "%" in boxed and "%" not in text:  # optional where the gold has it
+        prediction = parse(text.removesuffix("}") + r"\%}", parsing_timeout=None)
+        right = verify(gold, prediction, timeout_seconds=None)
+    return right
+
+
+def math_reward(text: str | None, answer: str) -> dict[str, float]:
+    """Eq. 1: `score` is 1.0 if `text` is an answer and equal to the gold, else 0.0.
+
+    `unevaluated` is 1.0 where it is equal and no answer. With None for the text, `score` says whether the
+    gold parses, `malformed` whether Math-Verify alone judges.
+    """
     try:
-        boxed, gold = parse_gold(answer)
+        if text is None:
+            malformed = read_gold(answer) is None
+            return {"score": float(has_expression(parse_gold(answer)[1])), "malformed": float(malformed)}
+        if not equal(text, answer):
+            return {"score": 0.0}
+        boxed, _ = parse_gold(answer)
+        right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), answer)
+        return {"score": float(right), "unevaluated": float(not right)}
+    except Exception:  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
+        return {"score": 0.0}
+
+
+def official_reward(text: str | None, answer: str) -> float:
+    """Math-Verify alone on all of the text, box or not, as in the official code. With None as above."""
+    try:
+        gold = parse_gold(answer)[1]
         if text is None:
             return float(has_expression(gold))
-        text = latex(text)
-        if text == boxed:
-            return float(bool(gold))
-        if len(answer.strip()) == 1 and answer.strip() == choice(text):
-            return 1.0  # Math-Verify knows (C), not `C) 12 days`
-        equal = shortcuts.integers_equal(boxed, text)
-        if equal is not None:
-            return float(equal)
-        prediction = parse(text, parsing_timeout=None)
-        # Its verdict is true if any pair of candidates matches, equal strings included: those may come first.
-        same = bool(gold) and prediction[-1:] == gold[-1:]
-        return float(same or verify(gold, prediction, timeout_seconds=None))
-    except Exception:  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
+        return float(verify(gold, parse(text, parsing_timeout=None), timeout_seconds=None))
+    except Exception:
         return 0.0
 
 

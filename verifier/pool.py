@@ -18,7 +18,10 @@ import time
 from concurrent.futures import Future, ThreadPoolExecutor
 
 START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idle machine
-MATH_REWARD = "verifier.math_answers:math_reward"
+MATH = {  # what judges answers to golds of mathematics
+    "math": "verifier.math_answers:math_reward",
+    "official": "verifier.math_answers:official_reward",
+}
 
 
 def kill(process: subprocess.Popen) -> None:
@@ -138,10 +141,10 @@ class Pending:
 class Verifier:
     """Grades in `workers` processes (default: this rank's share of the machine's cores, at most 16).
 
-    timeout: seconds for a pair, beyond which it scores 0. function: "math" (Math-Verify), or the user's
-    "module:function" from (response, answer) to a float or a dict of named floats with `score`; if it raises,
-    or cannot be imported, so does this, with its traceback. memory: bytes of address space for a worker.
-    To be used from any thread.
+    timeout: seconds for a pair, beyond which it scores 0. function: "math" (Math-Verify and the rule that an
+    answer is one), "official" (Math-Verify alone), or the user's "module:function" from (response, answer) to
+    a float or a dict of named floats with `score`; if it raises, or cannot be imported, so does this with its
+    traceback. memory: bytes of address space for a worker. To be used from any thread.
     """
 
     def __init__(self, workers: int | None = None, timeout: float = 5.0, function: str = "math",
@@ -149,9 +152,9 @@ class Verifier:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             workers = min(16, max(1, (os.cpu_count() or 1) // ranks_here))
-        if function != "math" and not all(function.partition(":")):
+        if function not in MATH and not all(function.partition(":")):
             raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
-        self.function = MATH_REWARD if function == "math" else function
+        self.function = MATH.get(function, function)
         self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
         self.idle = queue.SimpleQueue()  # as many threads as workers: one is always there to be taken
         for worker in self.workers:
@@ -181,10 +184,14 @@ class Verifier:
 
     def gold_parses(self, answers: list[str]) -> list[bool]:
         """Whether Math-Verify can read each answer as a gold. A user's function reads what it likes: True."""
-        if self.function != MATH_REWARD:
-            return [True] * len(answers)
-        futures = [self.threads.submit(self._grade, None, answer) for answer in answers]
-        return [score == 1.0 for score in Pending(futures).result()]
+        return [check["score"] == 1.0 for check in self.check_golds(answers)]
+
+    def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
+        """For each answer as a gold: `score` 1.0 if Math-Verify can read it, `malformed` 1.0 if the rule of
+        verifier/answer.py cannot."""
+        if self.function not in MATH.values():
+            return [{"score": 1.0, "malformed": 0.0} for _ in answers]
+        return Pending([self.threads.submit(self._grade, None, answer) for answer in answers]).rewards()
 
     def _grade(self, text: str | None, answer: str) -> dict[str, float]:
         worker = self.idle.get()

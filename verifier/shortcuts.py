@@ -1,8 +1,8 @@
 r"""What stands in for Math-Verify's comparison: it decides the same in a tenth of the time.
 
-Three shortcuts. Plain integers are compared as integers. The LaTeX parser (ANTLR) tries its faster mode first,
-which finds the same tree or none. And before Math-Verify simplifies a difference, to see whether it is 0 (tens
-of milliseconds), both expressions are evaluated at a point: where they differ by far more than rounding, no
+Three shortcuts. Plain integers are compared as integers. The LaTeX parser (ANTLR) first tries its fast mode,
+which finds the same tree or none. Before Math-Verify simplifies a difference, to see whether it is 0 (tens of
+milliseconds), both expressions are evaluated at a point: where they differ by far more than rounding, no
 simplification is 0. None changes a verdict: `pytest tests/verifier/test_shortcuts.py` compares them with
 Math-Verify alone on 272 pairs of 43 expressions, 300 random pairs of close numbers and 500 damaged answers.
 The gain: `python -m bench verify`.

@@ -64,14 +64,10 @@ def build_model(world: World, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
     return model
 
 
-def encode_prompt(question: str, tokenizer) -> list[int]:
-    """What the chat template gives for one user turn, without the cost of running it."""
-    return tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT])
-
-
 def encode_demonstrations(pairs: list[tuple[str, str]], tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
     """Pairs of question and response -> right-padded ids and labels, both (N, T); -100 outside responses."""
-    prompts = [encode_prompt(question, tokenizer) for question, _ in pairs]
+    # what the chat template gives for one user turn, without the cost of running it
+    prompts = [tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question, _ in pairs]
     answers = [tokenizer.convert_tokens_to_ids([*response, EOS]) for _, response in pairs]
     length = max(len(p) + len(a) for p, a in zip(prompts, answers))
     ids = torch.full((len(pairs), length), tokenizer.pad_token_id)

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from reward import graded_text
-from verifier.math_answers import math_reward
+from verifier.math_answers import math_reward, official_reward
 
 # (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict", Math-Verify
 # is more generous or more severe than a teacher would be; the table holds it to that.
@@ -39,7 +39,7 @@ VERDICTS = [
     # percent
     (r"62.5\%", r"\boxed{62.5\%}", True),
     (r"62.5\%", r"\boxed{0.625}", True),
-    ("25", r"\boxed{25\%}", True),
+    ("25", r"\boxed{25\%}", False),
     (r"25\%", r"\boxed{26\%}", False),
     # scientific notation, which Math-Verify alone reads as a multiple of Euler's number
     ("8.49e-4", r"\boxed{8.49 \times 10^{-4}}", True),
@@ -126,7 +126,7 @@ VERDICTS = [
 def test_verdicts(gold, response, right):
     """The table of answer pairs gets the verdicts it says, through the cut."""
     text = graded_text(response, thinking=False)
-    assert (text is not None and math_reward(text, gold) == 1.0) == right
+    assert (text is not None and math_reward(text, gold)["score"] == 1.0) == right
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -134,9 +134,9 @@ def test_verdicts(gold, response, right):
 def test_scientific_notation(mantissa, exponent):
     """`1.5e7` is `1.5 \\times 10^{7}`, whoever writes it, and is no other power."""
     plain, latex = f"{mantissa}e{exponent}", rf"{mantissa} \times 10^{{{exponent}}}"
-    assert math_reward(rf"\boxed{{{latex}}}", plain) == 1.0
-    assert math_reward(rf"\boxed{{{plain}}}", latex) == 1.0
-    assert math_reward(rf"\boxed{{{mantissa}e{exponent + 40}}}", plain) == 0.0
+    assert math_reward(rf"\boxed{{{latex}}}", plain)["score"] == 1.0
+    assert math_reward(rf"\boxed{{{plain}}}", latex)["score"] == 1.0
+    assert math_reward(rf"\boxed{{{mantissa}e{exponent + 40}}}", plain)["score"] == 0.0
 
 
 def test_multiple_choice_answers():
@@ -146,12 +146,24 @@ def test_multiple_choice_answers():
     wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2"]
     for gold in "CI":  # I is the imaginary unit to Math-Verify
         answers = {answer: answer.replace("C", gold) for answer in right + wrong}
-        verdicts = {answer: math_reward(rf"\boxed{{{text}}}", gold) for answer, text in answers.items()}
-        assert {answer for answer, verdict in verdicts.items() if verdict} == set(right)
+        scores = {a: math_reward(rf"\boxed{{{text}}}", gold)["score"] for a, text in answers.items()}
+        assert {a for a in scores if scores[a]} == set(right)
 
 
 def test_golds():
     """Golds that Math-Verify can read are told from those it cannot."""
     readable = ["5", r"\sqrt{2}", "$(1,1), (3,2)$", "-3./2", r"\text{Evelyn}", *"ABCDEFGHIJ"]
-    assert all(math_reward(None, gold) for gold in readable)
-    assert not any(math_reward(None, gold) for gold in ["", "t(0,4]"])
+    assert all(math_reward(None, gold)["score"] for gold in readable)
+    assert not any(math_reward(None, gold)["score"] for gold in ["", "t(0,4]"])
+
+
+@pytest.mark.parametrize(
+    ("text", "gold", "right"),
+    [
+        ("The final answer is 5 - 9 = -4. So $-4$", "-4", 1.0), (r"it is \boxed{5-9}", "-4", 1.0),
+        ("so 65 = 71", "72", 0.0), ("nothing", "1", 0.0),
+    ],
+)  # fmt: skip
+def test_the_official_grader(text, gold, right):
+    """Math-Verify alone, on all of the text, box or not."""
+    assert official_reward(text, gold) == right

@@ -8,7 +8,7 @@ from math_verify import parse, parser, verify
 
 from tests.verifier.test_hostile import REAL, mutant
 from verifier import shortcuts
-from verifier.math_answers import math_reward
+from verifier.math_answers import equal
 
 
 def read_alone(text: str) -> list:
@@ -25,7 +25,7 @@ def verdicts(gold: str, text: str) -> tuple[float, bool]:
         alone = verify(parse(rf"\boxed{{{gold}}}"), parse(text))
     finally:
         shortcuts.install()
-    return math_reward(text, gold), alone
+    return equal(text, gold), alone
 
 
 GOLDS = [

@@ -1,0 +1,154 @@
+r"""Whether what equals the gold is an answer: Math-Verify works out what it is given, so `5 - 9` is -4 to it.
+
+A policy learns in twenty steps to restate the question, and nothing else. `is_answer` comes on top of
+Math-Verify's equality and looks at the form, judged by the value of the gold. Where that is a literal (42,
+1.8, 9/5, 3+2i, a word, or tuples, sets, intervals, matrices, lists of such) all that the answer says must be
+literals too; where it is an expression or an equation they hold no more variables or operators than it. What
+a form is stands in `forms.py`.
+"""
+
+import functools
+import re
+from dataclasses import dataclass
+
+from math_verify import parse, verify
+from sympy import simplify
+
+from verifier.forms import (
+    ABOUT,
+    COMMA,
+    EQUAL,
+    NAME,
+    PLAIN,
+    RELATION,
+    WITH_UNIT,
+    balanced,
+    form,
+    is_name,
+    leaves,
+    names,
+    normalise,
+    operators,  # fmt: skip
+    split,
+)
+
+
+@dataclass(frozen=True)
+class Gold:
+    """What of a gold the answer is held to."""
+
+    forms: set[str]  # of its leaves
+    leaves: set[str]  # with capitals folded
+    count: int  # how many leaves; infinity is none
+    values: int  # how many values
+    names: set[str]
+    operators: set[str]
+    equation: bool  # of more than a name and a literal
+    inequality: bool  # or membership
+    interval: bool  # or what may be one
+    closed: bool  # a closed form that is a rational number: 2021 \cdot 505 \cdot 337
+
+
+def folded(leaf: str) -> str:
+    """A leaf without brackets and capitals."""
+    return re.sub("[⟨⟩{}()]", "", leaf).casefold()
+
+
+@functools.lru_cache(maxsize=4096)
+def read_gold(answer: str) -> Gold | None:
+    """None if it is malformed: unbalanced brackets or dollars, or prose. Math-Verify then decides alone."""
+    text = normalise(answer)
+    dollars = len(re.findall(r"(?<!\\)\$", answer))
+    if not text or not balanced(text) or dollars % 2 or re.search(r"(?<![\\⟨])\b[a-z]{4,} [a-z]+", text):
+        return None
+    values, found, relations, equation = values_of(text), [], set(), False
+    for value in values:
+        sides, between = split(value, RELATION)
+        relations |= set(between)
+        named = len(sides) > 1 and set(between) <= EQUAL and NAME.fullmatch(sides[0])
+        here = [leaf for side in sides[bool(named) :] for leaf in leaves(side)]
+        equation |= bool(between) and (not named or any(form(leaf, PLAIN) == "expression" for leaf in here))
+        found += here
+    forms = {form(leaf, PLAIN) for leaf in found}
+    interval = bool(re.match(r"\\?[\[(]", text))
+    closed = any(form(leaf, PLAIN) == "expression" and is_rational(leaf) for leaf in found)
+    count = sum("infty" not in leaf for leaf in found)
+    return Gold(forms, set(map(folded, found)), count, len(values), names(text), operators(text), equation,
+                bool(relations - EQUAL), interval, closed)  # fmt: skip
+
+
+def values_of(text: str) -> list[str]:
+    """The text at its commas, out of brackets that stand around equations: x = 5 in brackets is x = 5."""
+    inner = re.fullmatch(r"\\?[({](.*?)\\?[)}]", text)
+    if inner and balanced(inner[1]):
+        first = split(inner[1], COMMA)[0][0]
+        if text[0] == "{" or len(split(first, RELATION)[0]) > 1:
+            return values_of(inner[1])
+    return split(text, COMMA)[0]
+
+
+def is_rational(leaf: str) -> bool:
+    """Whether an expression without variables is a rational number."""
+    try:
+        value = simplify(parse(rf"\boxed{{{leaf}}}", parsing_timeout=None)[0])
+        return value.is_rational is True and not names(leaf)
+    except Exception:
+        return False
+
+
+def same(a: str, b: str, about: bool) -> bool:
+    """Whether two sides of a chain are equal, or within 1% where it says so."""
+    a, b = (parse(rf"\boxed{{{side}}}", parsing_timeout=None) for side in (a, b))
+    if about and a and b:
+        a, b = float(a[0].evalf()), float(b[0].evalf())
+        return abs(a - b) <= 0.01 * abs(b)
+    return verify(a, b, timeout_seconds=None)
+
+
+def allowed(leaf: str, gold: Gold) -> bool:
+    """Whether a leaf of the answer may stand for what is in the gold."""
+    kind = form(leaf, WITH_UNIT)
+    if folded(leaf) in gold.leaves or kind in ("number", "fraction", "scientific", "infinite"):
+        return True
+    if kind == "percent":  # 25\% is not 25
+        return "percent" in gold.forms or str(float(re.sub(r"[^0-9.+-]", "", leaf)) / 100) in gold.leaves
+    if kind == "base":
+        return "base" not in gold.forms and leaf.endswith("_{10}")  # the gold's own base: see above
+    if kind in ("power", "integral", "complex"):
+        return kind in gold.forms or gold.closed or kind == "power" and "scientific" in gold.forms
+    if "expression" not in gold.forms or operators(leaf) - gold.operators or names(leaf) - gold.names:
+        return False
+    return gold.closed or not is_rational(leaf)
+
+
+def fits(values: list[str], gold: Gold) -> bool:
+    """Whether these values have the form of the gold's, and are as many."""
+    count, inequality = 0, False
+    for value in values:
+        sides, between = split(value, RELATION)
+        inequality |= not set(between) <= EQUAL
+        if set(between) <= EQUAL:
+            while len(sides) > 1 and is_name(sides[0]) and not gold.equation:
+                sides, between = sides[1:], between[1:]
+            if not gold.equation:
+                if not all(same(sides[-1], side, bool(ABOUT & set(between))) for side in sides[:-1]):
+                    return False
+                sides = sides[-1:]
+        elif not (gold.inequality or gold.interval):
+            return False
+        said = [side for side in sides if len(sides) == 1 or not NAME.fullmatch(side)]
+        found = [leaf for side in said for leaf in leaves(side)]
+        if not all(allowed(leaf, gold) for leaf in found):
+            return False
+        count += sum("infty" not in leaf for leaf in found)
+    if gold.equation:
+        return len(values) == gold.values
+    return inequality or gold.inequality or count == gold.count
+
+
+def is_answer(text: str, answer: str) -> bool:
+    r"""Whether the form of `text` (`\boxed{...}`), equal to the gold `answer`, is an answer's."""
+    gold, text = read_gold(answer), normalise(text)
+    if gold is None or text is None:
+        return text is not None
+    return fits(values_of(text), gold)

@@ -1,0 +1,147 @@
+r"""How an answer is taken apart: into values, sides of relations, leaves and their forms, without typography.
+
+`normalise` takes the typography away. The text falls into its values at commas, "and" and "or", a value into
+the sides of its relation, a side into leaves (what stands in its brackets), and each leaf has a `form`: for
+`x = \left(2, \dfrac{1}{3}\right)` the name `x`, the number `2` and the fraction `\frac{1}{3}`.
+"""
+
+import re
+
+# ---- The forms of a leaf ----------------------------------------------------------------------------------
+
+DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
+EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # 7.1 \\times 10^1 is to be worked out
+POWER_OF_TEN = rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*|×)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
+ARGUMENT = r"\s*(?:\{[+-]?[0-9]+\}|[0-9])"
+FORMS = {
+    "number": rf"[+-]?{DIGITS}",
+    "fraction": rf"[+-]?(?:[0-9]*\s*\\frac{ARGUMENT}{ARGUMENT}|[0-9]+\.?/[0-9]+\.?)",
+    "scientific": rf"[+-]?[1-9](?:\.[0-9]*)?{POWER_OF_TEN}",
+    "power": r"[+-]?[0-9]+\^(?:\{[+-]?[0-9]+\}|[0-9])",
+    "base": r"\(?[0-9A-F]+\)?_(?:\{[0-9]+\}|[0-9])",
+    "percent": rf"[+-]?{DIGITS}\s*\\?%",
+    "infinite": r"[+-]?\\infty",
+    "word": r"⟨[^⟩]*⟩",
+}
+TEXT_UNIT = re.compile(r"(?<=.)(?:\s*(?:\^\{?\\circ\}?|\\degree|[/·]?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?))+$")
+BARE_UNIT = r"(?:\s*[a-zA-Z]+(?: [a-zA-Z]+){0,3}|\s*(?:[ckm]?m|ft|in|inch(?:es)?|units?)\^\{?[23]\}?)?"
+PLAIN = {name: re.compile(form) for name, form in FORMS.items()}
+WITH_UNIT = {name: re.compile(form + BARE_UNIT) for name, form in FORMS.items()}
+
+OPERATOR = re.compile(
+    r"(?<![a-zA-Z])(?:i*int|oint|sum|lim|prod|gcd|lcm|min|max|sup|inf|det|b?mod|pmod)(?![a-zA-Z])|floor|ceil")
+NO_NAME = re.compile(
+    r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?(?![a-zA-Z])|\\?(?:log|ln|exp|sqrt|frac|binom|pi)(?![a-zA-Z])"
+    r"|\\(?:cdot|times|div|pm|mp|circ|prime|infty|cup|cap|to|operatorname|math[a-z]+|[lcd]?dots)(?![a-zA-Z])"
+    r"|_\{[^{}]*\}|_\\?\w|⟨[^⟩]*⟩|\\(?:begin|end)\{[a-z]*\}")  # fmt: skip
+CONSTANTS = {"e", "i"}
+SYMBOL = (r"(?:⟨[^⟩]*⟩|\\[a-zA-Z]+\s*\{[a-zA-Z]+\}|\\?[a-zA-Z]+)"  # then its indices and arguments
+          r"(?:'|_\{[^{}]*\}|_\w|\^\{?\\prime\s*\}?)*(?:\{?\([^()]*\)\}?)?")
+NAME = re.compile(rf"\|?(?:{SYMBOL}\s*)+\|?")
+TERM = re.compile(rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+")
+RELATION = re.compile(r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>≤≥≠≈∈]")
+COMMA, UNION, ROWS = re.compile("[,;]"), re.compile(r"\\cup(?![a-zA-Z])|∪"), re.compile(r"&|\\\\")
+EQUAL, ABOUT = {"=", "≈", r"\approx"}, {"≈", r"\approx"}
+THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")  # of a number, not of a list
+
+
+def form(leaf: str, forms: dict[str, re.Pattern]) -> str:
+    """One of FORMS, "integral" for a fraction that is an integer, "complex", or else "expression"."""
+    for name, pattern in forms.items():
+        if pattern.fullmatch(leaf):
+            numbers = [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
+            if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf[0].isdigit():  # \frac12
+                numbers = [int(digit) for digit in re.findall("[0-9]", leaf)]
+            return "integral" if numbers and numbers[-2] % (numbers[-1] or 1) == 0 else name
+    terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
+    parts = [re.sub(r"(?<![a-zA-Z\\])i(?![a-zA-Z])", "", term, count=1) for term in terms]
+    if len(terms) <= 2 and sum(map(str.__ne__, terms, parts)) == 1:
+        if all(part in "+-" or form(part, forms) in ("number", "fraction") for part in parts):
+            return "complex"
+    return "expression"
+
+
+def names(text: str) -> set[str]:
+    """The variables of an expression, without subscripts, units and constants."""
+    text = OPERATOR.sub(" ", NO_NAME.sub(" ", text)).lower()  # to Math-Verify R is r
+    return set(re.findall(r"\\[a-z]+|[a-z]", text)) - CONSTANTS
+
+
+def operators(text: str) -> set[str]:
+    """Sums, integrals, limits and the like, by name."""
+    return {name.lstrip("i") for name in OPERATOR.findall(re.sub(r"_\{\\m(?:ax|in) *\}", "", text))}
+
+
+def is_name(side: str) -> bool:
+    """Whether a left side only names what the right side is: x, (a,b), P(X=2), m+n, 100m+n; not x+1, 2x."""
+    side = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1 \2", side)
+    terms = [term.strip() for term in re.split(r"[+-](?![^({]*[)}])", side)]
+    if len(terms) > 1:
+        return all(map(TERM.fullmatch, terms))
+    return not side or all(map(NAME.fullmatch, leaves(side)))
+
+
+# ---- Taking a text apart ----------------------------------------------------------------------------------
+
+
+def words(found: re.Match) -> str:
+    """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) as it is."""
+    inner = found[1].strip()
+    return f"⟨{inner}⟩" if re.fullmatch(r"[a-zA-Z][a-zA-Z\s./'^23-]*", inner) else found[1]
+
+
+def normalise(text: str) -> str | None:
+    r"""The text without typography; None if a box stands in a box beside something else."""
+    text = text.strip()
+    while found := re.fullmatch(r"\\f?box(?:ed)?\s*\{(.*)\}", text, re.DOTALL):
+        text = found[1].strip()
+    if re.search(r"\\f?box", text):
+        return None
+    text = re.sub(r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", "", text)
+    text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
+    text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
+    text = re.sub(r"(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s+", " ", text)
+    text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
+    text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
+    text = re.sub(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{([^{}]*)\}", words, text)
+    text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").strip()
+    return re.sub(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", "", text).rstrip(". ")
+
+
+def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
+    """The pieces of a text between separators that stand outside of brackets, and those separators."""
+    depth, start, pieces, found, i = 0, 0, [], [], 0
+    while i < len(text):
+        here = separator.match(text, i) if depth == 0 else None
+        if here:
+            pieces.append(text[start : here.start()].strip())
+            found.append(here[0])
+            start = i = here.end()
+        else:
+            i += 2 if text[i : i + 2] in (r"\{", r"\}") else 1
+            depth += (text[i - 1] in "([{") - (text[i - 1] in ")]}")
+    return [*pieces, text[start:].strip()], found
+
+
+def leaves(side: str) -> list[str]:
+    """What stands in the brackets of a side, at any depth, or the side itself."""
+    side = TEXT_UNIT.sub("", side)
+    parts, _ = split(side, UNION)
+    if len(parts) == 1:
+        matrix = re.fullmatch(r"\\begin\{(.?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", side, re.DOTALL)
+        inner = re.fullmatch(r"(?:\\?[\[({]|\\langle)(.*?)\\?(?:[\])}]|\\rangle)", side, re.DOTALL)
+        if matrix:
+            parts = ROWS.split(matrix[2])
+        elif inner and balanced(inner[1]):
+            parts, _ = split(inner[1], COMMA)
+        else:
+            return [re.sub(r"\\pm|\\mp|±", "+", side)] * (2 if re.search(r"\\pm|\\mp|±", side) else 1)
+    return [leaf for part in parts for leaf in leaves(part)]
+
+
+def balanced(text: str) -> bool:
+    """Whether brackets open before they close, and as many."""
+    depths = [0]
+    for bracket in re.findall(r"[\[({})\]]", text):
+        depths.append(depths[-1] + (1 if bracket in "([{" else -1))
+    return min(depths) == depths[-1] == 0
