@@ -79,10 +79,13 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
         say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
     if config.rho and config.k_max < config.num_rollouts - 1:
         say(f"note: groups with more than {config.k_max} successes (k_max) are not collected")
-    if config.eval_questions:
-        sources = sorted({q.source for q in tests})
-        tests = [q for s in sources for q in [q for q in tests if q.source == s][: config.eval_questions]]
     return train_set, tests
+
+
+def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
+    """The first n questions of each data_source, source by source; all, as they are, for n = 0."""
+    sources = sorted({q.source for q in questions})
+    return [q for s in sources for q in [q for q in questions if q.source == s][:n]] if n else questions
 
 
 def unreadable(questions: list[Question], gold_parses: Callable[[list[str]], list[bool]]) -> list[int]:

@@ -71,12 +71,12 @@ class Experience:
     @property
     def replays(self) -> bool:
         """Whether successes are stored and replayed; E is empty for the first batch that stores."""
-        return self.started
+        return self.config.rho > 0 and self.started
 
     @property
     def clip_eps(self) -> float | None:
         """ε of CLIP for on-policy tokens; None: no clip."""
-        clips = {"on": True, "off": False, "auto": not self.started}[self.config.clip]
+        clips = {"on": True, "off": False, "auto": not self.replays}[self.config.clip]
         return self.config.clip_eps if clips else None
 
     def _may_start(self, groups: list[Group]) -> None:
@@ -149,11 +149,13 @@ class Experience:
     def collect(self, groups: list[Group]) -> dict:
         """Store successes, retire what is always solved, see whether replay may start (lines 25-30 and 32).
 
-        Returns what it stored where, in short and in plain values: ranks compare it.
+        Returns o*, what was stored where and how much there is, in plain values: ranks compare it.
         """
-        c, changes = self.config, {}
+        c, changes = self.config, {"E and S": (len(self.buffer), len(self.buffer.retired))}
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
+            if group.replayed:
+                changes[q, "o*"] = crc32(group.trajectories[0].token_ids.tobytes())
             if k == c.num_rollouts and c.difficulty == "success":
                 leave = self.buffer.retire if c.retires else self.buffer.shelve
                 leave(q)  # solved K of K: into S, or with `retire` off out of its bucket
@@ -205,8 +207,7 @@ class Experience:
         known = {*(q for ids in buffer.buckets.values() for q in ids), *buffer.retired, *state["queue"]}
         if unknown := known - set(self.questions):
             raise ValueError(f"the checkpoint names question {min(unknown)}, which is not there")
-        c, self.buffer = self.config, buffer  # ρ and the threshold may be other ones now
-        self.started = c.rho > 0 and (state["started"] or c.start_threshold < 0)
+        self.buffer, self.started = buffer, state["started"] or self.started  # by another threshold, say
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
 
 
@@ -215,8 +216,9 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
     right, k = [t for t in new if t.reward > SUCCESS], np.array([g.num_success for g in groups])
     K, fresh = len(groups[0].trajectories), np.array([not g.replayed for g in groups])
-    named, buffer = {name for t in new for name in t.also or ()}, experience.buffer
+    named, buffer = sorted({name for t in new for name in t.also or ()}), experience.buffer
     return {
+        **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
         "reward/pass_at_1": float(k.mean() / K),
         "reward/pass_at_1_fresh": float(k[fresh].mean() / K) if fresh.any() else 0.0,
         "reward/mean": float(np.mean([g.rewards for g in groups])),
@@ -233,6 +235,5 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
-        **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }

@@ -12,7 +12,15 @@ from pathlib import Path
 
 from buffer import ReplayBuffer
 from config import Config, parse_config
-from data import Question, fingerprint, load_tokenizer, read_data, unreadable, with_built_in_world
+from data import (
+    Question,
+    fingerprint,
+    first_of_each_source,
+    load_tokenizer,
+    read_data,
+    unreadable,
+    with_built_in_world,
+)
 from eval import validate
 from exgrpo import Experience, step_metrics
 from policy import Policy
@@ -103,15 +111,17 @@ def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: 
 
     Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
     """
-    sets = read_data(config, grader.tokenizer, tracker.print)
+    sets, kept, dropped = read_data(config, grader.tokenizer, tracker.print), [], {}
     checkpoints.check_questions(fingerprint(sets[0]))
-    saved = (checkpoints.saved or {}).get("unreadable")
-    dropped = saved or [unreadable(questions, grader.verifier.gold_parses) for questions in sets]
-    for ids in dropped:
-        if ids:
-            tracker.print(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
-    questions, tests = ([q for q in qs if q.id not in ids] for qs, ids in zip(sets, map(set, dropped)))
-    return questions, tests, dropped
+    for questions in sets:
+        key = f"{config.reward} {fingerprint(questions)}"  # others are asked anew
+        ids = (checkpoints.saved or {}).get("unreadable", {}).get(key)
+        dropped[key] = unreadable(questions, grader.verifier.gold_parses) if ids is None else ids
+        gone = set(dropped[key])
+        kept.append([q for q in questions if q.id not in gone])
+        if gone:
+            tracker.print(f"{len(gone)} questions are dropped, whose answers the verifier cannot read")
+    return kept[0], first_of_each_source(kept[1], config.eval_questions), dropped
 
 
 def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:

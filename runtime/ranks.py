@@ -114,6 +114,8 @@ def claim(run_dir: str | Path) -> Iterator[None]:
         except BlockingIOError:
             file.seek(0)
             taken = file.read().strip() or "another process"
+        except OSError as error:  # a file system without locks
+            print(f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it")
     if taken := gather(taken)[0]:
         raise ValueError(f"{run_dir} is in use by {taken}: wait for it, end it, or choose another --run_dir")
     yield

@@ -62,7 +62,8 @@ def main() -> None:
     args = parser.parse_args()
     result = sample(args.model, args.world, args.questions, args.seed)
     args.out.mkdir(parents=True, exist_ok=True)
-    replace(args.out / "result.json", json.dumps(result).encode())
+    if ranks.rank() == 0:
+        replace(args.out / "result.json", json.dumps(result).encode())
 
 
 if __name__ == "__main__":

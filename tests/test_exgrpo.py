@@ -111,7 +111,7 @@ def test_resuming_with_another_rho_or_threshold(before, after, started):
     """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative one starts."""
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict(), old.buffer)
-    assert new.started is started and new.clip_eps == (None if started else 0.2)
+    assert new.replays is started and new.clip_eps == (None if started else 0.2)
     plan, _ = take_step(new, 0, lambda q: 4)
     assert (len(new.buffer) > 0) is started and plan.clip_eps == (None if started else 0.2)
 
