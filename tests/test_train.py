@@ -166,9 +166,10 @@ def test_rewards_of_the_built_in_questions(monkeypatch):
 
 
 def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
-    """On resume the saved ids are dropped without asking again; other validation questions, or another reward,
-    are asked; the first questions of each source are counted after that."""
-    sets = [[Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)] for name in "ab"]
+    """On resume the saved ids are dropped without asking again; other validation questions, or another
+    reward, are asked; the first questions of each source are counted after that."""
+    sets = [[Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
+            for name in "ab"]
     monkeypatch.setattr(train_module, "read_data", lambda *_: sets)
     asked, said = [], []
 
