@@ -28,7 +28,7 @@ train: install
 	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
 
 test: install
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: install
 	$(BIN)/python -m bench $(ARGS)

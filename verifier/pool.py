@@ -1,4 +1,4 @@
-"""The verifier: worker processes that grade, each fed by a thread of its own and killed by a timer.
+"""The verifier: worker processes that grade, each fed by a thread of its own and killed when late.
 
 Model output is hostile input (towers of powers, deep nesting, a gigabyte of factorial), Math-Verify's own
 limits are Unix signals that need a main thread and cannot interrupt C code, and a thread that hangs cannot be
@@ -10,6 +10,7 @@ import itertools
 import json
 import os
 import queue
+import select
 import signal
 import subprocess
 import sys
@@ -61,23 +62,24 @@ class Worker:
                     raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from error
 
     def ask(self, seconds: float, index: int, *pair: str | None) -> dict:
-        """Send the pair, if any, and return the reply of this index. A timer kills a worker that is late.
+        """Send the pair, if any, and return the reply of this index.
 
-        TimeoutError if it was, EOFError if the worker died of something else, RuntimeError with the traceback
-        if its reward function raised.
+        TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the traceback
+        if its reward function raised. No timer thread: generation shares this process's lock.
         """
-        begin, message = time.monotonic(), {}
-        timer = threading.Timer(seconds, kill, [self.process])
-        timer.start()
+        end, message, poll = time.monotonic() + seconds, {}, select.poll()
+        poll.register(self.process.stdout, select.POLLIN)
         try:
             if pair:
                 print(json.dumps([index, *pair]), file=self.process.stdin, flush=True)
             while message.get("index") != index and "error" not in message:
+                if not poll.poll(1000 * max(end - time.monotonic(), 0)):
+                    raise TimeoutError
                 message = json.loads(self.process.stdout.readline())
+        except TimeoutError:
+            raise
         except (OSError, ValueError) as error:  # a broken pipe; no line, or half of one
-            raise TimeoutError if time.monotonic() - begin >= seconds else EOFError from error
-        finally:
-            timer.cancel()
+            raise EOFError from error
         if "error" in message:
             self.stop()
             raise RuntimeError(f"the reward {self.function!r} failed:\n{message['error']}")
