@@ -48,6 +48,7 @@ def spellings(gold: str) -> Iterator[str]:
 
 
 def main() -> None:
+    """Print how many equal spellings of the files' golds the rule rejects, and which."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", nargs="+", metavar="FILE")
     rows = [row for file in parser.parse_args().files for row in pyarrow.parquet.read_table(file).to_pylist()]
