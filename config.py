@@ -8,28 +8,15 @@ cores. The paper's values stand in brackets in each help text and, all together,
 A YAML file sets knobs by name, flags override it. An unknown name or an impossible value fails at once.
 """
 
-import dataclasses
-import math
-from contextlib import suppress
-from dataclasses import dataclass, field, make_dataclass
-from difflib import get_close_matches
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal, get_args, get_origin
+from typing import Literal
 
-import yaml
+from runtime.flags import POSITIVE, knob, out_of_range, parse_flags
 
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
 INSTALL_TRACKER = {"tensorboard": "pip install tensorboard==2.21.0", "wandb": "pip install wandb==0.31.0"}
-POSITIVE = 1e-300  # the least value of a knob that must be above 0
-
-
-def knob(default, help: str, least: float = -math.inf, most: float = math.inf):
-    """One configuration field: its default, what `--help` says of it, and its range."""
-    about = {"help": help, "least": least, "most": most}
-    if isinstance(default, list):
-        return field(default_factory=lambda: list(default), metadata=about)
-    return field(default=default, metadata=about)
 
 
 @dataclass
@@ -151,15 +138,7 @@ class Config:
 
 def _problems(c: Config):
     """Yield a sentence for every impossible value or combination."""
-    for f in dataclasses.fields(c):
-        value, choices, (_, least, most) = getattr(c, f.name), get_args(f.type), f.metadata.values()
-        if get_origin(f.type) is Literal and value not in choices:
-            yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
-        elif isinstance(value, float) and not math.isfinite(value):
-            yield f"{f.name} must be a finite number, got {value}"
-        elif f.type in (int, float) and not least <= value <= most:
-            bound = "above 0" if least == POSITIVE else f"at least {least}"
-            yield f"{f.name} must be {bound if most == math.inf else f'in [{least}, {most}]'}, got {value}"
+    yield from out_of_range(c)
     if c.num_rollouts < 2:
         yield f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no advantage"
     if not 1 <= c.k_min <= c.k_max < c.num_rollouts:
@@ -194,47 +173,4 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
     SystemExit with a message for unknown flags, ValueError for unknown names and impossible values.
     """
-    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0]))
-
-
-def parse_flags(cls: type, argv: list[str] | None, description: str) -> dict:
-    """The knobs of a dataclass as flags set them, and for Config a `--config FILE.yaml` beneath them."""
-    from transformers import HfArgumentParser  # slow to import, needed only here
-
-    flags = [(f.name, f.type, field(default=f.default, default_factory=f.default_factory,
-                                    metadata={"help": f.metadata["help"]})) for f in dataclasses.fields(cls)]
-    parser = HfArgumentParser(make_dataclass("Flags", flags), allow_abbrev=False, description=description)
-    if cls is Config:
-        parser.add_argument("--config", metavar="FILE", help="YAML file of knobs; flags override it.")
-    known, rest = parser.parse_known_args(argv)
-    for flag in [word.partition("=")[0] for word in rest if word.startswith("--")]:
-        names = get_close_matches(flag[2:], [f.name for f in dataclasses.fields(cls)], n=3, cutoff=0.4)
-        nearest = f"nearest: {', '.join('--' + name for name in names)}" if names else "none is near"
-        raise SystemExit(f"unknown flag {flag}; {nearest} (--help lists all)")
-    if file := getattr(known, "config", None):
-        parser.set_defaults(**read_yaml(file))
-    values = vars(parser.parse_args(argv))
-    values.pop("config", None)
-    return values
-
-
-def read_yaml(file: str) -> dict:
-    """The knobs set in a YAML file; ValueError names unknown ones and values of the wrong type."""
-    try:
-        knobs = yaml.safe_load(Path(file).read_text()) or {}
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file}: not YAML: {error}") from error
-    defaults = dataclasses.asdict(Config())
-    unknown = [name for name in knobs if name not in defaults] if isinstance(knobs, dict) else [knobs]
-    if unknown:
-        raise ValueError(f"{file}: unknown knobs {unknown}; `train.py --help` lists all")
-    for name, value in knobs.items():
-        kind = type(defaults[name])
-        if kind is float and type(value) in (int, str):
-            with suppress(ValueError):
-                knobs[name] = value = float(value)  # YAML reads 1e-6 as text
-        if type(value) is not kind:
-            switch = kind is str and type(value) is bool
-            hint = " (YAML reads on and off as true and false: put them in quotes)" if switch else ""
-            raise ValueError(f"{file}: {name} must be {kind.__name__}, got {value!r}{hint}")
-    return knobs
+    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], file=True))

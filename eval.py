@@ -18,12 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from config import Config, knob, parse_flags
+from config import Config
 from data import Question, load_questions, load_tokenizer, read_jsonl, sample_seed, unreadable
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
+from runtime.flags import knob, parse_flags
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, statistics
 

@@ -9,8 +9,9 @@ import argparse
 import json
 from pathlib import Path
 
-from config import Config, read_yaml
+from config import Config
 from model import LOGITS_CHUNK
+from runtime.flags import read_yaml
 from runtime.memory import Budget, Shape, budget
 
 DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
@@ -61,7 +62,7 @@ def table(phases: list[dict[str, float]]) -> tuple[list[str], list[float]]:
 
 def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     """The budget of a configuration on GPUs of `gigabytes` each, for the three phases of a step."""
-    config = Config(**read_yaml(file) | {"train_files": [], "val_files": []})  # the files need not exist
+    config = Config(**read_yaml(Config, file) | {"train_files": [], "val_files": []})  # no file need be
     shape, total = model_shape(config.model), gigabytes * 1e9
     longest = config.max_prompt_length + config.max_response_length
     tokens = max(config.tokens_per_micro_batch, longest)

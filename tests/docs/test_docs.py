@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from config import Config, parse_config, parse_flags
+from config import Config, parse_config
 from eval import EvalConfig, means
+from runtime.flags import parse_flags
 from worlds.arithmetic import JUDGES
 
 ROOT = Path(__file__).parent.parent.parent
