@@ -111,6 +111,14 @@ def official_reward(text: str | None, answer: str) -> float:
         return 0.0
 
 
+def both_rewards(text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
+    """The verdict of `math_reward` on row["boxed"], and beside it `official_reward`'s on the text."""
+    if text is None:
+        return math_reward(None, answer)
+    strict = math_reward(row["boxed"], answer) if row["boxed"] else {"score": 0.0}
+    return strict | {"official": official_reward(text, answer)}
+
+
 shortcuts.install()
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 math_reward(r"\boxed{\frac{x}{2}}", r"\sqrt{3}")  # the first parse builds tables: not on an answer's time
