@@ -32,7 +32,7 @@ PIECES = [
 
 def mutant(rng: random.Random) -> str:
     """A soup of pieces, or a real answer with up to three pieces put in, taken out or doubled."""
-    if rng.random() < 0.3:
+    if rng.random() < 0.6:
         return "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 25)))
     text = rng.choice(REAL)
     for _ in range(rng.randint(1, 3)):
