@@ -10,7 +10,6 @@ import json
 from pathlib import Path
 
 from config import Config
-from model import LOGITS_CHUNK
 from runtime.flags import read_yaml
 from runtime.memory import Budget, Shape, budget
 
@@ -36,17 +35,13 @@ def model_shape(model: str) -> Shape:
             raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory "
                              "with a config.json")
         return SHAPES[name]
-    c = json.loads(file.read_text())
-    heads = c["num_attention_heads"]
-    return Shape(c["hidden_size"], c["num_hidden_layers"], heads, c.get("num_key_value_heads") or heads,
-                 c.get("head_dim") or c["hidden_size"] // heads, c["intermediate_size"], c["vocab_size"],
-                 c.get("tie_word_embeddings", False), c["model_type"] == "qwen2")
+    return Shape.of(json.loads(file.read_text()))
 
 
-def plan(c: Config, shape: Shape, ranks: int, tokens: int, responses: int, on_cpu: bool = False) -> Budget:
+def plan(c: Config, shape: Shape, ranks: int, tokens: int, responses: int, device: str = "cuda") -> Budget:
     """The budget of one rank for micro-batches of `tokens` tokens, `responses` of them in responses."""
-    return budget(shape, ranks, tokens, responses, dtype=c.dtype, lora_rank=c.lora_rank, on_cpu=on_cpu,
-                  gradient_checkpointing=c.gradient_checkpointing, logits_chunk=LOGITS_CHUNK)
+    return budget(shape, ranks, tokens, responses, dtype=c.dtype, lora_rank=c.lora_rank, device=device,
+                  gradient_checkpointing=c.gradient_checkpointing)
 
 
 def table(phases: list[dict[str, float]]) -> tuple[list[str], list[float]]:
