@@ -33,11 +33,6 @@ class _Stored:
     step: int
     reward: float
 
-    def trajectory(self) -> Trajectory:
-        """The same with (read-only) arrays, which share the memory."""
-        ids, logprobs = np.frombuffer(self.token_ids, np.int32), np.frombuffer(self.logprobs, np.float32)
-        return Trajectory(ids, logprobs, self.step, self.reward)
-
 
 class ReplayBuffer:
     """E and S. `len` counts the questions in buckets; `in` and `trajectories` find shelved ones too.
@@ -74,7 +69,8 @@ class ReplayBuffer:
 
     def trajectories(self, question_id: int) -> list[Trajectory]:
         """What is stored of a question, oldest first, with read-only arrays; [] if nothing is."""
-        return [t.trajectory() for t in self._stored.get(question_id, ())]
+        return [Trajectory(np.frombuffer(t.token_ids, np.int32), np.frombuffer(t.logprobs, np.float32),
+                           t.step, t.reward) for t in self._stored.get(question_id, ())]
 
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
         """Store successes of a question and put it into bucket num_success (Algorithm 1 lines 27-28).

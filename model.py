@@ -27,7 +27,7 @@ def model_config(config: Config, model: str):
 
 
 def extend_context(hf_config, config: Config, **also):
-    """Set `rope_theta`, `max_position_embeddings`, where given, and `also` on a Hugging Face configuration."""
+    """Set `rope_theta`, `max_position_embeddings`, where given, and `also` in a Hugging Face config."""
     vars(hf_config).update(also)
     if config.rope_theta:
         rope = getattr(hf_config, "rope_parameters", None) or {}  # vLLM first tries an empty configuration
@@ -68,8 +68,7 @@ class Packed:
 
     def unpack(self, values: torch.Tensor) -> torch.Tensor:
         """(R,) values of response tokens -> (N, T), zeros outside the responses."""
-        padded = values.new_zeros(self.response_mask.shape)
-        return padded.masked_scatter(self.response_mask, values)
+        return values.new_zeros(self.response_mask.shape).masked_scatter(self.response_mask, values)
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
@@ -144,8 +143,8 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
 
     bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
     out = varlen_attn(repeated(query), repeated(key), repeated(value), bounds, bounds, longest, longest,
-                      scale=scale, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1])  # (E, H, D)
-    return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d")
+                      scale=scale, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1])
+    return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d")  # of (E, H, D)
 
 
 def attend_padded(query, key, value, scale, packing: Packed):
@@ -199,9 +198,8 @@ class TokenScores(torch.autograd.Function):
         """Gradients of hidden (R, H) and, unless frozen, weight (V, H); logits are computed once more."""
         hidden, weight, targets, entropies = ctx.saved_tensors
         trained = ctx.needs_input_grad[1]  # not with LoRA
-        grad_hidden = torch.empty_like(hidden)
+        grad_hidden, row = torch.empty_like(hidden), 0
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if trained else None
-        row = 0
         for h, y, log_p in TokenScores.chunks(hidden, weight, targets, ctx.temperature):
             rows = slice(row, row := row + len(h))
             p = log_p.exp()  # (c, V)

@@ -110,7 +110,7 @@ class VLLMEngine:
             Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish=None) -> list[Trajectory]:
+                 on_finish=lambda index, trajectory: None) -> list[Trajectory]:
         """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one ends."""
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind
@@ -129,8 +129,7 @@ class VLLMEngine:
                     logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
                     results[index] = Trajectory(ids, np.array(logprobs, dtype=np.float32), reward=0.0,
                                                 finished=best.finish_reason == "stop")
-                    if on_finish:
-                        on_finish(index, results[index])
+                    on_finish(index, results[index])
         return results
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
@@ -180,7 +179,7 @@ class HFEngine:
         self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish=None) -> list[Trajectory]:
+                 on_finish=lambda index, trajectory: None) -> list[Trajectory]:
         """As `VLLMEngine.generate`."""
         results = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -189,8 +188,7 @@ class HFEngine:
             made = self._batch([prompts[i] for i in part], [seeds[i] for i in part], temperature, max_tokens)
             for index, trajectory in zip(part, made):
                 results[index] = trajectory
-                if on_finish:
-                    on_finish(index, trajectory)
+                on_finish(index, trajectory)
         return results
 
     @torch.no_grad()

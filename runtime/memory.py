@@ -128,7 +128,7 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
 
 
 def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **knobs) -> int:
-    """The largest micro-batch, in tokens, whose update fits into nine tenths of `free` bytes; knobs: `budget`.
+    """The largest micro-batch, in tokens, whose update fits into 0.9 of `free` bytes; knobs: of `budget`.
 
     Weights are there, AdamW's moments not. In steps of two, so that equal runs choose alike; at most 4,096
     on a CPU and 16,384 on a GPU, beyond which they bring no speed, and at least 256, come what may.
@@ -143,7 +143,7 @@ def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **kno
 
 
 def free_bytes(memory_gb: float, device: str, ranks: int) -> float:
-    """What this rank may still take: of `memory_gb`, or of all that is free on its GPU or, shared, the host."""
+    """What this rank may still take: of `memory_gb`, or of all that is free on its GPU or on the host."""
     if device == "cuda":
         free, total = torch.cuda.mem_get_info()
         return memory_gb * 1e9 - (total - free) if memory_gb else free

@@ -62,7 +62,8 @@ def by_definition(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, wi
     out = []
     for start, end in zip(cu_seq_q.tolist(), cu_seq_q.tolist()[1:]):
         q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))  # (h, L, D)
-        out.append(F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=enable_gqa))
+        options = dict(is_causal=True, scale=scale, enable_gqa=enable_gqa)
+        out.append(F.scaled_dot_product_attention(q, k, v, **options))
     return torch.cat(out, dim=1).transpose(0, 1)
 
 

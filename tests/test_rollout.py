@@ -212,7 +212,6 @@ def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
     """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one layer's
     weights in another's place they are beyond it. docs/metrics.md has the figures of a real model."""
     healthy, wrong = on_ranks(1, gaps_in_bfloat16, kind, tiny_model)[0]
-    print(healthy, wrong)
     assert healthy["engine/drift"] < MAX_DRIFT["bfloat16"] / 5 and wrong["engine/drift"] > MAX_DRIFT["bfloat16"]
     assert healthy["rollout/mismatch"] < 0.2 < wrong["rollout/mismatch"]
 
@@ -227,8 +226,9 @@ def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_m
     moved = weights.pop(old)
     weights |= {new: moved} if new else {}
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    eos = [EOS] if kind else []
     with pytest.raises(ValueError, match=f"lacks 1 weights, {old}.*{new or ''}"):
-        kind(make_config(), str(tmp_path), EOS, device) if kind else Policy(make_config(), str(tmp_path), device)
+        (kind or Policy)(make_config(), str(tmp_path), *eos, device)
 
 
 def sync_without(kind, model: str, name: str) -> str:

@@ -11,10 +11,11 @@ from pathlib import Path
 
 from config import Config
 from runtime.flags import read_yaml
-from runtime.memory import Budget, Shape, budget
+from runtime.memory import Budget, Shape, budget, tokens_that_fit
 
 DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
 ENGINE_ASLEEP_BYTES = 2.0e9  # what vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured
+BYTES_A_SECOND = 2.3e12  # that a GPU reads of its memory: 70% of an H100's 3.35e12; assumed, not measured
 
 SHAPES = {
     "Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152_064, qkv_bias=True),
@@ -60,8 +61,12 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     config = Config(**read_yaml(Config, file) | {"train_files": [], "val_files": []})  # no file need be
     shape, total = model_shape(config.model), gigabytes * 1e9
     longest = config.max_prompt_length + config.max_response_length
-    tokens = max(config.tokens_per_micro_batch, longest)
-    size = 2 if config.dtype == "bfloat16" else 4
+    size, trained = 2 if config.dtype == "bfloat16" else 4, 0 if config.lora_rank else shape.parameters
+    free = total - DRIVER_BYTES - ENGINE_ASLEEP_BYTES - (4 * trained or size * shape.parameters) / gpus
+    chosen = config.tokens_per_micro_batch or tokens_that_fit(
+        shape, gpus, free, device="cuda", dtype=config.dtype, lora_rank=config.lora_rank,
+        gradient_checkpointing=config.gradient_checkpointing)
+    tokens = max(chosen, longest)
     weights, engine = size * shape.parameters / config.rollout_tp, config.rollout_memory * total
     parts = plan(config, shape, gpus, tokens, tokens)
     always = {"CUDA, NCCL (assumed)": DRIVER_BYTES, **parts.held}
@@ -76,12 +81,15 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
           f"{gigabytes:g} GB, compute in {config.dtype},\nmicro-batches of {tokens:,} tokens{note}, "
           f"checkpointing {'on' if config.gradient_checkpointing else 'off'}\n")
     print("\n".join(["| GB per rank | rollout | update | sync |", "|---|---|---|---|", *lines]))
-    loading = (size if config.lora_rank else 4) * shape.parameters
-    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, "
+    loading = 2 * shape.parameters
+    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model (stored in 16 bits) loads, "
           f"{gpus * loading / 1e9:.0f} GB on the node.")
     token = 2 * shape.layers * shape.key * size / config.rollout_tp
     room = max((engine - weights - 2e9) / token, 0)
     print(f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full length).")
+    print(f"A response of {config.max_response_length:,} tokens takes at least "
+          f"{config.max_response_length * weights / BYTES_A_SECOND:.0f} s: for each of them a GPU reads "
+          f"{weights / 1e9:.1f} GB of weights (1/rollout_tp), {BYTES_A_SECOND / 1e12:g} TB a second assumed.")
     free = total - max(sums)
     if free < 0 or room < longest:
         why = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"
