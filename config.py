@@ -112,7 +112,7 @@ class Config:
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
     tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as memory_gb has room for.", 0)
     memory_gb: float = knob(0.0, "GB (1e9 bytes) that a rank may fill, for tokens_per_micro_batch: auto; 0: "
-                                 " what the machine has free, over its ranks.", 0)
+                                 "what the machine has free, over its ranks.", 0)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------

@@ -101,7 +101,7 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     kept = (compute * shape.hidden * tokens if gradient_checkpointing else layer) * shape.layers
     # last norm, hidden states of the responses, gradient of the stream
     copied = on_cpu and compute == 2  # the head's factors, to float32
-    kept += (4 + 3 * compute + 4 * copied) * shape.hidden * tokens
+    kept += (4 + 2 * compute + 4 * copied) * shape.hidden * tokens
     recomputed = (layer if gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
     activations = f"activations ({'checkpointed' if gradient_checkpointing else 'all kept'})"
     chunk = 4 * min(LOGITS_CHUNK[device], responses * shape.vocabulary)
