@@ -75,7 +75,8 @@ def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkp
 def test_micro_batches_fit_what_is_left():
     """More memory, larger micro-batches, from 256 tokens to the device's most; what is chosen fits, by the
     formula that the plan prints, and twice as many would not."""
-    shape, knobs = SHAPES["Qwen2.5-Math-1.5B"], dict(dtype="float32", gradient_checkpointing=True, lora_rank=0)
+    shape = SHAPES["Qwen2.5-Math-1.5B"]
+    knobs = dict(dtype="float32", gradient_checkpointing=True, lora_rank=0)
     chosen = [tokens_that_fit(shape, 2, gb * 1e9, device="cuda", **knobs) for gb in range(1, 60)]
     assert chosen == sorted(chosen) and {chosen[0], chosen[-1]} == {256, 16384} and len(set(chosen)) > 3
     for gb, tokens in enumerate(chosen, 1):
