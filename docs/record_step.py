@@ -2,9 +2,10 @@
 
     python docs/record_step.py --steps 8 --run_dir runs/one_step
 
-It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the responses with the
-engine's log-probs and their rewards, and the log-probs that each mini-batch finds (batch.safetensors); entropies
-of the stored candidates, the stream, and the metrics of the update (step.json). The notebook works out the rest.
+It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new responses with
+the engine's log-probs and their rewards, and the log-probs that each mini-batch finds (batch.safetensors);
+entropies of the stored candidates, the stream's position and the update's metrics (step.json). The notebook
+works out the rest.
 """
 
 import json
