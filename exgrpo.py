@@ -216,10 +216,11 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
     K, k = len(groups[0].trajectories), np.array([g.num_success for g in groups])
     fresh, buffer = np.array([not g.replayed for g in groups]), experience.buffer
-    kinds, named = {"fresh": k[fresh], "replay": k[~fresh]}, sorted({n for t in new for n in t.also or ()})
+    named = sorted({name for t in new for name in t.also or ()})
     return {
-        **{f"{kind}/k={n}": int((ks == n).sum()) for kind, ks in kinds.items() for n in range(K + 1)},
-        **{f"{kind}/signal": int((ks * (K - ks)).sum()) for kind, ks in kinds.items()},
+        **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
+        **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
+        "fresh/signal": int((k * (K - k))[fresh].sum()), "replay/signal": int((k * (K - k))[~fresh].sum()),
         **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
         **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
         "reward/pass_at_1": float(k.mean() / K),

@@ -43,6 +43,13 @@ def plain(text: str) -> str:
     return re.sub(f"({marks})", r"\\\1", " ".join(printable(text).split()))
 
 
+def code(text: str) -> str:
+    """Foreign text as a code span of Markdown, fenced by more backticks than it holds in a row."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    pad = " " if fence != "`" else ""
+    return f"{fence}{pad}{printable(text)}{pad}{fence}"
+
+
 def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
     """README.md of a model directory with the head that the Hugging Face hub reads."""
     k, model = knobs, knobs["model"]
@@ -50,9 +57,9 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
     origin = f"base_model: {json.dumps(model)}\n" if is_hub_name(model) else ""
     data = plain(", ".join(Path(file).name for file in k["train_files"])) or "the built-in arithmetic world"
     chat = k["prompt_template"] == "chat"
-    prompt = "the tokenizer's chat template" if chat else f"the text {plain(repr(k['prompt_template']))}"
+    prompt = "the tokenizer's chat template" if chat else f"the text {code(repr(k['prompt_template']))}"
     if k["response_prefix"]:
-        prompt += f", ending in {plain(repr(k['response_prefix']))}"
+        prompt += f", ending in {code(repr(k['response_prefix']))}"
     context = f", RoPE base {k['rope_theta']:g}" if k["rope_theta"] else ""
     adapters = f"LoRA adapters of rank {k['lora_rank']}, α = {k['lora_alpha']:g}, merged"
     trained_part = adapters if k["lora_rank"] else "all weights"
@@ -68,7 +75,7 @@ pipeline_tag: text-generation
 
 - **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
 - **Start**: {plain(model) or "the built-in base model"}{context}
-- **Data**: {data}; reward {plain(k["reward"])}
+- **Data**: {data}; reward {code(k["reward"])}
 - **Steps**: {steps} batches of {k["batch_size"]} questions x {k["num_rollouts"]} responses
 - **Trained**: {trained_part}
 - **Knobs**: {", ".join(f"{name}={k[name]}" for name in KNOBS)}

@@ -41,7 +41,7 @@ def test_the_card_states_method_data_steps_and_scores(config):
     assert "# my-run: Model-7B trained with ExGRPO" in body and "RoPE base 40000" in body
     assert "700 batches of 128 questions x 8" in body
     assert "openr1.parquet" in body and "reward `math`" in body
-    assert "ending in '<think>\\n'" in body and "lr=1e-06" in body
+    assert "ending in `'<think>\\n'`" in body and "lr=1e-06" in body
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body and "| length/aime | nan | 1100.000 |" in body
 
 
