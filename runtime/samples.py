@@ -9,6 +9,7 @@ import math
 import os
 from pathlib import Path
 
+KINDS = {"step": int, "question": str, "text": str, "rewards": dict, "replayed": bool, "finished": bool}
 WANTED = {"right": 2, "wrong": 1, "o*": 1}  # responses of a step: new right ones, new wrong ones, replayed
 SHOWN = 2000  # characters, from the end, of a response on the console
 
@@ -45,7 +46,7 @@ def read(path: Path, last: float = math.inf) -> list[dict]:
     for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else ():
         try:
             sample = json.loads(line)
-            if sample["step"] > last:
+            if not all(type(sample[name]) is kind for name, kind in KINDS.items()) or sample["step"] > last:
                 break
         except (ValueError, TypeError, KeyError, RecursionError):
             break
