@@ -317,9 +317,9 @@ let beta = { value: 0.1 };
 function shaping(run, wide) {
   const all = (run.browser.questions ?? []).flatMap((q) => q.responses.flatMap((r) => r.past.map((_, i) => ratio(r, i))));
   const LOW = -4, HIGH = 4, BIN = 0.25, height = 190, bottom = height - BOTTOM;
-  const heights = Array((HIGH - LOW) / BIN).fill(0); // tokens by log10 w*, the last of each side and beyond
+  const heights = Array((HIGH - LOW) / BIN + 1).fill(0); // tokens by log10 w*, a bar around 1, ends and beyond
   for (const w of all) {
-    const bin = Math.floor((Math.log10(w) - LOW) / BIN + 1e-9);
+    const bin = Math.round((Math.log10(w) - LOW) / BIN);
     heights[Math.min(Math.max(bin, 0), heights.length - 1)]++;
   }
   const draw = () => {
@@ -328,12 +328,12 @@ function shaping(run, wide) {
     const drawing = svg("svg", { width: wide, height, role: "img", "aria-label": about });
     heights.forEach((n, i) => {
       const h = (bottom - 8) * n / Math.max(1, max(heights));
-      const box = { x: x(LOW + i * BIN), width: x(LOW + BIN) - x(LOW) - 1, y: bottom - h, height: h };
+      const box = { x: x(LOW + (i - 0.5) * BIN) + 0.5, width: x(LOW + BIN) - x(LOW) - 1, y: bottom - h, height: h };
       if (n) drawing.append(svg("rect", { ...box, fill: "var(--retired)", "fill-opacity": 0.45, "data-tokens": n }));
     });
     const y = axis(drawing, 0, 1, 8, bottom, wide);
     for (let log = LOW; log <= HIGH; log += wide < 500 ? 2 : 1)
-      drawing.append(label(x(log), height - 3, show(10 ** log), "middle"));
+      drawing.append(label(x(log), height - 3, String(10 ** log), log < HIGH ? "middle" : "end"));
     const logs = Array.from({ length: 161 }, (_, i) => LOW + i * (HIGH - LOW) / 160);
     [shape, weight].forEach((f, i) => drawing.append(svg("path", { class: "line", style: color(i),
       d: logs.map((log, n) => `${n ? "L" : "M"}${x(log).toFixed(1)} ${y(f(10 ** log, beta.value)).toFixed(1)}`).join("") })));
