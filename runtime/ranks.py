@@ -23,6 +23,7 @@ import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+from runtime.console import disarm
 from runtime.faults import leave, watchdog
 
 DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
@@ -42,6 +43,7 @@ def run(program: Callable[[], object]) -> None:
         barrier()  # nobody watches any more: now ranks may end one by one
         leave(0)  # Python's own end races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
     except Exception as error:
+        disarm(error)
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"

@@ -20,7 +20,7 @@ import config as configuration
 from buffer import Trajectory
 from config import Config
 from runtime.card import code, describe_model, model_card
-from runtime.console import printable
+from runtime.console import disarm, printable
 from runtime.tracking import Tracker
 from tools import convert
 
@@ -371,6 +371,14 @@ def test_what_steers_a_terminal_is_shown_instead(text, shown):
     """Escapes, control and bidirectional characters, half characters; letters of any script stay."""
     assert printable(text) == shown
     shown.encode()
+
+
+def test_an_error_quotes_data_harmlessly():
+    """Its message and that of its cause; what is no text stays."""
+    error, cause = KeyError("\x1b[2J", 3), ValueError("\u202e")
+    error.__cause__ = cause
+    disarm(error)
+    assert error.args == (r"\x1b[2J", 3) and cause.args == (r"\u202e",)
 
 
 def test_code_in_a_card_cannot_be_left():
