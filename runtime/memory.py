@@ -7,11 +7,15 @@ LoRA only adapters have master weights, gradients and moments, beside the model 
 tests/bench/test_bench.py holds the sum against a measured update.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the second of a container
 
 
 @dataclass(frozen=True)
@@ -133,6 +137,15 @@ def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x
     return 2 * norm * shape.hidden + attention + mlp
+
+
+def available_bytes() -> float:
+    """Host memory that is free or can be freed, within a container's limit."""
+    free = int(re.search(r"MemAvailable:\s*(\d+) kB", MEMINFO.read_text())[1]) * 1024
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
 
 
 @contextmanager
