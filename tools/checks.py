@@ -132,9 +132,12 @@ def model_and_questions(case: Case) -> Finding:
     rows = islice(chain.from_iterable(map(read_rows, c.train_files)), 2 * c.batch_size)
     prompts = [render(row["prompt"], c, tokenizer) for row in rows]
     fitting = [ids for ids in prompts if 0 < len(ids) <= c.max_prompt_length]
+    if not fitting:
+        raise ValueError(f"none of the first {len(prompts)} prompts fits into max_prompt_length="
+                         f"{c.max_prompt_length}: raise it")
     case.eos, case.prompts = tokenizer.eos_token_id, list(islice(cycle(fitting), c.batch_size))
     found = f"{c.model}, {len(fitting)} of {len(prompts)} prompts fit into {c.max_prompt_length} tokens"
-    return judge(found, not fitting, "raise max_prompt_length: training drops the others",
+    return judge(found, False, "training drops the others: raise max_prompt_length",
                  slow=len(fitting) < len(prompts) / 2)
 
 

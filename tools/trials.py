@@ -126,7 +126,7 @@ def difference(case: Case) -> float:
 
 
 def packed_kernel(case: Case) -> Finding:
-    """The attention of training, for heads like the model's, against a plain one: values and gradients."""
+    """The attention of training, with the model's heads, against a plain one: values and gradients."""
     shape, dtype, results = model_shape(case.config.model), getattr(torch, case.config.dtype), []
     prompt, *parts = (np.arange(n) for n in (17, 5, 30, 8, 23))
     packed = pack([(prompt, parts[0]), (prompt, parts[1]), (parts[2], parts[3])], case.device)
@@ -168,13 +168,13 @@ def generation(case: Case) -> Finding:
     speed = sum(len(t.token_ids) for t in made) / (time.perf_counter() - start)
     case.length = float(np.mean([len(t.token_ids) if t.finished else longest for t in made]))
     case.seconds["rollout"] = len(made) * case.length / speed
-    found = (f"{speed:,.0f} tokens/s; {case.seconds['rollout']:.0f} s for a step: {len(made)} responses of at "
-             f"most {case.length:,.0f} tokens on average ({limit} tried)")
+    found = (f"{speed:,.0f} tokens/s; {case.seconds['rollout']:.0f} s for a step: {len(made)} responses of "
+             f"at most {case.length:,.0f} tokens on average ({limit} tried)")
     return judge(found, case.hangs("rollout"), LONGER)
 
 
 def update_memory(case: Case) -> Finding:
-    """The peak of an update, of as many tokens as time allows, against the plan; and the plan against space."""
+    """The peak of an update of as many tokens as time allows against the plan, the plan against space."""
     wanted = case.micro_batch
     case.engine.sleep()
     update(case, 64)  # makes AdamW's moments

@@ -1,6 +1,5 @@
 """The same run on one node and on two, and with one engine for two ranks."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -8,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import free_port, on_ranks
+from conftest import free_port, needs_cpu_vllm, on_ranks
 
 from config import parse_config
 from train import train
@@ -70,7 +69,7 @@ def test_two_nodes_give_the_losses_of_one(tmp_path, tiny_model):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+@needs_cpu_vllm
 def test_two_ranks_share_one_engine(tmp_path, tiny_model):
     """rollout_tp=2: what the shared engine generates has the policy's own log-probs."""
     argv = flags(tmp_path / "run", tiny_model, engine="vllm", rollout_tp=2)
