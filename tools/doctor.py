@@ -24,7 +24,7 @@ from runtime.faults import leave, watchdog
 from tools.checks import CHECKS, LIMIT, Case, Finding
 from tools.trials import TRIALS
 
-LAST_START = 130.0  # seconds, when the last check may begin
+LAST_START = 120.0  # seconds, when the last check may begin
 
 
 def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Callable[[str, Finding], None],

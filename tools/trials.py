@@ -21,7 +21,7 @@ from runtime.memory import available_bytes
 from tools.checks import Case, Finding, judge, planned
 from tools.plan import model_shape
 
-SHORT = 32  # tokens of a response where log-probs are compared
+FEW, SHORT = 8, 32  # questions, and tokens of a response, where log-probs are compared
 GENERATION_SECONDS, UPDATE_SECONDS = 20.0, 15.0  # what one measurement may take
 NOISE = 0.2  # changes every weight, in standard deviations of its tensor
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}  # of attention, relative to the largest value
@@ -41,7 +41,7 @@ def engine_start(case: Case) -> Finding:
     case.engine.sleep()
     case.policy = Policy(c, c.model, case.device)
     case.engine.wake(case.weights())
-    if not all(np.isfinite(t.logprobs).all() for t in generate(case, 1)):
+    if not all(np.isfinite(t.logprobs).all() for t in generate(case, 1, FEW)):
         return judge(found, True, "log-probs are no numbers: is the model whole? Is dtype its own?")
     slow = isinstance(case.engine, HFEngine) and case.device.type == "cuda"
     return judge(found, False, "generation is many times slower than by vLLM: `make install`", slow)
@@ -96,18 +96,18 @@ def change_weights(case: Case, seed: int) -> None:
             local.add_(NOISE * local.std(correction=0).nan_to_num() * noise)  # an empty shard has none
 
 
-def generate(case: Case, max_tokens: int) -> list[Trajectory]:
-    """K responses to each question of a batch, split over the engines as in a step; sets `pairs`."""
-    c, K = case.config, case.config.num_rollouts
+def generate(case: Case, max_tokens: int, questions: int | None = None) -> list[Trajectory]:
+    """K responses to each of so many questions (all of a batch), split as in a step; sets `pairs`."""
+    c, K, asked = case.config, case.config.num_rollouts, case.prompts[:questions]
 
     def work(share: list[int]) -> list[list[Trajectory]]:
-        prompts = [case.prompts[i] for i in share for _ in range(K)]
+        prompts = [asked[i] for i in share for _ in range(K)]
         seeds = [K * i + k for i in share for k in range(K)]
         made = iter(case.engine.generate(prompts, seeds, c.temperature, max_tokens))
         return [[next(made) for _ in range(K)] for _ in share]
 
-    groups = ranks.map_shares([K] * len(case.prompts), work, c.rollout_tp)
-    case.pairs = [(p, t.token_ids) for p, group in zip(case.prompts, groups) for t in group]
+    groups = ranks.map_shares([K] * len(asked), work, c.rollout_tp)
+    case.pairs = [(p, t.token_ids) for p, group in zip(asked, groups) for t in group]
     return [t for group in groups for t in group]
 
 
@@ -117,8 +117,8 @@ def scores(case: Case) -> np.ndarray:
 
 
 def difference(case: Case) -> float:
-    """Mean |log-prob difference| of engine and policy over new short responses, in nats a token."""
-    made = generate(case, min(SHORT, case.config.max_response_length))
+    """Mean |log-prob difference| of engine and policy over some new short responses, in nats a token."""
+    made = generate(case, min(SHORT, case.config.max_response_length), max(FEW, ranks.world_size()))
     return float(np.abs(np.concatenate([t.logprobs for t in made]) - scores(case)).mean())
 
 
@@ -161,7 +161,7 @@ def plain_attention(q, k, v, packed) -> torch.Tensor:
 def generation(case: Case) -> Finding:
     """Tokens per second of a batch's responses, cut where waiting for their end would take too long."""
     longest, short = case.config.max_response_length, min(SHORT, case.config.max_response_length)
-    pace = max(ranks.gather(seconds(lambda: generate(case, short)))) / short  # for a token of each response
+    pace = max(ranks.gather(seconds(lambda: generate(case, 8)))) / 8  # for a token of each response
     limit = min(longest, max(short, int(GENERATION_SECONDS / pace)))
     start = time.perf_counter()
     made = generate(case, limit)

@@ -25,6 +25,7 @@ from worlds.arithmetic import World, draw_sets, rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 NAMES = [check.__name__.replace("_", " ") for check in CHECKS + TRIALS]
+GROUP = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
 Usage = namedtuple("Usage", "total used free")
 
 
@@ -229,7 +230,7 @@ def consult(argv: list[str]) -> None:
 @pytest.mark.parametrize("flags, code", [([], 0), (["--max_prompt_length", "1"], 1)])
 def test_exit_code(flags, code, tiny_model, tmp_path, monkeypatch):
     """0, and 1 if anything is wrong."""
-    for name in ("RANK", "WORLD_SIZE"):
+    for name in GROUP:
         monkeypatch.delenv(name, raising=False)
     file = knobs(tmp_path, tiny_model)["train_files"][0]
     argv = ["--model", tiny_model, "--train_files", file, "--engine", "hf", *flags]
@@ -243,7 +244,7 @@ def test_exit_code(flags, code, tiny_model, tmp_path, monkeypatch):
 def test_the_command(tmp_path):
     """`python -m tools.doctor --json` on the built-in run, with vLLM where it is: a line for each check on
     stdout, nothing else, nothing wrong."""
-    environment = {name: value for name, value in os.environ.items() if name not in ("RANK", "WORLD_SIZE")}
+    environment = {name: value for name, value in os.environ.items() if name not in GROUP}
     command = [sys.executable, "-m", "tools.doctor", "--json", "--run_dir", str(tmp_path)]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
     lines = [json.loads(line) for line in done.stdout.splitlines()]
