@@ -61,11 +61,10 @@ class Case:
         """What a sync sends."""
         return self.policy.named_tensors(self.engine.dtype)
 
-    @property
-    def micro_batch(self) -> int:
-        """Tokens of the largest micro-batch: a sequence of full length may be longer than the knob says."""
+    def micro_batch(self, tokens: int = 256) -> int:
+        """Tokens of the largest micro-batch: a sequence of full length may be longer than `tokens`."""
         c = self.config
-        return max(c.tokens_per_micro_batch, c.max_prompt_length + c.max_response_length)
+        return max(c.tokens_per_micro_batch or tokens, c.max_prompt_length + c.max_response_length)
 
     def hangs(self, phase: str) -> bool:
         """Whether a phase would last so long that the watchdog ends the run."""
@@ -150,7 +149,7 @@ def gpu_memory(case: Case) -> Finding:
     if case.device.type != "cuda":
         return judge("no GPU", False, "")
     c, (free, total) = case.config, torch.cuda.mem_get_info()
-    parts = planned(case, case.micro_batch)
+    parts = planned(case, case.micro_batch())
     needed = DRIVER_BYTES + sum(parts.held.values()) + max(
         ENGINE_ASLEEP_BYTES + sum(parts.update.values()), c.rollout_memory * total)
     found = f"{free / 1e9:.0f} of {total / 1e9:.0f} GB free, {needed / 1e9:.0f} planned"
@@ -164,9 +163,9 @@ def host_memory(case: Case) -> Finding:
     """Memory of the host while the ranks of a node load the model; without GPUs everything is there."""
     c, shape, each = case.config, model_shape(case.config.model), ranks.ranks_per_node()
     size = 2 if c.dtype == "bfloat16" else 4
-    rank = PROCESS_BYTES + (size if c.lora_rank else 4) * shape.parameters
+    rank = PROCESS_BYTES + 2 * shape.parameters  # as stored, in 16 bits
     if case.device.type == "cpu":
-        parts = planned(case, case.micro_batch)
+        parts = planned(case, case.micro_batch())
         engine = size * shape.parameters + 2**30  # VLLM_CPU_KVCACHE_SPACE
         rank = PROCESS_BYTES + engine + sum(parts.held.values()) + sum(parts.update.values())
     free = available_bytes()
@@ -203,8 +202,7 @@ def planned(case: Case, tokens: int) -> Budget:
     """The plan of one rank for micro-batches of so many tokens."""
     c = case.config
     responses = tokens * c.max_response_length // (c.max_prompt_length + c.max_response_length)
-    on_cpu = case.device.type == "cpu"
-    return plan(c, model_shape(c.model), ranks.ranks_per_node(), tokens, responses, on_cpu)
+    return plan(c, model_shape(c.model), ranks.ranks_per_node(), tokens, responses, case.device.type)
 
 
 CHECKS = (driver, wheels, ranks_reach_each_other, model_and_questions, gpu_memory, host_memory, disk,
