@@ -118,6 +118,7 @@ class Config:
     # ---- run ---------------------------------------------------------------------------------------
     seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0)
     run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
+    show: bool = knob(False, "Print a right and a wrong response of every step; samples.jsonl has more.")
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
         "none", "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.")
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)

@@ -7,12 +7,15 @@ LoRA only adapters have master weights, gradients and moments, beside the model 
 tests/bench/test_bench.py holds the sum against a measured update.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the second of a container
 # Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
 # 2**28, 1 GiB, keeps that below a fifth of the arithmetic (152,064 words, H100), where 2**25 took longer.
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
@@ -152,7 +155,7 @@ def free_bytes(memory_gb: float, device: str, ranks: int) -> float:
 
     if memory_gb:
         return memory_gb * 1e9 - psutil.Process().memory_info().rss
-    return psutil.virtual_memory().available / ranks
+    return available_bytes() / ranks
 
 
 def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
@@ -176,6 +179,15 @@ def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x
     return 2 * norm * shape.hidden + attention + mlp
+
+
+def available_bytes() -> float:
+    """Host memory that is free or can be freed, within a container's limit."""
+    free = int(re.search(r"MemAvailable:\s*(\d+) kB", MEMINFO.read_text())[1]) * 1024
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
 
 
 @contextmanager

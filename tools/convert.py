@@ -20,6 +20,7 @@ import pyarrow.parquet
 
 from data import read_jsonl
 from reward import Verifier, last_box
+from runtime.console import printable
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 # usual names of columns, the first that is there counts
@@ -162,18 +163,19 @@ def main(argv: list[str] | None = None) -> Counter:
         raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
     with Verifier(2, function=a.reward) as verifier:
         rows, counts, unreadable = convert(items, verifier.gold_parses, system, a.extract)
-    print(f"{a.input}: question from column {question!r}, answer from column {answer!r}")
+    print(printable(f"{a.input}: question from column {question!r}, answer from column {answer!r}"))
     print("\n".join(f"{count:8} {name}" for name, count in counts.items()))
     if unreadable:
-        print("unreadable answers, for example: " + ", ".join(f"{text:.60}" for text in unreadable[:5]))
+        examples = printable(", ".join(f"{text:.60}" for text in unreadable[:5]))
+        print(f"unreadable answers, for example: {examples}")
     if not rows:
         raise ValueError("no question is left: is --answer the right column, and does it need --extract?")
     longest = max((row["reward_model"]["ground_truth"] for row in rows), key=len)
-    print(f"longest answer: {longest:.200}")  # a whole solution, where --extract was forgotten
+    print(printable(f"longest answer: {longest:.200}"))  # a whole solution, where --extract was forgotten
     a.output.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside := a.output.with_suffix(".tmp"))
     os.replace(aside, a.output)
-    print(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {a.output}")
+    print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {a.output}"))
     return counts
 
 
