@@ -149,7 +149,7 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
 
 def attend_padded(query, key, value, scale, packing: Packed):
     """By plain attention over padded copies."""
-    gqa = query.shape[1] != key.shape[1]  # heads share keys
+    groups = query.shape[1] // key.shape[1]  # heads to a key
 
     def padded(x):  # (1, h, S, D) -> (N, h, L, D)
         if x.dtype == torch.bfloat16 and not x.is_cuda:
@@ -158,9 +158,9 @@ def attend_padded(query, key, value, scale, packing: Packed):
         return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
     q, k, v = padded(query), padded(key), padded(value)
-    if gqa and q.is_cuda:  # float32 heads that share keys would get the kernel that stores all N H L² scores
-        k, v = (repeat(x, "n h l d -> n (h g) l d", g=query.shape[1] // key.shape[1]) for x in (k, v))
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=gqa and not q.is_cuda)
+    if groups > 1 and q.is_cuda:  # float32 heads would get the kernel that stores all N H L² scores
+        k, v = (repeat(x, "n h l d -> n (h g) l d", g=groups) for x in (k, v))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape)
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
     return rearrange(F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1])
 
