@@ -42,7 +42,7 @@ chaos: install
 RUN := runs/smollm2
 KINDS := sum product gcd lcm three
 ASK = $(BIN)/torchrun --nproc_per_node=$(RANKS) eval.py --data $(KINDS:%=.cache/gym/%-test.parquet) --samples 4 \
-  --reward worlds.gym:score --max_prompt_length 128 --max_response_length 64 --dtype bfloat16
+  --reward worlds.gym:score --max_prompt_length 128 --max_response_length 64
 smollm: smollm-ready
 	test -e $(RUN)/base/scores.json || $(ASK) --model .cache/smollm2 --output $(RUN)/base
 	test -e $(RUN)/model/README.md || \
