@@ -163,6 +163,11 @@ class TokenScores(torch.autograd.Function):
     """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden Wᵀ / T).
 
     With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
+
+    >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the second word was said
+    >>> scores = TokenScores.apply(z, torch.eye(2), torch.tensor([1]), 1.0)
+    >>> [torch.autograd.grad(score, z, retain_graph=True)[0] for score in scores]
+    [tensor([[-0.2500,  0.2500]]), tensor([[ 0.2060, -0.2060]])]
     """
 
     @staticmethod
