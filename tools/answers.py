@@ -8,6 +8,7 @@ The directories are what `eval.py --output` wrote, for the same questions.
 import argparse
 from pathlib import Path
 
+from runtime.console import printable
 from runtime.tables import read_jsonl
 
 
@@ -37,7 +38,7 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--first", type=int, default=3, help="how many questions")
     args = parser.parse_args(argv)
     try:
-        print(side_by_side(args.directories, args.first))
+        print(printable(side_by_side(args.directories, args.first)))
     except (OSError, ValueError) as error:
         raise SystemExit(f"tools.answers: {error}") from error
 

@@ -10,6 +10,7 @@ import argparse
 import json
 from pathlib import Path
 
+from runtime.console import printable
 from worlds.benchmarks import AVERAGES
 
 
@@ -62,9 +63,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.compare", description=__doc__.split("\n")[0])
     parser.add_argument("files", nargs="+", metavar="scores.json", help="what eval.py --output wrote")
     try:
-        print(compare([read_scores(file) for file in parser.parse_args(argv).files]))
+        print(printable(compare([read_scores(file) for file in parser.parse_args(argv).files])))
     except ValueError as error:
-        raise SystemExit(f"tools.compare: {error}") from error
+        raise SystemExit(printable(f"tools.compare: {error}")) from error
 
 
 if __name__ == "__main__":

@@ -22,6 +22,7 @@ import pyarrow.parquet
 import yaml
 
 from reward import Verifier, last_box
+from runtime.console import printable
 from runtime.tables import read_jsonl
 from worlds import gym
 
@@ -158,7 +159,7 @@ def write(rows: list[dict], output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside := output.with_suffix(".tmp"))
     os.replace(aside, output)
-    print(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}")
+    print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
 
 
 def convert_gym(a: argparse.Namespace) -> Counter:
@@ -193,14 +194,15 @@ def main(argv: list[str] | None = None) -> Counter:
         raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
     with Verifier(2, function=a.reward) as verifier:
         rows, counts, unreadable = convert(items, verifier.gold_parses, system, a.extract)
-    print(f"{a.input}: question from column {question!r}, answer from column {answer!r}")
+    print(printable(f"{a.input}: question from column {question!r}, answer from column {answer!r}"))
     print("\n".join(f"{count:8} {name}" for name, count in counts.items()))
     if unreadable:
-        print("unreadable answers, for example: " + ", ".join(f"{text:.60}" for text in unreadable[:5]))
+        examples = printable(", ".join(f"{text:.60}" for text in unreadable[:5]))
+        print(f"unreadable answers, for example: {examples}")
     if not rows:
         raise ValueError("no question is left: is --answer the right column, and does it need --extract?")
     longest = max((row["reward_model"]["ground_truth"] for row in rows), key=len)
-    print(f"longest answer: {longest:.200}")  # a whole solution, where --extract was forgotten
+    print(printable(f"longest answer: {longest:.200}"))  # a whole solution, where --extract was forgotten
     write(rows, a.output)
     return counts
 
