@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, get_scheduler
 
 from config import Config
 from exgrpo import Group
@@ -54,6 +54,9 @@ class Policy:
         self.optimizer = torch.optim.AdamW(
             [p for p in self.module.parameters() if p.requires_grad], lr=c.lr, betas=(0.9, 0.999),
             eps=c.adam_eps, weight_decay=c.weight_decay)
+        kind = "constant_with_warmup" if c.lr_schedule == "constant" else c.lr_schedule
+        schedule = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps)
+        self.lr_factor = schedule.lr_lambdas[0]  # of a step alone: there is nothing to save and to resume
         self.skipped_in_row = 0  # optimiser steps
         self.drift = 0.0  # nats a token between engine and policy, as `recompute` last found it
 
@@ -85,14 +88,16 @@ class Policy:
 
     # ---- the update ---------------------------------------------------------------------------------
 
-    def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict[str, float]:
-        """One optimiser step on Eq. 4 per mini-batch; every rank passes the same mini-batches.
+    def update(self, mini_batches: list[list[Group]], clip_eps: float | None,
+               step: int = 0) -> dict[str, float]:
+        """One optimiser step on Eq. 4 per mini-batch, at the learning rate of `step`, on all ranks alike.
 
         Returns metrics of the whole batch. A step whose gradient norm is not finite or above `skip_grad_norm`
         leaves the weights alone and is counted in `loss/skipped`. RuntimeError when three in a row are
         skipped, and when π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
         """
         parts, norms = [], []
+        self.optimizer.param_groups[0]["lr"] = lr = self.config.lr * self.lr_factor(step)
         for rows in [self._rows(groups) for groups in mini_batches]:
             parts.append(self._accumulate(rows, clip_eps))
             if not norms:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
@@ -109,6 +114,7 @@ class Policy:
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
             "loss/grad_norm_max": max(norms),
+            "loss/lr": lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
             "engine/drift": drift,
         }
@@ -220,7 +226,9 @@ class Policy:
     def save_pretrained(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the weights' own dtype."""
         main = ranks.rank() == 0
-        weights = {n: t.cpu() if main else None for n, t in self.named_tensors(self.module.lm.dtype)}
+        again = self.module.lm.all_tied_weights_keys  # under a second name, as the loader makes it
+        weights = {n: t.cpu() if main else None for n, t in self.named_tensors(self.module.lm.dtype)
+                   if n not in again}
         if main:
             self.module.lm.save_pretrained(directory, state_dict=weights)
         ranks.barrier()

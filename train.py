@@ -88,7 +88,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         # ---- update θ with Eq. 4, line 31 ----
         with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
-            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
+            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps, step)
         with timer("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 
