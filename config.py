@@ -176,4 +176,4 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
     SystemExit with a message for unknown flags, ValueError for unknown names and impossible values.
     """
-    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], file=True))
+    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], Config))

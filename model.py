@@ -37,6 +37,17 @@ def extend_context(hf_config, config: Config):
     return hf_config
 
 
+def rope_warning(config: Config, model: str) -> str | None:
+    """What to say where `rope_theta` falls below the model's own, which spoils what it knows; else None."""
+    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    own = (getattr(hf_config, "rope_parameters", None) or {}).get("rope_theta", 0.0)
+    if not 0 < config.rope_theta < own:
+        return None
+    return (f"warning: rope_theta={config.rope_theta:g} is below the {own:g} of {model}, whose positions it "
+            "garbles. It belongs to another model: set it to 0 for the model's own, or above it for a longer "
+            "context")
+
+
 def weight_names(config: Config, model: str) -> set[str]:
     """The names of the model's `state_dict()`, tied heads included, found without loading a weight."""
     with torch.device("meta"):

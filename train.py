@@ -23,6 +23,7 @@ from data import (
 )
 from eval import validate
 from exgrpo import Experience, step_metrics
+from model import rope_warning
 from policy import Policy
 from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
@@ -49,6 +50,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     """From the first step, or the one after the checkpoint, to the saved model."""
     checkpoints = Checkpoints(asdict(config), tracker.print)
     questions, tests, dropped = readable(config, grader, checkpoints, tracker)
+    if warning := rope_warning(config, config.model):
+        tracker.print(warning)
     engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
     engine.sleep()  # makes room on a GPU while the policy loads
     policy, experience = Policy(config, config.model, device), Experience(config, questions)
@@ -79,6 +82,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             asked = [experience.questions[q] for q in plan.questions]
             rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
             groups = experience.groups(plan, rollouts)
+        if warning := grader.complaint(asked, rollouts):
+            tracker.print(warning)
         # ---- store successes, retire, lines 25-30 and 32 ----
         with timer("collect"):
             if config.behavior_logprobs == "recompute":

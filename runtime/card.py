@@ -48,9 +48,9 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
     trained_part = adapters if k["lora_rank"] else "all weights"
     rows = [f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |" for name, value in trained.items()]
     table = "\n".join(["| score | base | trained |", "|---|---|---|", *rows])
-    scores = f"""Validation at temperature {k["eval_temperature"]:g}, top-p 1, one response a question; before and after:
-
-{table}""" if trained else f"**Not validated**: after step {steps} no score was taken."
+    scores = f"Validation, top-p 1, one response a question; before and after:\n\n{table}"
+    if not trained:
+        scores = f"**Not validated**: after step {steps} no score was taken."
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation

@@ -42,8 +42,11 @@ def out_of_range(config) -> Iterator[str]:
             yield f"{f.name} must be {bound if most == math.inf else f'in [{least}, {most}]'}, got {value}"
 
 
-def parse_flags(cls: type, argv: list[str] | None, description: str, file: bool = False) -> dict:
-    """The knobs of a dataclass as flags set them, with `file` a `--config FILE.yaml` beneath them.
+def parse_flags(cls: type, argv: list[str] | None, description: str,
+                file: type | None = None) -> dict:
+    """The knobs of a dataclass as flags set them, and beneath them those of a `--config FILE.yaml` of `file`.
+
+    A knob of `file` that the dataclass has not is left out.
 
     SystemExit with the nearest known name for an unknown flag; ValueError as `read_yaml`.
     """
@@ -60,7 +63,8 @@ def parse_flags(cls: type, argv: list[str] | None, description: str, file: bool 
         nearest = f"nearest: {', '.join('--' + name for name in names)}" if names else "none is near"
         raise SystemExit(f"unknown flag {flag}; {nearest} (--help lists all)")
     if name := getattr(known, "config", None):
-        parser.set_defaults(**read_yaml(cls, name))
+        own = {f.name for f in dataclasses.fields(cls)}
+        parser.set_defaults(**{n: v for n, v in read_yaml(file, name).items() if n in own})
     values = vars(parser.parse_args(argv))
     values.pop("config", None)
     return values
