@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 import torch
 from conftest import plain_scores
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, LlamaConfig
 
 import model
 from bench.meters import peak_tensor_bytes
-from model import PackedLM, TokenScores, pack
+from config import Config
+from model import PackedLM, TokenScores, pack, rope_warning
 
 TEMPERATURE = 0.7
 
@@ -153,3 +154,12 @@ def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
 
     extra = peak_tensor_bytes(score) - h.nbytes - w.nbytes  # beside the gradients
     assert 2 * 2**22 < extra < 5 * 2**22, f"{extra / 2**20:.1f} MiB"
+
+
+@pytest.mark.parametrize("own, knob, warned", [
+    (100000.0, 40000.0, True), (10000.0, 40000.0, False), (10000.0, 10000.0, False), (100000.0, 0.0, False)])
+def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
+    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2; a higher one is a longer context."""
+    LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(tmp_path)
+    warning = rope_warning(Config(rope_theta=knob), str(tmp_path))
+    assert ("below the 100000" in warning and "set it to 0" in warning) if warned else warning is None

@@ -171,7 +171,8 @@ def main(argv: list[str] | None = None) -> Counter:
     longest = max((row["reward_model"]["ground_truth"] for row in rows), key=len)
     print(f"longest answer: {longest:.200}")  # a whole solution, where --extract was forgotten
     a.output.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside := a.output.with_suffix(".tmp"))
+    aside = a.output.with_name(f"{a.output.name}.{os.getpid()}.tmp")  # a name that nobody else has
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
     os.replace(aside, a.output)
     print(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {a.output}")
     return counts
