@@ -25,7 +25,9 @@ class Config:
     model: str = knob("", "Hugging Face directory or hub name; empty: the built-in arithmetic world's.")
     train_files: list[str] = knob([], "Parquet or JSONL files of training questions, verl-LUFFY columns.")
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
-    base_steps: int = knob(1500, "Pretraining steps of the built-in base model; fewer make a weaker one.", 1)
+    world: Literal["easy", "hard", "weak"] = knob("easy", "The built-in world, see worlds/arithmetic.py: "
+                                                  "its questions and its base model.")
+    world_seed: int = knob(0, "Seed of the built-in world; another one is another base model.", 0)
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} "
                                         "[Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
     response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")

@@ -59,12 +59,12 @@ def with_built_in_world(config: Config) -> Config:
     from worlds.base_model import built_in
 
     if ranks.rank() == 0:
-        built_in(WORLDS, config.base_steps)
+        built_in(WORLDS, config.world, config.world_seed)
     ranks.barrier()
     given = {name: value for name in ("model", "val_files") if (value := getattr(config, name))}
     if config.reward != "math":
         given["reward"] = config.reward
-    return dataclasses.replace(config, **built_in(WORLDS, config.base_steps) | given)
+    return dataclasses.replace(config, **built_in(WORLDS, config.world, config.world_seed) | given)
 
 
 def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[list[Question], list[Question]]:

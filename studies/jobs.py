@@ -18,7 +18,6 @@ from studies import records
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "studies" / "cache"
 RECORDS = ROOT / "studies" / "results" / "runs"
-WEAK_STEPS = 500  # pretraining steps of fig4's base model, which guesses (README.md); the usual one has 1500
 
 
 @dataclass(frozen=True)
@@ -35,7 +34,7 @@ FULL = Budget(steps=120, eval_every=10, eval_questions=400,
               sampled_questions=800)  # 3 to 5 minutes on one core
 QUICK = Budget(steps=32, eval_every=8, eval_questions=100, sampled_questions=200)
 
-WEAK = {"base_steps": WEAK_STEPS}
+WEAK = {"world": "weak"}
 GRADED = {"reward": "worlds.arithmetic:graded_reward", "model": "{world}/model",
           "train_files": ["{graded}/train.jsonl"], "val_files": ["{graded}/test.jsonl", "{graded}/ood.jsonl"]}
 

@@ -121,7 +121,7 @@ class Data:
     def _check_base(self, name: str) -> None:
         """ValueError unless runs from one base model begin alike: another machine may build another."""
         def base(run: str) -> list:
-            return [RUNS[run].get(knob) for knob in ("base_steps", "reward", "dtype")]
+            return [RUNS[run].get(knob) for knob in ("world", "reward", "dtype")]
 
         alike = [run for run in RUNS if run in self._read and base(run) == base(name)]
         starts = {run: [rows[0][IN] for rows in self._read[run]] for run in alike}

@@ -23,9 +23,9 @@ Running = dict[subprocess.Popen, tuple[Job, float]]  # process -> its job, when 
 def make_places(jobs: list[Job]) -> dict[str, str]:
     """Build the worlds that the jobs need, where they are missing, and the questions of the graded reward."""
     for job in jobs:
-        if "base_steps" in job.knobs:
-            built_in(ROOT / ".cache", job.knobs["base_steps"])
-    usual = built_in(ROOT / ".cache", World.pretrain_steps)
+        if "world" in job.knobs:
+            built_in(ROOT / ".cache", job.knobs["world"])
+    usual = built_in(ROOT / ".cache")
     graded = studies.jobs.CACHE / "graded"
     graded.mkdir(parents=True, exist_ok=True)
     for name, questions in draw_sets(World()).items():

@@ -14,7 +14,10 @@ from worlds.arithmetic import World
 
 EDITION = 2  # raise it with any change of the code after which a run repeats no more to the bit
 DIGITS = 5  # significant digits of a record's numbers
-RENAMED = {'"arithmetic:': '"worlds.arithmetic:'}  # in the text of records: what has another name since
+RENAMED = {  # in the text of records: what has another name since
+    '"arithmetic:': '"worlds.arithmetic:',
+    '"base_steps": 500': '"world": "weak"',  # the first edition's weak world was another one
+}
 KNOBS = {f.name for f in dataclasses.fields(Config)} | {"sampling", "questions"}
 
 
