@@ -20,7 +20,7 @@ import numpy as np
 from config import Config
 from data import Question, first_of_each_source, load_questions, load_tokenizer, sample_seed, unreadable
 from model import model_config, rope_warning
-from reward import SUCCESS, Grader, Verifier, graded_text, last_box, make_verifier
+from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import HFEngine, make_engine
 from runtime import ranks
 from runtime.faults import say, watchdog
@@ -91,6 +91,8 @@ def _record(question: Question, number: int, trajectory, rewards: dict[str, floa
               "success": reward > SUCCESS, "length": length, "truncated": not trajectory.finished}
     judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
     text = grader.text(trajectory.token_ids) if judges or texts else ""
+    if config.reward == "math" and config.grader == "both":
+        record["judged"] = {"official": rewards.get("official", 0.0)}
     if judges:
         record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
     if texts and config.reward == "math" and config.require_box:
@@ -140,7 +142,7 @@ SHARED = (  # knobs that training has too
     "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
 DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
 FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
-        "eval_questions", "limit", "both_graders")  # no response, no reward depends on them
+        "eval_questions", "limit")  # no response, no reward depends on them
 
 
 @dataclass
@@ -151,7 +153,6 @@ class _Own:
     limit: int = knob(0, "The first so many questions of each source, as eval_questions; 0: all.", 0)
     samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
     avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
-    both_graders: bool = knob(False, "Report `official/<source>`, by --grader official, beside the strict.")
     output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
 
 
@@ -168,8 +169,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     files = e.data or e.val_files
     for problem in out_of_range(e):
         raise SystemExit(problem)
-    if not e.model or not files or e.both_graders and not e.output:
-        raise SystemExit("eval.py needs --model DIR, --data FILE; --both_graders needs --output (see --help)")
+    if not e.model or not files:
+        raise SystemExit("eval.py needs --model DIR and --data FILE (see --help)")
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
     config = Config(model=e.model, train_files=files, **{name: getattr(e, name) for name in SHARED})
     tokenizer = load_tokenizer(config, e.model)
@@ -180,8 +181,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if ranks.rank() == 0 and (warning := rope_warning(config, e.model)):
         say(warning)
     with make_verifier(config) as verifier:
-        dropped = unreadable(questions, verifier.gold_parses)
+        dropped, malformed = unreadable(questions, verifier.check_golds)
         counts["answers unreadable"] = len(dropped)
+        counts |= {"answers malformed": malformed} if malformed else {}
         readable = [q for q in questions if q.id not in dropped]
         readable = first_of_each_source(readable, e.limit or e.eval_questions)
         small = {q.source for q in readable if e.avg_samples and benchmark(q.source) in SMALL}
@@ -199,23 +201,11 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     scores = ranks.gather(means(records))[0]
     if ranks.rank() == 0:
         about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}
-        if e.both_graders:
-            about |= official_means(records, grader.thinks(readable[0]), config)
         print(text := json.dumps(about | scores | statistics(records), indent=1))
         if e.output:
             (Path(e.output) / "scores.json").write_text(text)
     ranks.barrier()
     return scores
-
-
-def official_means(records: list[dict], thinking: bool, config: Config) -> dict[str, float]:
-    """`official/<source>`: Pass@1 of kept responses by the official grader, a mean over them."""
-    texts = [graded_text(r["response"], thinking, grader="official") for r in records]
-    right = defaultdict(list)
-    with Verifier(timeout=config.verify_timeout, function="official") as verifier:
-        for r, score in zip(records, verifier.score(texts, [r["gold"] for r in records]), strict=True):
-            right[f"official/{r['source']}"].append(score > SUCCESS)
-    return {name: float(np.mean(scores)) for name, scores in right.items()}
 
 
 def _fit_positions(config: Config, questions: list[Question]) -> None:

@@ -54,13 +54,13 @@ def graded_text(response: str, thinking: bool, require_box: bool = True,
     `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>` counts, and
     a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`, wrapper included, of at
     most `MAX_BOX` characters. Without one: None, or with `require_box=False` what `unboxed` finds, in a box.
-    The "official" grader is given all of it.
+    The "official" grader is given all of it, and for "both" so is the worker.
     """
     if thinking:
         _, closed, response = response.rpartition("</think>")
         if not closed:
             return None
-    if grader == "official":
+    if grader != "strict":
         return response.strip() or None
     box = last_box(response)
     if box is None and not require_box:
@@ -70,8 +70,8 @@ def graded_text(response: str, thinking: bool, require_box: bool = True,
 
 def make_verifier(config: Config) -> Verifier:
     """The processes that grade as the knobs `reward` and `grader` say."""
-    official = config.reward == "math" and config.grader == "official"
-    return Verifier(timeout=config.verify_timeout, function="official" if official else config.reward)
+    other = config.reward == "math" and config.grader != "strict"
+    return Verifier(timeout=config.verify_timeout, function=config.grader if other else config.reward)
 
 
 class Grader:
@@ -84,12 +84,12 @@ class Grader:
         """The response as text, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
-    def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
-        """What the verifier is given of a response: what `graded_text` picks, or all of it for a user's."""
+    def piece(self, question: Question, token_ids: np.ndarray, grader: str = "") -> str | None:
+        """What a grader is given of a response: what `graded_text` picks, or all of it for a user's."""
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
-        return graded_text(text, self.thinks(question), self.config.require_box, self.config.grader)
+        return graded_text(text, self.thinks(question), self.config.require_box, grader or self.config.grader)
 
     def thinks(self, question: Question) -> bool:
         """Whether the prompt has opened a `<think>`."""
@@ -105,11 +105,14 @@ class Grader:
         if all(self.thinks(q) for q, _ in asked) and not any("</think>" in text for text in texts):
             return (f"warning: no </think> in {n}, so that none has an answer: the model needs a longer "
                     "max_response_length, or does not think, and response_prefix is to be empty")
-        if c.require_box and c.grader == "strict" and not any(last_box(text) for text in texts):
+        if c.require_box and c.grader != "official" and not any(last_box(text) for text in texts):
             return (f"warning: no box in {n}: ask for \\boxed{{}} in the question (tools.convert --system), "
                     "set require_box false, or raise max_response_length if they are cut")
         return None
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
         """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""
-        return self.verifier.submit([self.piece(question, token_ids)], [question.answer])
+        row, piece = question.row, self.piece(question, token_ids)
+        if self.config.reward == "math":  # reads no row; but of both graders each has a piece of its own
+            row = {"boxed": self.piece(question, token_ids, "strict")}
+        return self.verifier.submit([piece], [question.answer], [row])

@@ -52,7 +52,8 @@ TABLES = {
 }
 ELSEWHERE = {  # no preference among experiences: a value of these is tested where it is used
     "grader": "tests/test_reward.py", "engine": "tests/test_rollout.py", "dtype": "tests/test_policy.py",
-    "behavior_logprobs": "tests/test_policy.py", "tracker": "tests/runtime/test_tracking.py"}
+    "behavior_logprobs": "tests/test_policy.py", "tracker": "tests/runtime/test_tracking.py",
+    "world": "tests/worlds/test_arithmetic.py"}
 
 
 def test_every_choice_stands_in_a_table():

@@ -276,19 +276,11 @@ def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
     assert after.startswith(kept) and len(after.splitlines()) == 4
 
 
-def test_both_graders_of_the_same_responses(tiny_model, device, tmp_path, monkeypatch, capsys):
-    """What restates the question is wrong, and right for the official grader, also in responses that are
-    there; nothing is generated for it."""
+def test_both_graders(tiny_model, device, tmp_path, monkeypatch, capsys):
+    """--grader both: what restates the question is wrong, for the official grader right, in one report."""
     data = write(tmp_path / "math.jsonl", [row("math", "12-5", "7"), row("math", "2+3", "5")])
-    out = tmp_path / "out"
-    argv = command(tiny_model, data, "--max_response_length", "5", "--output", str(out))
-    evaluation.main(argv)
-    rows = [json.loads(line) for line in (out / "responses.jsonl").read_text().splitlines()]
-    write(out / "responses.jsonl", [r | {"response": f"It is ${r['text']}$."} for r in rows[:1]]
-          + [r | {"response": "It is 9."} for r in rows[1:]])
-    monkeypatch.setattr(HFEngine, "generate", None)
-    capsys.readouterr()
-    evaluation.main([*argv, "--both_graders"])
+    monkeypatch.setattr(evaluation.Grader, "text", lambda *_: "It is $12-5$.")
+    evaluation.main(command(tiny_model, data, "--max_response_length", "5", "--grader", "both"))
     report = json.loads(capsys.readouterr().out)
     assert (report["official/math"], report["pass_at_1/math"]) == (0.5, 0.0)
 
@@ -316,7 +308,7 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
 
 
 @pytest.mark.parametrize("argv, reason", [
-    ([], "needs --model DIR, --data FILE"), (["--model", "x"], "needs --model"),
+    ([], "needs --model DIR and --data FILE"), (["--model", "x"], "needs --model"),
     (["--model", "x", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
     (["--model", "x", "--data", "missing.parquet"], "no such file: missing.parquet"),
     (["--model", "x", "--max_tokens", "5"], "unknown flag --max_tokens; nearest: .*--max_response_length"),

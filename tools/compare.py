@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from data import read_jsonl
+from runtime.tables import read_jsonl
 from worlds.benchmarks import AVERAGES, Z
 
 

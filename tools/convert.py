@@ -18,8 +18,8 @@ from pathlib import Path
 
 import pyarrow.parquet
 
-from data import read_jsonl
 from reward import Verifier, last_box
+from runtime.tables import read_jsonl
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 # usual names of columns, the first that is there counts

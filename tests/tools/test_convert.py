@@ -10,7 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from config import Config
-from data import load_questions, read_rows
+from data import load_questions
+from runtime.tables import read_rows
 from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
 
 
