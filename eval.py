@@ -19,11 +19,11 @@ import numpy as np
 
 from config import Config
 from data import Question, first_of_each_source, load_questions, load_tokenizer, sample_seed, unreadable
-from model import model_config, rope_warning
+from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import HFEngine, make_engine
 from runtime import ranks
-from runtime.faults import say, watchdog
+from runtime.faults import watchdog
 from runtime.flags import knob, out_of_range, parse_flags
 from runtime.responses import Kept, model_files, open_kept
 from worlds.arithmetic import JUDGES
@@ -75,9 +75,7 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
         finally:  # what has ended is kept, whatever ends the rest
             settle()
             kept.bar.close()
-        warning = grader.complaint([q for q, _ in mine], [[t] for t in made])
-        if warning and ranks.rank() == 0:
-            say(warning)
+        grader.warn([q for q, _ in mine], [[t] for t in made])
         return [records.get(i) for i in range(len(mine))]
 
     return ranks.map_shares([1] * len(wanted), work, config.rollout_tp)
@@ -178,8 +176,6 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if config.reward == "math" and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
-    if ranks.rank() == 0 and (warning := rope_warning(config, e.model)):
-        say(warning)
     with make_verifier(config) as verifier:
         dropped, malformed = unreadable(questions, verifier.check_golds)
         counts["answers unreadable"] = len(dropped)

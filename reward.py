@@ -10,6 +10,8 @@ import numpy as np
 
 from config import Config
 from data import Question
+from runtime import ranks
+from runtime.faults import say
 from verifier.pool import Pending, Verifier
 
 SUCCESS = 0.5  # a response with a larger reward is a success
@@ -94,6 +96,11 @@ class Grader:
     def thinks(self, question: Question) -> bool:
         """Whether the prompt has opened a `<think>`."""
         return self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
+
+    def warn(self, questions: list[Question], rollouts: list[list]) -> None:
+        """Say on rank 0 what is wrong with a whole batch, if anything."""
+        if (warning := self.complaint(questions, rollouts)) and ranks.rank() == 0:
+            say(warning)
 
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
         """A warning where no response has what the grader looks for, so that none can be right; else None."""

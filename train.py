@@ -23,7 +23,6 @@ from data import (
 )
 from eval import validate
 from exgrpo import Experience, step_metrics
-from model import rope_warning
 from policy import Policy
 from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
@@ -50,8 +49,6 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     """From the first step, or the one after the checkpoint, to the saved model."""
     checkpoints = Checkpoints(asdict(config), tracker.print)
     questions, tests, dropped = readable(config, grader, checkpoints, tracker)
-    if warning := rope_warning(config, config.model):
-        tracker.print(warning)
     engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
     engine.sleep()  # makes room on a GPU while the policy loads
     policy, experience = Policy(config, config.model, device), Experience(config, questions)
@@ -82,8 +79,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             asked = [experience.questions[q] for q in plan.questions]
             rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
             groups = experience.groups(plan, rollouts)
-        if warning := grader.complaint(asked, rollouts):
-            tracker.print(warning)
+            grader.warn(asked, rollouts)
         # ---- store successes, retire, lines 25-30 and 32 ----
         with timer("collect"):
             if config.behavior_logprobs == "recompute":
@@ -91,7 +87,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             collected = experience.collect(groups)
             ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----
-        with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
+        with timer("update"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
             metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps, step)
         with timer("sync"):

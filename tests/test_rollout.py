@@ -2,17 +2,21 @@
 
 import importlib.util
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from conftest import on_ranks, plain_scores
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import rollout
 from config import Config
-from policy import Policy
+from data import Question
+from exgrpo import Group
+from policy import MAX_DRIFT, Policy
 from rollout import HFEngine, VLLMEngine, make_engine
 
 EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
@@ -183,6 +187,48 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
     assert (np.abs(frequencies - p) <= 4.5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
     entropy, surprise = -(p * np.log(p)).sum(), -np.mean([r.logprobs[0] for r in responses])
     assert abs(surprise - entropy) < 4.5 * math.sqrt((p * np.log(p) ** 2).sum() / n)
+
+
+def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
+    """`engine/` metrics of a bfloat16 engine against its policy, and once layer 0 holds layer 1's weights."""
+    config, seen = replace(make_config(dtype="bfloat16"), max_drift=100.0), []
+    engine = kind(config, model, EOS, torch.device("cpu"))
+    policy = Policy(config, model, torch.device("cpu"))
+    prompts, seeds = make_requests(40)
+    made = engine.generate(prompts, seeds, T, 20)
+    groups = [Group(Question(0, "", prompt, "", ""), [t]) for prompt, t in zip(prompts, made)]
+    first, second = policy.module.lm.model.layers
+    for weights in (first, second):
+        with torch.no_grad():
+            for p, other in zip(first.parameters(), weights.parameters()):
+                p.copy_(other)
+        policy.recompute([replace(g, trajectories=[replace(t) for t in g.trajectories]) for g in groups])
+        seen.append(policy.gap)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
+    """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one layer's
+    weights in another's place they are beyond it. docs/metrics.md has the figures of a real model."""
+    healthy, wrong = on_ranks(1, gaps_in_bfloat16, kind, tiny_model)[0]
+    assert healthy["engine/drift"] < MAX_DRIFT["bfloat16"] / 5 and wrong["engine/drift"] > MAX_DRIFT["bfloat16"]
+    assert healthy["rollout/mismatch"] < 0.2 < wrong["rollout/mismatch"]
+
+
+@pytest.mark.parametrize("kind", [*ENGINES, pytest.param(None, id="policy")])
+@pytest.mark.parametrize("old, new", [("model.layers.1.mlp.up_proj.weight", None),
+                                      ("model.layers.0.self_attn.q_proj.weight", "model.layers.7.q.weight")])
+def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_model, tmp_path):
+    """A tensor left out, a layer renamed: refused by name, where both libraries would make one up."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    moved = weights.pop(old)
+    weights |= {new: moved} if new else {}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    eos = [EOS] if kind else []
+    with pytest.raises(ValueError, match=f"lacks 1 weights, {old}.*{new or ''}"):
+        (kind or Policy)(make_config(), str(tmp_path), *eos, device)
 
 
 def sync_without(kind, model: str, name: str) -> str:

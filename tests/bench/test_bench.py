@@ -65,7 +65,7 @@ def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkp
     knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank,
              "tokens_per_micro_batch": tokens}
     shape = model_shape(middling_model)
-    expected = plan(Config(**knobs), shape, ranks, tokens, tokens // 256 * 192, on_cpu=True)
+    expected = plan(Config(**knobs), shape, ranks, tokens, tokens // 256 * 192, "cpu")
     for held, peak in on_ranks(ranks, measured, middling_model, knobs):
         assert held == pytest.approx(sum(expected.held.values()), rel=0.01)
         assert peak == pytest.approx(sum(expected.update.values()), rel=0.10), expected.update
