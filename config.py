@@ -116,12 +116,13 @@ class Config:
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
     tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as memory_gb has room for.", 0)
     memory_gb: float = knob(0.0, "GB (1e9 bytes) that a rank may fill, for tokens_per_micro_batch: auto; 0: "
-                                 " what the machine has free, over its ranks.", 0)
+                                 "what the machine has free, over its ranks.", 0)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------
     seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0)
     run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
+    show: bool = knob(False, "Print a right and a wrong response of every step; samples.jsonl has more.")
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
         "none", "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.")
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)

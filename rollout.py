@@ -80,9 +80,7 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
-        if not on_gpu:
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
-        elif config.dtype == "float32":
+        if on_gpu and config.dtype == "float32":
             os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # else attention multiplies in TF32: drift
         from vllm import LLM
 
@@ -95,6 +93,7 @@ class VLLMEngine:
             tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
             disable_custom_all_reduce=on_gpu,  # its buffers and sleep mode's mapped memory do not agree
             gpu_memory_utilization=config.rollout_memory, max_num_seqs=512,
+            kv_cache_memory_bytes=None if on_gpu else 2**29,
             logprobs_mode="processed_logprobs",  # of the distribution sampled from, temperature included
             # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
             enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),

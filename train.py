@@ -24,7 +24,7 @@ from data import (
 from eval import validate
 from exgrpo import Experience, step_metrics
 from policy import Policy
-from reward import Grader, make_verifier
+from reward import SUCCESS, Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
@@ -97,6 +97,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
             with timer("validate"):
                 metrics |= validate(engine, grader, tests, config)
+        tracker.sample(step + 1, groups, grader.text, SUCCESS)
         tracker.step(step + 1, metrics | timer.take())
         with timer("save"):
             if checkpoints.due(step + 1):

@@ -33,7 +33,7 @@ SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n"
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # knobs that a resumed run must share
 FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout",
-        "tracker")  # not worth a note
+        "show", "tracker")  # not worth a note
 
 
 class Checkpoints:

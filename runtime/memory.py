@@ -7,15 +7,18 @@ LoRA only adapters have master weights, gradients and moments, beside the model 
 tests/bench/test_bench.py holds the sum against a measured update.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
 
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the second of a container
 # Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
 # 2**28, 1 GiB, keeps that below a fifth of the arithmetic (152,064 words, H100), where 2**25 took longer.
-LOGITS_CHUNK = {"cpu": 2**25, "cuda": 2**28}
+LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
 
@@ -101,7 +104,7 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     kept = (compute * shape.hidden * tokens if gradient_checkpointing else layer) * shape.layers
     # last norm, hidden states of the responses, gradient of the stream
     copied = on_cpu and compute == 2  # the head's factors, to float32
-    kept += (4 + 3 * compute + 4 * copied) * shape.hidden * tokens
+    kept += (4 + 2 * compute + 4 * copied) * shape.hidden * tokens
     recomputed = (layer if gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
     activations = f"activations ({'checkpointed' if gradient_checkpointing else 'all kept'})"
     chunk = 4 * min(LOGITS_CHUNK[device], responses * shape.vocabulary)
@@ -128,15 +131,16 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
 
 
 def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **knobs) -> int:
-    """The largest micro-batch, in tokens, whose update fits into 0.9 of `free` bytes; knobs: of `budget`.
+    """The largest micro-batch, in tokens, whose update fits into `free` bytes; knobs: of `budget`.
 
-    Weights are there, AdamW's moments not. In steps of two, so that equal runs choose alike; at most 4,096
-    on a CPU and 16,384 on a GPU, beyond which they bring no speed, and at least 256, come what may.
+    Weights are there already, AdamW's moments are not. Some is left for fragments, on a CPU a quarter, as
+    malloc was seen to lose. In steps of two, so that equal runs choose alike; at most 4,096 on a CPU and
+    16,384 on a GPU, beyond which they bring no speed, and at least 256, come what may.
     """
-    tokens = 4096 if device == "cpu" else 16384
+    tokens, usable = (4096, 0.75) if device == "cpu" else (16384, 0.9)
     while tokens > 256:
         parts = budget(shape, ranks, tokens, tokens, device=device, **knobs)
-        if sum(parts.update.values()) + parts.held[MOMENTS] <= 0.9 * free:
+        if parts.held[MOMENTS] + sum(parts.update.values()) / usable <= free:
             break
         tokens //= 2
     return tokens
@@ -151,7 +155,7 @@ def free_bytes(memory_gb: float, device: str, ranks: int) -> float:
 
     if memory_gb:
         return memory_gb * 1e9 - psutil.Process().memory_info().rss
-    return psutil.virtual_memory().available / ranks
+    return available_bytes() / ranks
 
 
 def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
@@ -175,6 +179,15 @@ def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x
     return 2 * norm * shape.hidden + attention + mlp
+
+
+def available_bytes() -> float:
+    """Host memory that is free or can be freed, within a container's limit."""
+    free = int(re.search(r"MemAvailable:\s*(\d+) kB", MEMINFO.read_text())[1]) * 1024
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
 
 
 @contextmanager

@@ -23,6 +23,7 @@ import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
+from runtime.console import disarm
 from runtime.faults import leave, watchdog
 
 DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
@@ -42,6 +43,7 @@ def run(program: Callable[[], object]) -> None:
         barrier()  # nobody watches any more: now ranks may end one by one
         leave(0)  # Python's own end races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
     except Exception as error:
+        disarm(error)
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
@@ -72,7 +74,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         torch.cuda.set_device(device)
     elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no "
-                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 and --engine hf together run "
+                           "on the CPU (vLLM for CUDA would still ask the driver)")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)

@@ -273,7 +273,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     shell(sys.executable, "train.py", *argv)
     _, one, two = metrics(run_dir)
     for row in (one, two):
-        assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift"] < config.max_drift
+        assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift_bound_share"] < 1
         assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0
     assert one["replay/questions"] == 0 and two["replay/questions"] == 4
     assert 0 < two["replay/gradient_share"] < 0.5

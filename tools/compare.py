@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from runtime.console import printable
 from runtime.tables import read_jsonl
 from worlds.benchmarks import AVERAGES, Z
 
@@ -128,9 +129,9 @@ def main(argv: list[str] | None = None) -> None:
         if len(names) != len(results):
             raise ValueError(f"{len(names)} labels for {len(results)} directories")
     except ValueError as error:
-        raise SystemExit(f"tools.compare: {error}") from error
+        raise SystemExit(printable(f"tools.compare: {error}")) from error
     parts = compare(results, names), paired(results, names) if results[1:] else "", settings(results, names)
-    print("\n\n".join(filter(None, parts)))
+    print(printable("\n\n".join(filter(None, parts))))
 
 
 if __name__ == "__main__":
