@@ -1,8 +1,8 @@
 r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of training.
 
     python eval.py --model runs/default/model --data test.jsonl
-    torchrun --nproc_per_node=8 eval.py --model DIR --data valid.parquet arc_c.parquet \
-        --avg_samples 32 --output runs/A/eval
+    torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --model DIR --data valid.parquet \
+        arc_c.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval/scores.json runs/B/eval/scores.json
 
 With --output every response is kept in responses.jsonl, and a command that is repeated generates only what is
