@@ -56,8 +56,8 @@ class Config:
     rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1)
     rollout_memory: float = knob(0.4, "GPU memory fraction for vLLM, weights included [0.8, which leaves the "
                                       "trainer nothing].", 0, 1)
-    max_drift: float = knob(0.001, "Stop when log-probs of engine and policy differ by more nats a token on "
-                                   "average; 0.05 in bfloat16.", POSITIVE)
+    max_drift: float = knob(0.0, "Stop when log-probs of engine and policy differ by more nats a token on "
+                                 "average; auto (0): by dtype, 0.001 or 0.15.", 0)
 
     # ---- experience management (Sec. 4.1) ----------------------------------------------------------
     rho: float = knob(0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1)
@@ -112,7 +112,9 @@ class Config:
     lora_rank: int = knob(0, "LoRA: train adapters of this rank on the decoder's linear layers, usually "
                              "at ten times the lr; 0: train all weights [0].", 0)
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
-    tokens_per_micro_batch: int = knob(4096, "On one rank; lower it when memory runs out.", 1)
+    tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as memory_gb has room for.", 0)
+    memory_gb: float = knob(0.0, "GB (1e9 bytes) that a rank may fill, for tokens_per_micro_batch: auto; 0: "
+                                 "what the machine has free, over its ranks.", 0)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             collected = experience.collect(groups)
             ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----
-        with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
+        with timer("update"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
             metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
         with timer("sync"):

@@ -73,7 +73,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         torch.cuda.set_device(device)
     elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no "
-                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 and --engine hf together run "
+                           "on the CPU (vLLM for CUDA would still ask the driver)")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
@@ -223,8 +224,7 @@ def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group:
     results of all items in order, on every rank (a collective).
 
     Each `group` of neighbouring ranks works on one share together; the first one's results count. Interrupted
-    on every rank where `work` raises it on one.
-    """
+    on every rank where `work` raises it on one."""
     shares, mine, stopped = split(costs, world_size() // group), None, False
     try:
         mine = work(shares[rank() // group])

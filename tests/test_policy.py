@@ -119,6 +119,7 @@ CASES = {  # name: knobs
     "one micro-batch": {},
     "a micro-batch each": dict(tokens_per_micro_batch=1),
     "some micro-batches": dict(tokens_per_micro_batch=40),
+    "micro-batches by memory": dict(tokens_per_micro_batch=0, memory_gb=0.1),
     "gradient checkpointing": dict(gradient_checkpointing=True, tokens_per_micro_batch=60),
     "a rank without work": {},  # the group of one response
 }
@@ -280,7 +281,9 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
         checked.update([shifted(policy, groups, fresh=0.1, replayed=0.0)], None)
     assert all(np.array_equal(before[name], after) for name, after in full_weights(checked).items())
     metrics = checked.update([shifted(policy, groups, fresh=0.001, replayed=2.0)], None)
-    assert metrics["engine/drift"] < 0.0011
+    assert metrics["engine/drift"] < 0.0011 and metrics["rollout/mismatch"] == 0
+    assert metrics["engine/drift_bound_share"] == pytest.approx(metrics["engine/drift"] / 0.01)
+    assert make_policy(tiny_model).update([shifted(policy, groups, 0.11, 0)], None)["rollout/mismatch"] == 1
 
 
 def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):

@@ -21,9 +21,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import FORKS, free_port, on_ranks
+from conftest import FORKS, free_port, needs_cpu_vllm, on_ranks
 from safetensors.torch import load_file
-from test_train import ENGINE, ROOT, arguments, metrics, world  # noqa: F401
+from test_train import ROOT, arguments, metrics, world  # noqa: F401
 
 from config import Config, parse_config
 from data import Question
@@ -433,7 +433,7 @@ def with_vllm(world, whole: Path, resumed: Path) -> None:  # noqa: F811
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(ENGINE != "vllm", reason="vLLM is not installed")
+@needs_cpu_vllm
 def test_a_run_with_vllm_continues_exactly(world, tmp_path):  # noqa: F811
     """With vLLM as the engine too, a run resumed from its second checkpoint ends with the same bits."""
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
