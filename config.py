@@ -41,11 +41,12 @@ class Config:
 
     # ---- reward (Eq. 1) ----------------------------------------------------------------------------
     reward: str = knob("math", "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
-                               "'module:function': your (response, answer) -> float.")
+                               "'module:function': your (response, answer[, row]) -> float.")
     require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: the last statement of an "
                                    "answer or the last number, which the Llama-base prompt needs.")
-    grader: Literal["strict", "official"] = knob(
-        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers.")
+    grader: Literal["strict", "official", "both"] = knob(
+        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers; both: "
+        "strict, and the other's verdict is logged.")
     verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE)
 
     # ---- rollouts (Alg. 1, line 23) ----------------------------------------------------------------

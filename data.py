@@ -1,14 +1,14 @@
-"""Questions in, prompts out: files in the verl-LUFFY column layout, prompt templates (Sec. 5.1, App. G).
+"""Questions in, prompts out: rows of files (runtime/tables.py), prompt templates (Sec. 5.1, App. G).
 
-A file (parquet or JSONL) has the columns `prompt` (a list of chat turns), `reward_model` (with the right
-answer as `ground_truth`) and `data_source`; other columns are ignored. Text becomes token ids here, once.
+Text becomes token ids here, once.
 """
 
 import dataclasses
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,8 +17,9 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
+from runtime.tables import check_row, read_rows
 
-COLUMNS = ("prompt", "reward_model", "data_source")
+ROW = ("data_source", "extra_info", "prompt")  # what a reward function may ask for
 WORLDS = ".cache"  # where the built-in world is built once and kept
 
 
@@ -31,6 +32,7 @@ class Question:
     prompt_ids: np.ndarray  # int32 (P,), with the generation prompt
     answer: str
     source: str  # data_source: what validation is reported by
+    row: dict | None = None  # data_source, extra_info and prompt as read, for a reward function that asks
 
 
 def sample_seed(*key) -> int:
@@ -40,10 +42,11 @@ def sample_seed(*key) -> int:
 
 
 def fingerprint(questions: list[Question]) -> str:
-    """A hash of the prompts and answers, in order."""
+    """A hash of the prompts, answers and rows, in order."""
     digest = hashlib.sha256()
     for q in questions:
-        digest.update(b"%d " % len(q.prompt_ids) + q.prompt_ids.tobytes() + q.answer.encode() + b"\0")
+        texts = json.dumps([q.answer, q.row], sort_keys=True)
+        digest.update(b"%d " % len(q.prompt_ids) + q.prompt_ids.tobytes() + texts.encode() + b"\0")
     return digest.hexdigest()
 
 
@@ -88,18 +91,18 @@ def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     return [q for s in sources for q in [q for q in questions if q.source == s][:n]] if n else questions
 
 
-def unreadable(questions: list[Question], gold_parses: Callable[[list[str]], list[bool]]) -> list[int]:
-    """Ids of the questions whose answer the verifier cannot read (a collective: a time limit decides too).
-
-    ValueError where it can read none.
+def unreadable(questions: list[Question], check_golds: Callable[[list[str]], list[dict]]):
+    """Ids of the questions whose answer the verifier cannot read, and the number of malformed answers, which
+    Math-Verify alone judges (a collective: a time limit decides too). ValueError where it can read none.
     """
     answers = [q.answer for q in questions]
-    read = ranks.map_shares([1] * len(answers), lambda share: gold_parses([answers[i] for i in share]))
-    if answers and not any(read):
-        raise ValueError(f"the verifier can read none of the answers, {answers[0]:.80} for example; "
+    checks = ranks.map_shares([1] * len(answers), lambda share: check_golds([answers[i] for i in share]))
+    ids = [q.id for q, check in zip(questions, checks) if not check["score"]]
+    if ids and len(ids) == len(answers):
+        raise ValueError(f"the verifier can read none of the answers, {answers[0]!r:.80} for example; "
                          "tools.convert --extract takes them out of solutions, a --reward of your own "
                          "reads what it likes")
-    return [q.id for q, ok in zip(questions, read) if not ok]
+    return ids, sum(bool(check["score"] and check.get("malformed")) for check in checks)
 
 
 # ---- files ---------------------------------------------------------------------------------------------
@@ -108,14 +111,21 @@ def unreadable(questions: list[Question], gold_parses: Callable[[list[str]], lis
 def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
-    Prompts over `max_prompt_length` tokens and repeated rows are dropped with a count. ValueError names file,
-    row and column for missing columns, empty files, rows of the wrong form, and a question with two answers.
+    Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as text, which
+    the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count.
+    ValueError names file, row and column for missing columns, empty files, rows of the wrong form, and a
+    question with two answers.
     """
     questions, seen, counts = [], {}, Counter()
+    special = special_tokens(tokenizer)
     for file in files:
         for row_number, row in enumerate(read_rows(file)):
             where = f"{file}, row {row_number}"
-            turns, answer = _check_row(row, where)
+            turns, answer = check_row(row, where)
+            if any(special.search(turn["role"] + turn["content"]) for turn in turns):
+                counts["read"] += 1
+                counts["special tokens"] += 1
+                continue
             ids = render(turns, config, tokenizer)
             if not len(ids):
                 raise ValueError(f"{where}, column prompt: comes to no token at all")
@@ -131,72 +141,12 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             if first_where != where:  # for Avg@k, say: eval.py --samples does that here
                 counts["repeated"] += 1
                 continue
-            questions.append(Question(len(questions), turns[-1]["content"], ids, answer, row["data_source"]))
+            question, about = turns[-1]["content"], {name: row.get(name) for name in ROW}
+            questions.append(Question(len(questions), question, ids, answer, row["data_source"], about))
     if files and not questions:
         raise ValueError(f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
-                         f"{config.max_prompt_length} too small?")
+                         f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?")
     return questions, dict(counts)
-
-
-def read_rows(file: str) -> Iterable[dict]:
-    """Rows of a parquet or JSONL file; ValueError where it is empty, of another kind, or lacks a column."""
-    if Path(file).suffix == ".parquet":
-        import pyarrow.parquet
-
-        try:
-            table = pyarrow.parquet.ParquetFile(file)
-            names = [name for name in COLUMNS if name in table.schema_arrow.names]  # others may be long
-            rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
-        except (pyarrow.ArrowException, OSError) as error:
-            raise ValueError(f"{file}: not a readable parquet file: {error}") from error
-    elif Path(file).suffix in (".jsonl", ".json"):
-        rows = read_jsonl(file)
-    else:
-        raise ValueError(f"{file}: must end in .parquet or .jsonl")
-    if not rows:
-        raise ValueError(f"{file}: holds no rows")
-    for number, row in enumerate(rows):
-        missing = [c for c in COLUMNS if c not in row] if isinstance(row, dict) else COLUMNS
-        if missing:
-            raise ValueError(f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
-                             f"needed are {', '.join(COLUMNS)}")
-    return rows
-
-
-def read_jsonl(file: str | Path) -> list:
-    """What the lines of a JSONL file hold; ValueError names file and line where one is not JSON."""
-    rows = []
-    lines = Path(file).read_text(encoding="utf-8-sig").split("\n")  # not splitlines: a string may hold U+2028
-    for number, line in enumerate(lines):
-        try:
-            rows += [json.loads(line)] if line.strip() else []
-        except json.JSONDecodeError as error:
-            raise ValueError(f"{file}, line {number + 1}: not JSON: {error}") from error
-    return rows
-
-
-def _check_row(row: dict, where: str) -> tuple[list[dict], str]:
-    """The chat turns and the answer of a row, or ValueError naming row and column."""
-    turns = row["prompt"]
-
-    def wrong(column: str, what: str) -> ValueError:
-        return ValueError(f"{where}, column {column}: {what}, got {row[column]!r:.200}")
-
-    def is_turn(t) -> bool:
-        return isinstance(t, dict) and isinstance(t.get("role"), str) and isinstance(t.get("content"), str)
-
-    if not isinstance(turns, list) or not turns or not all(map(is_turn, turns)):
-        raise wrong("prompt", "must be a list of turns {'role': text, 'content': text}")
-    if turns[-1]["role"] == "assistant":
-        raise wrong("prompt", "ends with the assistant's turn, which tools.convert removes")
-    if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (None, ""):
-        raise wrong("reward_model", "must hold a non-empty ground_truth")
-    truth = row["reward_model"]["ground_truth"]
-    if not isinstance(truth, str | int | float) or truth != truth:
-        raise wrong("reward_model", "ground_truth must be text or a number")
-    if not isinstance(row["data_source"], str):
-        raise wrong("data_source", "must be text")
-    return turns, str(truth)
 
 
 # ---- prompts -------------------------------------------------------------------------------------------
@@ -221,6 +171,12 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
             raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as "
                              "response_prefix, or set prompt_template to a text with {question}")
     return tokenizer
+
+
+def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
+    """Finds the tokenizer's special tokens in a text, the reserved ones too, which have no role."""
+    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
+    return re.compile("|".join(map(re.escape, {*tokenizer.all_special_tokens, *added})) or "(?!)")
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:

@@ -19,12 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from config import Config
-from data import Question, load_questions, load_tokenizer, read_jsonl, sample_seed, unreadable
+from data import Question, load_questions, load_tokenizer, sample_seed, unreadable
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.flags import knob, parse_flags
+from runtime.tables import read_jsonl
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, statistics
 
@@ -51,6 +52,8 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
         record = {"source": question.source, "question": _key(question), "sample": number, "reward": t.reward,
                   "success": t.reward > SUCCESS, "length": len(t.token_ids), "truncated": not t.finished}
         text = grader.text(t.token_ids) if judges or texts else ""
+        if config.reward == "math" and config.grader == "both":
+            record["judged"] = {"official": (t.also or {}).get("official", 0.0)}
         if judges:
             record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
         if texts:
@@ -157,8 +160,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
     with make_verifier(config) as verifier:
-        dropped = unreadable(questions, verifier.gold_parses)
+        dropped, malformed = unreadable(questions, verifier.check_golds)
         counts["answers unreadable"] = len(dropped)
+        counts |= {"answers malformed": malformed} if malformed else {}
         readable = [q for q in questions if q.id not in dropped]
         small = {q.source for q in readable if e.avg_samples and benchmark(q.source) in SMALL}
         samples = {q.source: e.avg_samples if q.source in small else e.samples for q in readable}

@@ -149,19 +149,18 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
 
 def attend_padded(query, key, value, scale, packing: Packed):
     """By plain attention over padded copies."""
-    grouped, on_gpu = query.shape[1] != key.shape[1], query.device.type == "cuda"
+    groups = query.shape[1] // key.shape[1]  # heads to a key
 
     def padded(x):  # (1, h, S, D) -> (N, h, L, D)
-        if x.dtype == torch.bfloat16 and not on_gpu:
+        if x.dtype == torch.bfloat16 and not x.is_cuda:
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
         cells = F.embedding(packing.pad_index, rearrange(x, "1 h s d -> s (h d)"))
         return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
     q, k, v = padded(query), padded(key), padded(value)
-    if grouped and on_gpu:  # float32 heads that share keys would get the kernel that stores all N H L² scores
-        k, v = (repeat(x, "n h l d -> n (h g) l d", g=query.shape[1] // key.shape[1]) for x in (k, v))
-        grouped = False
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=grouped)
+    if groups > 1 and q.is_cuda:  # float32 heads would get the kernel that stores all N H L² scores
+        k, v = (repeat(x, "n h l d -> n (h g) l d", g=groups) for x in (k, v))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape)
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
     return rearrange(F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1])
 
@@ -179,7 +178,6 @@ class TokenScores(torch.autograd.Function):
     """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden Wᵀ / T).
 
     With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
-
     >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the second word was said
     >>> scores = TokenScores.apply(z, torch.eye(2), torch.tensor([1]), 1.0)
     >>> [torch.autograd.grad(score, z, retain_graph=True)[0] for score in scores]
@@ -189,12 +187,9 @@ class TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, temperature):
         """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
-        logprobs, entropies = [], []
-        for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
-            logprobs.append(log_p.gather(1, y[:, None])[:, 0])
-            entropies.append(-(log_p.exp() * log_p).sum(-1))
-        ctx.temperature = temperature
-        scores = torch.cat(logprobs), torch.cat(entropies)
+        parts = [(log_p.gather(1, y[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1))
+                 for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature)]
+        scores, ctx.temperature = tuple(map(torch.cat, zip(*parts))), temperature
         ctx.save_for_backward(hidden, weight, targets, scores[1])
         return scores
 

@@ -54,13 +54,13 @@ def graded_text(response: str, thinking: bool, require_box: bool = True,
     `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>` counts, and
     a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`, wrapper included, of at
     most `MAX_BOX` characters. Without one: None, or with `require_box=False` what `unboxed` finds, in a box.
-    The "official" grader is given all of it.
+    The "official" grader is given all of it, and for "both" so is the worker.
     """
     if thinking:
         _, closed, response = response.rpartition("</think>")
         if not closed:
             return None
-    if grader == "official":
+    if grader != "strict":
         return response.strip() or None
     box = last_box(response)
     if box is None and not require_box:
@@ -70,8 +70,8 @@ def graded_text(response: str, thinking: bool, require_box: bool = True,
 
 def make_verifier(config: Config) -> Verifier:
     """The processes that grade as the knobs `reward` and `grader` say."""
-    official = config.reward == "math" and config.grader == "official"
-    return Verifier(timeout=config.verify_timeout, function="official" if official else config.reward)
+    other = config.reward == "math" and config.grader != "strict"
+    return Verifier(timeout=config.verify_timeout, function=config.grader if other else config.reward)
 
 
 class Grader:
@@ -84,14 +84,17 @@ class Grader:
         """The response as text, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
-    def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
-        """What the verifier is given of a response: what `graded_text` picks, or all of it for a user's."""
+    def piece(self, question: Question, token_ids: np.ndarray, grader: str = "") -> str | None:
+        """What a grader is given of a response: what `graded_text` picks, or all of it for a user's."""
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
         thinking = self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
-        return graded_text(text, thinking, self.config.require_box, self.config.grader)
+        return graded_text(text, thinking, self.config.require_box, grader or self.config.grader)
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
         """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""
-        return self.verifier.submit([self.piece(question, token_ids)], [question.answer])
+        row, piece = question.row, self.piece(question, token_ids)
+        if self.config.reward == "math":  # reads no row; but of both graders each has a piece of its own
+            row = {"boxed": self.piece(question, token_ids, "strict")}
+        return self.verifier.submit([piece], [question.answer], [row])

@@ -151,11 +151,15 @@ def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: 
     for questions in sets:
         key = f"{config.reward} {fingerprint(questions)}"  # others are asked anew
         ids = (checkpoints.saved or {}).get("unreadable", {}).get(key)
-        dropped[key] = unreadable(questions, grader.verifier.gold_parses) if ids is None else ids
-        gone = set(dropped[key])
+        malformed = 0
+        if ids is None:
+            ids, malformed = unreadable(questions, grader.verifier.check_golds)
+        dropped[key], gone = ids, set(ids)
         kept.append([q for q in questions if q.id not in gone])
         if gone:
             tracker.print(f"{len(gone)} questions are dropped, whose answers the verifier cannot read")
+        if malformed:
+            tracker.print(f"{malformed} answers are malformed: Math-Verify alone judges responses to them")
     return kept[0], first_of_each_source(kept[1], config.eval_questions), dropped
 
 

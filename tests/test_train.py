@@ -173,11 +173,11 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
     monkeypatch.setattr(train_module, "read_data", lambda *_: sets)
     asked, said = [], []
 
-    def parses(answers):
+    def check(answers):
         asked.append(answers)
-        return [answer != "2" for answer in answers]
+        return [{"score": answer != "2", "malformed": answer == "1"} for answer in answers]
 
-    grader = SimpleNamespace(tokenizer=None, verifier=SimpleNamespace(gold_parses=parses))
+    grader = SimpleNamespace(tokenizer=None, verifier=SimpleNamespace(check_golds=check))
     checkpoints = SimpleNamespace(saved=None, check_questions=lambda fingerprint: None)
 
     def kept(config):
@@ -186,7 +186,7 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
         return [q.id for q in questions], [q.id for q in tests], dropped
 
     *ids, dropped = kept(Config(eval_questions=2))
-    assert ids == [[0, 1, 3, 4, 5], [0, 4, 1, 3]] and len(asked) == len(said) == 2
+    assert ids == [[0, 1, 3, 4, 5], [0, 4, 1, 3]] and len(asked) == 2 and len(said) == 4
     checkpoints.saved = {"unreadable": json.loads(json.dumps(dropped))}
     assert kept(Config(eval_questions=2))[:2] == tuple(ids) and len(asked) == 2
     kept(Config(reward="mine:score"))
@@ -273,7 +273,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     shell(sys.executable, "train.py", *argv)
     _, one, two = metrics(run_dir)
     for row in (one, two):
-        assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift"] < config.max_drift
+        assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift_bound_share"] < 1
         assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0
     assert one["replay/questions"] == 0 and two["replay/questions"] == 4
     assert 0 < two["replay/gradient_share"] < 0.5

@@ -17,10 +17,11 @@ import numpy as np
 from tqdm import tqdm
 
 from config import Config
-from data import load_tokenizer, read_jsonl, render, sample_seed
+from data import load_tokenizer, render, sample_seed
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
+from runtime.tables import read_jsonl
 
 PROMPT = """\
 Below are a problem, its correct final answer, and a student's solution. Decide whether the student's \

@@ -90,8 +90,11 @@ def values_of(text: str) -> list[str]:
 def is_rational(leaf: str) -> bool:
     """Whether an expression without variables is a rational number."""
     try:
-        value = simplify(parse(rf"\boxed{{{leaf}}}", parsing_timeout=None)[0])
-        return value.is_rational is True and not names(leaf)
+        if names(leaf):
+            return False
+        value = parse(rf"\boxed{{{leaf}}}", parsing_timeout=None)[0]
+        known = value.is_rational  # None: not without simplifying
+        return (simplify(value).is_rational if known is None else known) is True
     except Exception:
         return False
 

@@ -49,29 +49,33 @@ def has_expression(parsed: list) -> bool:
     return any(not isinstance(item, str) for item in parsed)
 
 
+def boxed_gold(answer: str) -> str:
+    r"""The gold in a LaTeX environment, without which Math-Verify reads `2\pi` as 2."""
+    return latex(rf"\boxed{{{answer.strip()}}}")
+
+
 @functools.lru_cache(maxsize=4096)
-def parse_gold(answer: str) -> tuple[str, list]:
-    r"""The gold in a LaTeX environment, without which Math-Verify reads `2\pi` as 2, and what it parses to:
-    the expression, if there is one, and the normalised string."""
-    boxed = latex(rf"\boxed{{{answer.strip()}}}")
+def parse_gold(answer: str) -> list:
+    """What the gold parses to: the expression, if there is one, and the normalised string."""
+    boxed = boxed_gold(answer)
     parsed = parse(boxed, parsing_timeout=None)
     if not has_expression(parsed):
         repaired = functools.reduce(lambda text, repair: repair[0].sub(repair[1], text), GOLD_REPAIRS, boxed)
         parsed = parse(repaired, parsing_timeout=None)
-    return boxed, parsed
+    return parsed
 
 
 def equal(text: str, answer: str) -> bool:
     """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its letter."""
-    boxed, gold = parse_gold(answer)
-    text = latex(text)
+    boxed, text = boxed_gold(answer), latex(text)
+    literals = shortcuts.literals_equal(boxed, text)
+    if literals is not None:
+        return literals
+    gold = parse_gold(answer)
     if text == boxed:
         return bool(gold)
     if choice(boxed):
         return choice(text) == choice(boxed)  # Math-Verify knows (C), not `C) 12 days`
-    integers = shortcuts.integers_equal(boxed, text)
-    if integers is not None:
-        return integers
     prediction = parse(text, parsing_timeout=None)
     # Its verdict is true if any pair of candidates matches, equal strings included: those may come first.
     right = bool(gold) and prediction[-1:] == gold[-1:] or verify(gold, prediction, timeout_seconds=None)
@@ -90,10 +94,10 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
     try:
         if text is None:
             malformed = read_gold(answer) is None
-            return {"score": float(has_expression(parse_gold(answer)[1])), "malformed": float(malformed)}
+            return {"score": float(has_expression(parse_gold(answer))), "malformed": float(malformed)}
         if not equal(text, answer):
             return {"score": 0.0}
-        boxed, _ = parse_gold(answer)
+        boxed = boxed_gold(answer)
         right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), answer)
         return {"score": float(right), "unevaluated": float(not right)}
     except Exception:  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
@@ -103,12 +107,20 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
 def official_reward(text: str | None, answer: str) -> float:
     """Math-Verify alone on all of the text, box or not, as in the official code. With None as above."""
     try:
-        gold = parse_gold(answer)[1]
+        gold = parse_gold(answer)
         if text is None:
             return float(has_expression(gold))
         return float(verify(gold, parse(text, parsing_timeout=None), timeout_seconds=None))
     except Exception:
         return 0.0
+
+
+def both_rewards(text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
+    """The verdict of `math_reward` on row["boxed"], and beside it `official_reward`'s on the text."""
+    if text is None:
+        return math_reward(None, answer)
+    strict = math_reward(row["boxed"], answer) if row["boxed"] else {"score": 0.0}
+    return strict | {"official": official_reward(text, answer)}
 
 
 shortcuts.install()

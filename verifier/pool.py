@@ -20,8 +20,9 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idle machine
 MATH = {  # what judges answers to golds of mathematics
-    "math": "verifier.math_answers:math_reward",
-    "official": "verifier.math_answers:official_reward",
+    "math": "verifier.math_answers:math_reward",  # Math-Verify, and the rule that an answer is one
+    "official": "verifier.math_answers:official_reward",  # Math-Verify alone
+    "both": "verifier.math_answers:both_rewards",  # the first as `score`, the second as `official`
 }
 
 
@@ -36,7 +37,7 @@ class Worker:
 
     def __init__(self, function: str, timeout: float, memory: int):
         self.function, self.timeout, self.memory = function, timeout, memory
-        self.process, self.ready, self.indices = None, False, itertools.count(1)
+        self.process, self.ready, self.received, self.indices = None, False, b"", itertools.count(1)
         self.timeouts, self.closed, self.lock = 0, False, threading.Lock()
 
     def start(self) -> None:
@@ -52,7 +53,7 @@ class Worker:
                     raise RuntimeError("the Verifier is closed")
                 self.process = self.process or subprocess.Popen(
                     [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path},
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, encoding="ascii", start_new_session=True)
+                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True)
             try:
                 self.ready = self.ready or self.ask(START_SECONDS, 0) is not None
                 return
@@ -62,36 +63,47 @@ class Worker:
                     raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from error
 
     def ask(self, seconds: float, index: int, *pair: str | None) -> dict:
-        """Send the pair, if any, and return the reply of this index.
+        """Send the pair and its row, if any, and return the reply of this index.
 
         TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the traceback
         if its reward function raised. No timer thread: generation shares this process's lock.
         """
-        end, message, poll = time.monotonic() + seconds, {}, select.poll()
-        poll.register(self.process.stdout, select.POLLIN)
+        end, message = time.monotonic() + seconds, {}
         try:
             if pair:
-                print(json.dumps([index, *pair]), file=self.process.stdin, flush=True)
+                self.process.stdin.write(json.dumps([index, *pair]).encode() + b"\n")
             while message.get("index") != index and "error" not in message:
-                if not poll.poll(1000 * max(end - time.monotonic(), 0)):
-                    raise TimeoutError
-                message = json.loads(self.process.stdout.readline())
+                message = json.loads(self.line(end))
         except TimeoutError:
             raise
-        except (OSError, ValueError) as error:  # a broken pipe; no line, or half of one
+        except (OSError, ValueError) as error:  # a broken pipe; no line of ours
             raise EOFError from error
         if "error" in message:
             self.stop()
-            raise RuntimeError(f"the reward {self.function!r} failed:\n{message['error']}")
+            where = f" for the answer {pair[1]!r:.200}, row {pair[2]:.400}" if pair else ""
+            raise RuntimeError(f"the reward {self.function!r} failed{where}:\n{message['error']}")
         return message
 
-    def grade(self, text: str | None, answer: str) -> dict[str, float]:
+    def line(self, end: float) -> bytes:
+        """The worker's next line, by the time `end`; what came with it is kept for the next call."""
+        poll = select.poll()
+        poll.register(self.process.stdout, select.POLLIN)
+        while b"\n" not in self.received:
+            if not poll.poll(1000 * max(end - time.monotonic(), 0)):
+                raise TimeoutError
+            self.received += (new := os.read(self.process.stdout.fileno(), 65536))
+            if not new:
+                raise EOFError
+        line, _, self.received = self.received.partition(b"\n")
+        return line
+
+    def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
         """The pair's named rewards. It scores 0 if it outlives the limit, or if the worker dies of it
         twice: once may have been somebody else's doing."""
         for _ in range(2):
             try:
                 self.start()
-                reply = self.ask(self.timeout, next(self.indices), text, answer)
+                reply = self.ask(self.timeout, next(self.indices), text, answer, row)
                 if reply["bloated"]:
                     self.stop()
                 return reply["rewards"]
@@ -106,7 +118,7 @@ class Worker:
     def stop(self) -> None:
         """Kill and reap the process, if there is one."""
         with self.lock:
-            process, self.process, self.ready = self.process, None, False
+            process, self.process, self.ready, self.received = self.process, None, False, b""
         if process:
             kill(process)
             process.wait()
@@ -143,10 +155,10 @@ class Pending:
 class Verifier:
     """Grades in `workers` processes (default: this rank's share of the machine's cores, at most 16).
 
-    timeout: seconds for a pair, beyond which it scores 0. function: "math" (Math-Verify and the rule that an
-    answer is one), "official" (Math-Verify alone), or the user's "module:function" from (response, answer) to
-    a float or a dict of named floats with `score`; if it raises, or cannot be imported, so does this with its
-    traceback. memory: bytes of address space for a worker. To be used from any thread.
+    timeout: seconds for a pair, beyond which it scores 0. function: a name of MATH, or the user's
+    "module:function" from (response, answer) or (response, answer, row) to a float or a dict of named floats
+    with `score`; if it raises, or cannot be imported, so does this with its traceback. memory: bytes of
+    address space for a worker. To be used from any thread.
     """
 
     def __init__(self, workers: int | None = None, timeout: float = 5.0, function: str = "math",
@@ -177,9 +189,12 @@ class Verifier:
         """Eq. 1 for every text (None scores 0) and its gold answer, in order."""
         return self.submit(texts, answers).result()
 
-    def submit(self, texts: list[str | None], answers: list[str]) -> Pending:
-        """Starts what `score` does; `.result()` waits for it. Equal pairs are graded once."""
-        pairs = list(zip(texts, answers, strict=True))
+    def submit(self, texts: list[str | None], answers: list[str], rows: list[dict] | None = None) -> Pending:
+        """Starts what `score` does; `.result()` waits for it. Equal pairs are graded once.
+
+        rows: what a function of three parameters is given as the third, as plain JSON values; else None.
+        """
+        pairs = list(zip(texts, answers, map(json.dumps, rows or [None] * len(texts)), strict=True))
         futures = {pair: self.threads.submit(self._grade, *pair) for pair in dict.fromkeys(pairs)
                    if pair[0] is not None}  # fmt: skip
         return Pending([futures.get(pair) for pair in pairs])
@@ -195,10 +210,10 @@ class Verifier:
             return [{"score": 1.0, "malformed": 0.0} for _ in answers]
         return Pending([self.threads.submit(self._grade, None, answer) for answer in answers]).rewards()
 
-    def _grade(self, text: str | None, answer: str) -> dict[str, float]:
+    def _grade(self, *pair: str | None) -> dict[str, float]:
         worker = self.idle.get()
         try:
-            return worker.grade(text, answer)
+            return worker.grade(*pair)
         finally:
             self.idle.put(worker)
 

@@ -1,16 +1,16 @@
 """The program that grades: it runs a reward function on one answer after another, for as long as it is fed.
 
 `python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the clock. It
-imports nothing but the function. A JSON line each way: `[index, text, answer]` on stdin, and on stdout
-`{"index": index, "rewards": {"score": 1.0}, "bloated": false}`. The first line out is `{"index": 0}`: the
-function is there; `{"error": traceback}` is the last: no import, an exception, or no finite number.
+imports nothing but the function. A JSON line each way: `[index, text, answer, row]` (the row a JSON text) on
+stdin, and on stdout `{"index": index, "rewards": {"score": 1.0}, "bloated": false}`. The first line out is
+`{"index": 0}`: the function is there; `{"error": traceback}` is the last: no import, an exception, no number.
 """
 
 import contextlib
 import faulthandler
 import importlib
+import inspect
 import json
-import math
 import os
 import resource
 import select
@@ -18,6 +18,8 @@ import signal
 import sys
 import threading
 import traceback
+
+LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
 
 
 def peak_memory() -> int:
@@ -30,9 +32,20 @@ def peak_memory() -> int:
 def named_rewards(value) -> dict[str, float]:
     """What a reward function returned, a number or a dict of numbers with `score`, as a dict of floats."""
     rewards = {name: float(x) for name, x in (value if isinstance(value, dict) else {"score": value}).items()}
-    if "score" not in rewards or not all(map(math.isfinite, rewards.values())):
-        raise ValueError(f"the reward function returned {value!r}")
+    if "score" not in rewards:
+        raise ValueError(f"the reward function returned {value!r}: a dict needs a `score`")
+    if not all(abs(x) <= LARGEST for x in rewards.values()):  # nor nan
+        raise ValueError(f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}")
     return rewards
+
+
+def takes_row(reward) -> bool:
+    """Whether a reward function has a third parameter."""
+    try:
+        inspect.signature(reward).bind("response", "answer", {})
+    except (TypeError, ValueError):  # ValueError: written in C, without a signature
+        return False
+    return True
 
 
 def die_with_parent(requests) -> None:
@@ -62,12 +75,13 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
     try:
         module, _, attribute = name.partition(":")
         reward = getattr(importlib.import_module(module), attribute)
+        with_row = takes_row(reward)
         reply(index=0)
         for line in requests:
-            index, text, answer = json.loads(line)
+            index, text, answer, row = json.loads(line)
             # Should the parent die while this hangs in C code, a watchdog without Python's lock ends it.
             faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=sys.__stderr__)
-            rewards = named_rewards(reward(text, answer))
+            rewards = named_rewards(reward(text, answer, *([json.loads(row)] if with_row else [])))
             faulthandler.cancel_dump_traceback_later()
             # Bloated, it would soon fail good answers for lack of memory: it asks to be replaced.
             reply(index=index, rewards=rewards, bloated=peak_memory() > max_bytes / 2)

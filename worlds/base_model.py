@@ -85,7 +85,7 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     model.train()
     batches = []
-    for step in tqdm(range(steps), desc="base model", disable=not progress):
+    for step in tqdm(range(steps), desc="base model", disable=not progress, mininterval=1):
         if not batches:  # four batches at a time, sorted by length: less padding
             pairs = []  # short chains first
             while len(pairs) < 4 * world.batch:

@@ -10,8 +10,10 @@ import pyarrow.parquet
 import pytest
 
 from config import Config
-from data import load_questions, read_rows
+from data import load_questions
+from runtime.tables import read_rows
 from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
+from worlds import gym
 
 
 def write_jsonl(path, rows) -> str:
@@ -180,3 +182,21 @@ def test_the_same_question_in_two_sources_is_two():
     rows, counts, _ = convert([("a", "1?", "1"), ("b", "1?", "1"), ("a", "1?", "1")],
                               lambda answers: [True] * len(answers))
     assert [r["data_source"] for r in rows] == ["a", "b"] and counts["repeated"] == 1
+
+
+def test_a_gym_task_becomes_two_files(tmp_path, tokenizer, capsys):
+    """Training and held-out questions in the layout, each with all that its scorer needs."""
+    pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
+    out = tmp_path / "sums.parquet"
+    flags = "--size 30 --held_out 10 --set max_terms=2 --set max_digits=1 --data_source sums"
+    counts = main(["gym:chain_sum", "--output", str(out), *flags.split()])
+    config = Config(max_prompt_length=200, prompt_template="{question}")
+    files = str(out), str(tmp_path / "sums-test.parquet")
+    sets = [load_questions([file], config, tokenizer)[0] for file in files]
+    assert [len(questions) for questions in sets] == [counts["kept"], counts["held out"]]
+    for question in sets[0] + sets[1]:
+        assert question.source == "sums"
+        assert gym.score(f"= {question.answer}", question.answer, question.row) == 1.0
+    assert "--reward worlds.gym:score" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="exists; --overwrite"):
+        main(["gym:chain_sum", "--output", str(out)])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from data import read_rows
+from runtime.tables import read_rows
 
 ROOT = Path(__file__).parent.parent.parent
 BREAK = "==== next step ===="

@@ -312,6 +312,43 @@ def test_named_rewards(module):
             verifier.score([""], [""])
 
 
+def test_the_row_reaches_a_function_of_three_parameters(module):
+    """The third parameter is the row, where there is one; a function of two never sees it; equal pairs with
+    other rows are graded apart."""
+    rows = [{"extra_info": {"k": k, "weight": None}, "data_source": "ä"} for k in (1, 2, 1)]
+    for head in ("def reward(response, answer, row):", "def reward(*given):\n    *_, row = given"):
+        name = module(f"{head}\n    return row['extra_info']['k'] if row else 0")
+        with Verifier(workers=2, function=name) as verifier:
+            assert verifier.submit(["a"] * 3, ["b"] * 3, rows).result() == [1.0, 2.0, 1.0]
+            assert verifier.score(["a"], ["b"]) == [0.0]
+        (Path(sys.path[0]) / "my_reward.py").unlink()
+    with Verifier(workers=1, function=module("def reward(response, answer):\n    return 7")) as verifier:
+        assert verifier.submit(["a"], ["b"], rows[:1]).result() == [7.0]
+    with pytest.raises(ValueError):
+        verifier.submit(["a"], ["b"], rows)
+
+
+def test_a_reward_too_large_for_float32_names_the_question(module):
+    """1e300 is finite, and would be infinite in training: an error that names the answer and the row."""
+    name = module("def reward(response, answer):\n    return 1e300")
+    with Verifier(workers=1, function=name) as verifier:
+        with pytest.raises(RuntimeError, match=r"(?s)answer 'gold', row .*3a\+4.*1e\+300.*below 1e\+15"):
+            verifier.submit(["x"], ["gold"], [{"prompt": "3a+4"}]).result()
+
+
+def test_both_graders_at_once():
+    """`score` is the rule's verdict on the box, `official` Math-Verify's on all of the text, box or not."""
+    with Verifier(workers=1, function="both") as verifier:
+        said = [(r"it is \boxed{5-9}", r"\boxed{5-9}"), ("so $-4$", None), (r"\boxed{-4}", r"\boxed{-4}")]
+        rows = [{"boxed": boxed} for _, boxed in said]
+        rewards = verifier.submit([text for text, _ in said], ["-4"] * 3, rows).rewards()
+        assert rewards == [{"score": 0.0, "unevaluated": 1.0, "official": 1.0},
+                           {"score": 0.0, "official": 1.0},
+                           {"score": 1.0, "unevaluated": 0.0, "official": 1.0}]
+        assert verifier.check_golds(["-4", "t(0,4]]"]) == [
+            {"score": 1.0, "malformed": 0.0}, {"score": 0.0, "malformed": 1.0}]
+
+
 def test_workers_die_with_their_parent(module, tmp_path):
     """When the parent is killed an idle worker ends at once, one that hangs in C after twice the limit."""
     name = module("""
