@@ -21,6 +21,8 @@ RANKS := $(GPUS)
 endif
 # one thread per rank unless the user says otherwise: ranks and engines must not fight over cores
 export OMP_NUM_THREADS ?= 1
+# seconds that torchrun leaves its ranks to save after Ctrl-C; 30 by default, less than a step of a real model
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: train test install bench chaos lint smollm smollm-ready

@@ -56,6 +56,10 @@ class ReplayBuffer:
         return question_id in self._stored
 
     @property
+    def stored(self) -> set[int]:  # questions, shelved ones too
+        return set(self._stored)
+
+    @property
     def num_trajectories(self) -> int:
         return sum(map(len, self._stored.values()))
 

@@ -8,12 +8,14 @@ cores. The paper's values stand in brackets in each help text and, all together,
 A YAML file sets knobs by name, flags override it. An unknown name or an impossible value fails at once.
 """
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from runtime.flags import POSITIVE, knob, out_of_range, parse_flags
+from runtime.flags import POSITIVE, knob, or_refuse, out_of_range, parse_flags
+from runtime.rundir import refuse_remains
 
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
 INSTALL_TRACKER = {"tensorboard": "pip install tensorboard==2.21.0", "wandb": "pip install wandb==0.31.0"}
@@ -172,6 +174,9 @@ def _problems(c: Config):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):  # a directory has no origin
         yield f"tracker={c.tracker} needs a library that is not installed: {INSTALL_TRACKER[c.tracker]}"
+    read_only = Path("/dev/shm").exists() and not os.access("/dev/shm", os.W_OK)
+    if read_only and c.engine != "hf" and find_spec("vllm"):
+        yield "vLLM needs /dev/shm, where nothing can be written: make it writable, or choose --engine hf"
     for name in c.train_files + c.val_files:
         if not Path(name).exists():
             yield f"no such file: {name}"
@@ -183,3 +188,14 @@ def parse_config(argv: list[str] | None = None) -> Config:
     SystemExit with a message for unknown flags, ValueError for unknown names and impossible values.
     """
     return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], Config))
+
+
+def from_command_line() -> Config:
+    """`parse_config`, and whether run_dir is free; a refusal is one sentence, and the end of this process."""
+
+    def read() -> Config:
+        config = parse_config()
+        refuse_remains(config.run_dir, config.resume)
+        return config
+
+    return or_refuse(read)

@@ -1,8 +1,8 @@
 r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of training.
 
     python eval.py --model runs/default/model --data test.jsonl --limit 100
-    torchrun --nproc_per_node=8 eval.py --config configs/own-model.yaml --model DIR --data valid.parquet \
-        --avg_samples 32 --output runs/A/eval
+    torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
+        --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
 With --output every response is kept within 30 s in responses.jsonl, and a command that is repeated generates
@@ -23,7 +23,7 @@ from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import HFEngine, make_engine
 from runtime import ranks
-from runtime.faults import watchdog
+from runtime.faults import say, watchdog
 from runtime.flags import knob, out_of_range, parse_flags
 from runtime.responses import Kept, model_files, open_kept
 from worlds.arithmetic import JUDGES
@@ -190,10 +190,16 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             engine.batch_size = max(16, 8192 // config.max_response_length)
         grader = Grader(config, tokenizer, verifier)
         watchdog.enter("evaluation")
-        if e.output:
-            records = respond_and_keep(e.output, _settings(e, config), engine, grader, wanted, config, e.seed)
-        else:
-            records = respond(engine, grader, wanted, config, e.seed, Kept())
+        try:
+            if e.output:
+                about = _settings(e, config)
+                records = respond_and_keep(e.output, about, engine, grader, wanted, config, e.seed)
+            else:
+                records = respond(engine, grader, wanted, config, e.seed, Kept())
+        except ranks.Interrupted:
+            if ranks.rank() == 0:
+                say(f"interrupted: {e.output or 'nothing'} is kept, the same command goes on from there")
+            return {}
     scores = ranks.gather(means(records))[0]
     if ranks.rank() == 0:
         about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}

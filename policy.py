@@ -87,6 +87,7 @@ class Policy:
                 ends = np.cumsum([len(sequences[i][1]) for i in items])
                 columns = [np.split(s.float().cpu().numpy(), ends)[: len(items)] for s in scores]
                 results |= dict(zip(items, zip(*columns)))
+                ranks.leave_if_asked()
         self.module.reshard()  # only a backward does so by itself: the gathered embedding and head would stay
         for part in ranks.gather(results):
             results |= part
@@ -221,6 +222,7 @@ class Policy:
         They share memory with what they are named after; state that no step has made yet is made here.
         """
         tensors = {}
+        self.module.reshard()  # a `score` that was interrupted has not
         for name, p in self.module.lm.named_parameters():
             tensors[name] = p.detach()
             if p.requires_grad and not self.optimizer.state[p]:

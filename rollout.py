@@ -31,7 +31,6 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
     tp, max_tokens = grader.config.rollout_tp, grader.config.max_response_length
 
     def work(share: list[int]) -> list[list[Trajectory]]:
-        """The trajectories of the questions with these indices, this rank's share."""
         flat = [(questions[i], seed) for i in share for seed in seeds[i]]
         pending = {}
 
@@ -41,6 +40,7 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
         prompts, each = [q.prompt_ids for q, _ in flat], [seed for _, seed in flat]
         made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
+        ranks.watchdog.wait(future for p in pending.values() for future in p.futures if future)
         for index, trajectory in enumerate(made):
             trajectory.step = step
             rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
@@ -52,10 +52,8 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that the configuration asks for.
-
-    RuntimeError names the command where vLLM is missing; ValueError where prompt and response exceed the
-    model's positions, or `rollout_tp` does not divide the ranks of a node.
+    """The engine that is asked for; RuntimeError with the command where vLLM is missing, ValueError where
+    prompt and response exceed the model's positions, or `rollout_tp` does not divide a node's ranks.
     """
     available = importlib.util.find_spec("vllm") is not None
     if config.engine == "vllm" and not available:
@@ -101,8 +99,11 @@ class VLLMEngine:
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
             disable_log_stats=True)
-        if not on_gpu and config.rollout_tp > 1:
-            # all ranks have mapped it: without its name, the same for every run, it cannot outlive this one
+        self.leave_if_asked = ranks.watchdog.check
+        if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
+            from vllm.distributed import get_tp_group as group
+            self.leave_if_asked = lambda: ranks.leave_if_asked(group().cpu_group)
+            # on CPUs all have mapped this: without its name, the same for every run, it cannot outlive us
             first = ranks.rank() // config.rollout_tp * config.rollout_tp
             members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
             ranks.barrier()
@@ -111,8 +112,7 @@ class VLLMEngine:
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
                  on_finish=lambda index, trajectory: None) -> list[Trajectory]:
         """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one ends."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         engine, results = self.llm.llm_engine, [None] * len(prompts)
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
@@ -121,6 +121,7 @@ class VLLMEngine:
                                     output_kind=RequestOutputKind.FINAL_ONLY)
             engine.add_request(str(i), {"prompt_token_ids": prompt.tolist()}, params)
         while engine.has_unfinished_requests():
+            self.leave_if_asked()
             for output in engine.step():
                 if output.finished:
                     index, best = int(output.request_id), output.outputs[0]
@@ -132,8 +133,7 @@ class VLLMEngine:
         return results
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them) and forget cached prefixes.
-
+        """Take over new weights (a collective where `tensors` gathers them) and forget cached prefixes;
         KeyError where a name of `state_dict()`, tied heads included, is missing: reload would only log it.
         """
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)})
@@ -229,6 +229,7 @@ class _GumbelSampler:
         self.logprobs: list[torch.Tensor] = []  # one (N,) per generated token
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        ranks.watchdog.check()
         logprobs = (scores.float() / max(self.temperature, 1e-6)).log_softmax(-1)  # (N, V)
         noisy = logprobs
         if self.temperature > 0:

@@ -66,15 +66,15 @@ class Tracker:
         self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True,
                         mininterval=1)
 
-    def start(self, text: str = "") -> None:
-        """Begin metrics.jsonl with the rows of `text`: none, or what a checkpoint has of it."""
+    def start(self, text: str = "", step: int = 0) -> None:
+        """Begin metrics.jsonl with the rows of `text`: none, or what the checkpoint of a step has of it."""
         for row in map(json.loads, text.splitlines()):
             self._keep({name: math.nan if value is None else value for name, value in row.items()})
         self.bar.update(self.rows[-1]["step"] if self.rows else 0)
         if self.main:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text(text)
-            samples.cut(self.run_dir / "samples.jsonl", self.rows[-1]["step"] if self.rows else 0)
+            samples.cut(self.run_dir / "samples.jsonl", step)
             if self.tracker != "none":
                 self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
 

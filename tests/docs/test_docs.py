@@ -81,6 +81,14 @@ def test_flags_exist():
     assert not wrong
 
 
+def test_torchrun_is_told_to_wait():
+    """Each run or evaluation by torchrun in the documents and in configs/ has time to save after Ctrl-C."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.yaml")]
+    lines = [line for file in files for line in file.read_text().splitlines() if "torchrun --n" in line]
+    assert not [line for line in lines if "-m tools." not in line]
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in (ROOT / "Makefile").read_text()
+
+
 @pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
 def test_commands_parse(program, arguments, monkeypatch):
     """Each command of train.py and eval.py is taken, with files that its reader is to supply there."""

@@ -11,6 +11,8 @@ from conftest import free_port, needs_cpu_vllm, on_ranks
 
 from config import parse_config
 from exgrpo import Experience
+from runtime import ranks
+from runtime.faults import watchdog
 from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
@@ -32,6 +34,19 @@ def flags(directory: Path, model: str, **knobs) -> list[str]:
 
 def train_from(argv: list[str]) -> None:
     train(parse_config(argv))
+
+
+def interrupted_in_the_third_rollout(argv: list[str]) -> None:
+    """Only rank 1 is asked to stop."""
+    enter, steps = watchdog.enter, []
+
+    def entering(phase: str) -> None:
+        enter(phase)
+        steps.extend([phase] * (phase == "rollout"))
+        watchdog.interrupted = ranks.rank() == 1 and len(steps) == 3
+
+    watchdog.enter = entering
+    train_from(argv)
 
 
 def steps(directory: Path) -> list[dict]:
@@ -112,9 +127,11 @@ def test_eight_ranks_give_the_plans_and_losses_of_one(tmp_path, tokenizer):
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_two_ranks_share_one_engine(tmp_path, tiny_model):
-    """rollout_tp=2: what the shared engine generates has the policy's own log-probs."""
+    """rollout_tp=2: what the shared engine generates has the policy's own log-probs. One of the two asked to
+    stop, both leave the rollout: neither waits for the other in the engine."""
     argv = flags(tmp_path / "run", tiny_model, engine="vllm", rollout_tp=2)
-    on_ranks(2, train_from, argv, timeout=300)
+    on_ranks(2, interrupted_in_the_third_rollout, argv, timeout=300)
+    assert (tmp_path / "run" / "checkpoints" / "step-0000002").exists()
     rows = steps(tmp_path / "run")
-    assert len(rows) == 3 and all(row["engine/drift"] < 1e-4 for row in rows)
+    assert len(rows) == 2 and all(row["engine/drift"] < 1e-4 for row in rows)
     assert rows[-1]["replay/questions"] > 0

@@ -334,7 +334,7 @@ def test_samples_follow_the_checkpoint(tmp_path):
     with open(tmp_path / "samples.jsonl", "a") as file:
         file.write('{"step": 5, "ques')  # killed
     second = Tracker(str(tmp_path), 10)
-    second.start(checkpoint)
+    second.start(checkpoint, 2)
     assert written(tmp_path) == whole[:8]
     for step in (3, 4):
         second.sample(step, GROUPS, str, 0.5)
