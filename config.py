@@ -102,7 +102,10 @@ class Config:
     batch_size: int = knob(32, "B: questions per batch [128].", 1)
     mini_batches: int = knob(2, "Optimiser steps per batch, each on its share of the questions [2].", 1)
     steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
-    lr: float = knob(4e-5, "Constant AdamW learning rate [1e-6].", POSITIVE)
+    lr: float = knob(4e-5, "AdamW learning rate, the highest of its schedule [1e-6].", POSITIVE)
+    lr_schedule: Literal["constant", "linear", "cosine"] = knob(
+        "constant", "After warm-up: constant, or falling to 0 at `steps`, as transformers' [constant].")
+    warmup_steps: int = knob(0, "Batches in which the learning rate rises from 0 to `lr` [0].", 0)
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
     max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE)
@@ -184,7 +187,7 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
     SystemExit with a message for unknown flags, ValueError for unknown names and impossible values.
     """
-    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], file=True))
+    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], Config))
 
 
 def from_command_line() -> Config:

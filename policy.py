@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
+from transformers import get_scheduler
 
 from config import Config
 from exgrpo import Group
@@ -57,6 +58,9 @@ class Policy:
         self.optimizer = torch.optim.AdamW(
             [p for p in self.module.parameters() if p.requires_grad], lr=c.lr, betas=(0.9, 0.999),
             eps=c.adam_eps, weight_decay=c.weight_decay)
+        kind = "constant_with_warmup" if c.lr_schedule == "constant" else c.lr_schedule
+        # a function of the step alone: there is nothing to save and to resume
+        self.lr_factor = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps).lr_lambdas[0]
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = c.max_drift or MAX_DRIFT[c.dtype]
         self.gap: dict[str, float] = {}  # metrics: between engine and policy before the first optimiser step
@@ -99,14 +103,15 @@ class Policy:
 
     # ---- the update ---------------------------------------------------------------------------------
 
-    def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict[str, float]:
-        """One optimiser step on Eq. 4 per mini-batch; every rank passes the same mini-batches.
+    def update(self, mini_batches: list[list[Group]], clip_eps: float | None, step: int = 0) -> dict:
+        """One optimiser step on Eq. 4 per mini-batch, at the learning rate of `step`, on all ranks alike.
 
         Returns metrics of the whole batch. A step whose gradient norm is not finite or above `skip_grad_norm`
         leaves the weights alone and is counted in `loss/skipped`. RuntimeError when three in a row are
         skipped, and when π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
         """
         parts, norms = [], []
+        self.optimizer.param_groups[0]["lr"] = lr = self.config.lr * self.lr_factor(step)
         for rows in [self._rows(groups) for groups in mini_batches]:
             parts.append(self._accumulate(rows, clip_eps))
             if not norms and self.config.behavior_logprobs == "engine":
@@ -121,6 +126,7 @@ class Policy:
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
             "loss/grad_norm_max": max(norms),
+            "loss/lr": lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
             **self.gap,
         }
@@ -183,10 +189,7 @@ class Policy:
         return norm
 
     def recompute(self, groups: list[Group]) -> None:
-        """Replace the engine's log-probs of all fresh responses by the policy's own, in place.
-
-        RuntimeError as `update`, which reports the difference found here.
-        """
+        """Replace the engine's log-probs of fresh responses by the policy's own; raises as `update`."""
         fresh = [(g.question.prompt_ids, t) for g in groups for t in g.trajectories[int(g.replayed) :]]
         now = [logprobs for logprobs, _ in self.score([(prompt_ids, t.token_ids) for prompt_ids, t in fresh])]
         off = np.concatenate([logprobs - t.logprobs for (_, t), logprobs in zip(fresh, now)])
@@ -231,8 +234,9 @@ class Policy:
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the weights' own dtype."""
-        main = ranks.rank() == 0
-        weights = {n: t.cpu() if main else None for n, t in self.named_tensors(self.module.lm.dtype)}
+        main, lm = ranks.rank() == 0, self.module.lm
+        weights = {n: t.cpu() if main else None for n, t in self.named_tensors(lm.dtype)
+                   if n not in lm.all_tied_weights_keys}  # second names, which the loader makes
         if main:
-            self.module.lm.save_pretrained(directory, state_dict=weights)
+            lm.save_pretrained(directory, state_dict=weights)
         ranks.barrier()

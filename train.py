@@ -84,6 +84,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
                 asked = [experience.questions[q] for q in plan.questions]
                 rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
                 groups = experience.groups(plan, rollouts)
+                grader.warn(asked, rollouts)
         # ---- store successes, retire, lines 25-30 and 32 ----
         with timer("collect"):
             if config.behavior_logprobs == "recompute":
@@ -93,7 +94,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         # ---- update θ with Eq. 4, line 31 ----
         with timer("update"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
-            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
+            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps, step)
         with timer("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 

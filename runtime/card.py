@@ -10,6 +10,9 @@ from runtime.tracking import validation
 
 KNOBS = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length",
          "temperature", "seed")  # named on the card
+ASKED = ("prompt_template", "response_prefix", "max_prompt_length", "max_response_length", "rope_theta",
+         "max_position_embeddings", "eval_temperature", "dtype")  # change what the model is asked
+GRADED = ("reward", "grader", "require_box", "verify_timeout")  # and how its answer is graded
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) -> None:
@@ -25,10 +28,11 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) ->
     if not knobs["eval_temperature"]:
         sampling = {"do_sample": False}
     GenerationConfig(**sampling, **ids).save_pretrained(directory)
-    tested = [scores for row in rows if (scores := validation(row))] or [{}]
+    tested = [(row["step"], scores) for row in rows if (scores := validation(row))] or [(0, {})]
     steps = rows[-1]["step"] if rows else 0
+    base, trained = tested[0][1], dict(tested).get(steps, {})  # an earlier step's scores are another model's
     with optional("the model card"):
-        card = model_card(knobs, steps, tested[0], tested[-1])
+        card = model_card(knobs, steps, base, trained)
         (directory / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -56,15 +60,15 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
     method = "ExGRPO" if k["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
     origin = f"base_model: {json.dumps(model)}\n" if is_hub_name(model) else ""
     data = plain(", ".join(Path(file).name for file in k["train_files"])) or "the built-in arithmetic world"
-    chat = k["prompt_template"] == "chat"
-    prompt = "the tokenizer's chat template" if chat else f"the text {code(repr(k['prompt_template']))}"
-    if k["response_prefix"]:
-        prompt += f", ending in {code(repr(k['response_prefix']))}"
-    context = f", RoPE base {k['rope_theta']:g}" if k["rope_theta"] else ""
+    asked, graded = (", ".join(code(f"{name}={k[name]!r}") for name in names) for names in (ASKED, GRADED))
     adapters = f"LoRA adapters of rank {k['lora_rank']}, α = {k['lora_alpha']:g}, merged"
     trained_part = adapters if k["lora_rank"] else "all weights"
-    table = "\n".join(f"| {plain(name)} | {base.get(name, math.nan):.3f} | {value:.3f} |"
-                      for name, value in trained.items())
+    rows = [f"| {plain(name)} | {base.get(name, math.nan):.3f} | {value:.3f} |"
+            for name, value in trained.items()]
+    table = "\n".join(["| score | base | trained |", "|---|---|---|", *rows])
+    scores = f"Validation, top-p 1, one response a question; before and after:\n\n{table}"
+    if not trained:
+        scores = f"**Not validated**: after step {steps} no score was taken."
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -74,18 +78,15 @@ pipeline_tag: text-generation
 # {plain(Path(k["run_dir"]).name)}: {plain(Path(model).name) or "a model"} trained with {method}
 
 - **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
-- **Start**: {plain(model) or "the built-in base model"}{context}
-- **Data**: {data}; reward {code(k["reward"])}
+- **Start**: {plain(model) or "the built-in base model"}
+- **Data**: {data}
 - **Steps**: {steps} batches of {k["batch_size"]} questions x {k["num_rollouts"]} responses
 - **Trained**: {trained_part}
 - **Knobs**: {", ".join(f"{name}={k[name]}" for name in KNOBS)}
-- **Prompt**: {prompt}; at most {k["max_prompt_length"]} tokens
+- **Asked** (evaluate and serve alike): {asked}
+- **Graded**: {graded}
 
-Validation at temperature {k["eval_temperature"]:g}, top-p 1, one response a question; before and after:
-
-| score | base | trained |
-|---|---|---|
-{table}
+{scores}
 
 The answer is only as reliable as these scores, on questions like those above; nothing else was measured.
 The license of the starting model and of the data applies to this model too.

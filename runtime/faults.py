@@ -23,7 +23,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 TURN = 0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
-LEFT = ("plan", "rollout", "validate")  # phases of a step that are left at once when interrupted
+LEFT = ("plan", "rollout", "validate", "evaluation")  # phases that are left at once when interrupted
 FINISHED = ("collect", "update", "sync", "save")  # and those that are finished: they change what is saved
 OOM_COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 

@@ -50,8 +50,9 @@ def out_of_range(config) -> Iterator[str]:
             yield f"{f.name} must be {bound if most == math.inf else f'in [{least}, {most}]'}, got {value}"
 
 
-def parse_flags(cls: type, argv: list[str] | None, description: str, file: bool = False) -> dict:
-    """The knobs of a dataclass as flags set them, with `file` a `--config FILE.yaml` beneath them.
+def parse_flags(cls: type, argv: list[str] | None, description: str, file: type | None = None) -> dict:
+    """The knobs of a dataclass as flags set them, and beneath them those of a `--config FILE.yaml` of `file`,
+    of which those that the dataclass has not are left out.
 
     SystemExit with a sentence for a wrong flag, and the nearest known name for an unknown one; ValueError as
     `read_yaml`. argparse, as transformers' own parser of dataclasses takes seconds to import.
@@ -69,7 +70,8 @@ def parse_flags(cls: type, argv: list[str] | None, description: str, file: bool 
         nearest = f"nearest: {', '.join('--' + name for name in names)}" if names else "none is near"
         raise SystemExit(f"unknown flag {flag}; {nearest} (--help lists all)")
     if name := getattr(known, "config", None):
-        parser.set_defaults(**read_yaml(cls, name))
+        own = {f.name for f in dataclasses.fields(cls)}
+        parser.set_defaults(**{n: v for n, v in read_yaml(file, name).items() if n in own})
     values = vars(parser.parse_args(words))
     values.pop("config", None)
     return values

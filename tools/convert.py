@@ -157,7 +157,8 @@ def parser() -> argparse.ArgumentParser:
 def write(rows: list[dict], output: Path) -> None:
     """The rows as a parquet file, made aside and moved, and a line on the first."""
     output.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside := output.with_suffix(".tmp"))
+    aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
     os.replace(aside, output)
     print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
 

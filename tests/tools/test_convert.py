@@ -184,6 +184,17 @@ def test_the_same_question_in_two_sources_is_two():
     assert [r["data_source"] for r in rows] == ["a", "b"] and counts["repeated"] == 1
 
 
+def test_files_beside_the_output_are_left_alone(tmp_path, lenient):
+    """A user's out.tmp, out.parquet.tmp and out.jsonl outlive a conversion to out.parquet."""
+    file = write_jsonl(tmp_path / "in.jsonl", [{"question": "1?", "answer": "1"}])
+    mine = [tmp_path / name for name in ("out.tmp", "out.parquet.tmp", "out.jsonl")]
+    for path in mine:
+        path.write_text("mine")
+    main([file, "--output", str(tmp_path / "out.parquet")])
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out.parquet", *(p.name for p in mine)}
+
+
 def test_a_gym_task_becomes_two_files(tmp_path, tokenizer, capsys):
     """Training and held-out questions in the layout, each with all that its scorer needs."""
     pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
