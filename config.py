@@ -8,12 +8,14 @@ cores. The paper's values stand in brackets in each help text and, all together,
 A YAML file sets knobs by name, flags override it. An unknown name or an impossible value fails at once.
 """
 
+import os
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from runtime.flags import POSITIVE, knob, out_of_range, parse_flags
+from runtime.flags import POSITIVE, knob, or_refuse, out_of_range, parse_flags
+from runtime.rundir import refuse_remains
 
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
 INSTALL_TRACKER = {"tensorboard": "pip install tensorboard==2.21.0", "wandb": "pip install wandb==0.31.0"}
@@ -25,7 +27,9 @@ class Config:
     model: str = knob("", "Hugging Face directory or hub name; empty: the built-in arithmetic world's.")
     train_files: list[str] = knob([], "Parquet or JSONL files of training questions, verl-LUFFY columns.")
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
-    base_steps: int = knob(1500, "Pretraining steps of the built-in base model; fewer make a weaker one.", 1)
+    world: Literal["easy", "hard", "weak"] = knob("easy", "The built-in world, see worlds/arithmetic.py: "
+                                                  "its questions and its base model.")
+    world_seed: int = knob(0, "Seed of the built-in world; another one is another base model.", 0)
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} "
                                         "[Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
     response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
@@ -53,8 +57,8 @@ class Config:
     rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1)
     rollout_memory: float = knob(0.4, "GPU memory fraction for vLLM, weights included [0.8, which leaves the "
                                       "trainer nothing].", 0, 1)
-    max_drift: float = knob(0.001, "Stop when log-probs of engine and policy differ by more nats a token on "
-                                   "average; 0.05 in bfloat16.", POSITIVE)
+    max_drift: float = knob(0.0, "Stop when log-probs of engine and policy differ by more nats a token on "
+                                 "average; auto (0): by dtype, 0.001 or 0.15.", 0)
 
     # ---- experience management (Sec. 4.1) ----------------------------------------------------------
     rho: float = knob(0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1)
@@ -98,7 +102,10 @@ class Config:
     batch_size: int = knob(32, "B: questions per batch [128].", 1)
     mini_batches: int = knob(2, "Optimiser steps per batch, each on its share of the questions [2].", 1)
     steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
-    lr: float = knob(4e-5, "Constant AdamW learning rate [1e-6].", POSITIVE)
+    lr: float = knob(4e-5, "AdamW learning rate, the highest of its schedule [1e-6].", POSITIVE)
+    lr_schedule: Literal["constant", "linear", "cosine"] = knob(
+        "constant", "After warm-up: constant, or falling to 0 at `steps`, as transformers' [constant].")
+    warmup_steps: int = knob(0, "Batches in which the learning rate rises from 0 to `lr` [0].", 0)
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
     max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE)
@@ -109,12 +116,15 @@ class Config:
     lora_rank: int = knob(0, "LoRA: train adapters of this rank on the decoder's linear layers, usually "
                              "at ten times the lr; 0: train all weights [0].", 0)
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
-    tokens_per_micro_batch: int = knob(4096, "On one rank; lower it when memory runs out.", 1)
+    tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as memory_gb has room for.", 0)
+    memory_gb: float = knob(0.0, "GB (1e9 bytes) that a rank may fill, for tokens_per_micro_batch: auto; 0: "
+                                 "what the machine has free, over its ranks.", 0)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------
     seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0)
     run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
+    show: bool = knob(False, "Print a right and a wrong response of every step; samples.jsonl has more.")
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
         "none", "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.")
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)
@@ -164,6 +174,9 @@ def _problems(c: Config):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):  # a directory has no origin
         yield f"tracker={c.tracker} needs a library that is not installed: {INSTALL_TRACKER[c.tracker]}"
+    read_only = Path("/dev/shm").exists() and not os.access("/dev/shm", os.W_OK)
+    if read_only and c.engine != "hf" and find_spec("vllm"):
+        yield "vLLM needs /dev/shm, where nothing can be written: make it writable, or choose --engine hf"
     for name in c.train_files + c.val_files:
         if not Path(name).exists():
             yield f"no such file: {name}"
@@ -174,4 +187,15 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
     SystemExit with a message for unknown flags, ValueError for unknown names and impossible values.
     """
-    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], file=True))
+    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], Config))
+
+
+def from_command_line() -> Config:
+    """`parse_config`, and whether run_dir is free; a refusal is one sentence, and the end of this process."""
+
+    def read() -> Config:
+        config = parse_config()
+        refuse_remains(config.run_dir, config.resume)
+        return config
+
+    return or_refuse(read)

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
+from runtime.faults import say
 from runtime.tables import check_row, read_rows
 
 ROW = ("data_source", "extra_info", "prompt")  # what a reward function may ask for
@@ -62,12 +63,12 @@ def with_built_in_world(config: Config) -> Config:
     from worlds.base_model import built_in
 
     if ranks.rank() == 0:
-        built_in(WORLDS, config.base_steps)
+        built_in(WORLDS, config.world, config.world_seed)
     ranks.barrier()
     given = {name: value for name in ("model", "val_files") if (value := getattr(config, name))}
     if config.reward != "math":
         given["reward"] = config.reward
-    return dataclasses.replace(config, **built_in(WORLDS, config.base_steps) | given)
+    return dataclasses.replace(config, **built_in(WORLDS, config.world, config.world_seed) | given)
 
 
 def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[list[Question], list[Question]]:
@@ -170,7 +171,20 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
         if plain == ready:  # the model would go on with the question
             raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as "
                              "response_prefix, or set prompt_template to a text with {question}")
+    if (warning := rope_warning(config, model)) and ranks.rank() == 0:
+        say(warning)
     return tokenizer
+
+
+def rope_warning(config: Config, model: str) -> str | None:
+    """What to say where `rope_theta` falls below the model's own, which spoils what it knows; else None."""
+    if not config.rope_theta:
+        return None
+    own = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
+    return None if config.rope_theta >= base else (
+        f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose positions it "
+        "garbles: set it to 0 for the model's own, or above it for a longer context")
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:

@@ -1,16 +1,15 @@
 r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of training.
 
-    python eval.py --model runs/default/model --data test.jsonl
-    torchrun --nproc_per_node=8 eval.py --model DIR --data valid.parquet arc_c.parquet \
-        --avg_samples 32 --output runs/A/eval
-    python -m tools.compare runs/A/eval/scores.json runs/B/eval/scores.json
+    python eval.py --model runs/default/model --data test.jsonl --limit 100
+    torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
+        --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
+    python -m tools.compare runs/A/eval runs/B/eval
 
-With --output every response is kept in responses.jsonl, and a command that is repeated generates only what is
-missing. A record is one response as plain values, see `respond`.
+With --output every response is kept within 30 s in responses.jsonl, and a command that is repeated generates
+only what is missing. A record is one response as plain values, see `_record`.
 """
 
 import json
-import os
 from collections import defaultdict
 from dataclasses import asdict, dataclass, fields, make_dataclass
 from hashlib import blake2b
@@ -19,17 +18,18 @@ from pathlib import Path
 import numpy as np
 
 from config import Config
-from data import Question, load_questions, load_tokenizer, sample_seed, unreadable
+from data import Question, first_of_each_source, load_questions, load_tokenizer, sample_seed, unreadable
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
-from rollout import make_engine, roll_out
+from rollout import HFEngine, make_engine
 from runtime import ranks
-from runtime.flags import knob, parse_flags
-from runtime.tables import read_jsonl
+from runtime.faults import say, watchdog
+from runtime.flags import knob, out_of_range, parse_flags
+from runtime.responses import Kept, model_files, open_kept
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, statistics
 
-SAVE_EVERY = 2048  # responses generated between two writes of --output
+TEXTS = ("text", "gold", "response")  # what of a record only --output keeps
 
 
 def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
@@ -42,26 +42,60 @@ def validate(engine, grader: Grader, tests: list[Question], config: Config) -> d
 
 
 def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: Config,
-            seed: int = 0, texts: bool = False) -> list[dict]:
-    """A record of the response to every (question, sample number), with its text if asked (a collective)."""
-    seeds = [[sample_seed("eval", seed, q.id, i)] for q, i in wanted]
-    rolled = roll_out(engine, grader, [q for q, _ in wanted], seeds, config.eval_temperature)
+            seed: int = 0, kept: Kept | None = None) -> list[dict]:
+    """A record, without its texts, of the response to every (question, sample number) (a collective).
+
+    `kept` gets the records of this rank, texts included, as the responses end.
+    """
+    kept = kept or Kept(shown=False)
+
+    def work(share: list[int]) -> list[dict]:
+        """The records of this rank's share."""
+        mine, ended, records = [wanted[i] for i in share], {}, {}
+
+        def on_finish(index: int, trajectory) -> None:
+            if ranks.rank() % config.rollout_tp == 0:  # else another rank's count
+                ended[index] = trajectory, grader.submit(mine[index][0], trajectory.token_ids)
+                if kept.due(len(trajectory.token_ids)):
+                    settle()
+
+        def settle() -> None:
+            """Wait for the verdicts on what has ended, and hand the records on."""
+            new = {i: _record(*mine[i], trajectory, pending.rewards()[0], grader, kept.shown)
+                   for i, (trajectory, pending) in ended.items()}
+            ended.clear()
+            kept.write(list(new.values()))
+            records.update({i: {n: v for n, v in r.items() if n not in TEXTS} for i, r in new.items()})
+
+        kept.begin(len(mine))
+        try:
+            seeds = [sample_seed("eval", seed, q.id, i) for q, i in mine]
+            made = engine.generate([q.prompt_ids for q, _ in mine], seeds, config.eval_temperature,
+                                   config.max_response_length, on_finish)
+        finally:  # what has ended is kept, whatever ends the rest
+            settle()
+            kept.bar.close()
+        grader.warn([q for q, _ in mine], [[t] for t in made])
+        return [records.get(i) for i in range(len(mine))]
+
+    return ranks.map_shares([1] * len(wanted), work, config.rollout_tp)
+
+
+def _record(question: Question, number: int, trajectory, rewards: dict[str, float], grader: Grader,
+            texts: bool) -> dict:
+    """One response as plain values, by its question, sample number and named rewards."""
+    reward, length, config = rewards["score"], len(trajectory.token_ids), grader.config
+    record = {"source": question.source, "question": _key(question), "sample": number, "reward": reward,
+              "success": reward > SUCCESS, "length": length, "truncated": not trajectory.finished}
     judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
-    records = []
-    for (question, number), [t] in zip(wanted, rolled, strict=True):
-        record = {"source": question.source, "question": _key(question), "sample": number, "reward": t.reward,
-                  "success": t.reward > SUCCESS, "length": len(t.token_ids), "truncated": not t.finished}
-        text = grader.text(t.token_ids) if judges or texts else ""
-        if config.reward == "math" and config.grader == "both":
-            record["judged"] = {"official": (t.also or {}).get("official", 0.0)}
-        if judges:
-            record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
-        if texts:
-            record |= {"text": question.text, "gold": question.answer, "response": text}
-        if texts and config.reward == "math" and config.require_box:
-            record["answer"] = last_box(grader.piece(question, t.token_ids) or "")
-        records.append(record)
-    return records
+    text = grader.text(trajectory.token_ids) if judges or texts else ""
+    if config.reward == "math" and config.grader == "both":
+        record["judged"] = {"official": rewards.get("official", 0.0)}
+    if judges:
+        record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
+    if texts and config.reward == "math" and config.require_box:
+        record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
+    return record | dict(zip(TEXTS, (question.text, question.answer, text))) if texts else record
 
 
 def means(records: list[dict]) -> dict[str, float]:
@@ -74,45 +108,22 @@ def means(records: list[dict]) -> dict[str, float]:
     return {name: float(np.mean(v)) for name, v in values.items()}
 
 
-# ---- --output: every response on disk ---------------------------------------------------------------
-
-
 def respond_and_keep(directory: str, settings: dict, engine, grader: Grader,
                      wanted: list[tuple[Question, int]], config: Config, seed: int) -> list[dict]:
-    """`respond`, but what `directory` holds is not generated again; the rest is added to it (a collective).
+    """`respond`, but what `directory` holds is not generated again (a collective).
 
-    ValueError where it holds responses made with other settings, or by other weights.
+    The records, texts included, on rank 0, else []. ValueError where they were made with other settings.
     """
-    path, main = Path(directory) / "responses.jsonl", ranks.rank() == 0
-    records, changed = ranks.gather(_open(path, settings) if main else None)[0]
+    main = ranks.rank() == 0
+    records, changed = open_kept(Path(directory), settings) if main else ({}, {})
+    there, changed = ranks.gather((set(records), changed))[0]
     if changed:
         raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. "
                          "Choose another --output.")
-    missing = [(q, i) for q, i in wanted if (_key(q), i) not in records]
-    done = len(wanted) - len(missing)
-    for start in range(0, len(missing), SAVE_EVERY):
-        new = respond(engine, grader, missing[start : start + SAVE_EVERY], config, seed, texts=True)
-        records |= {(r["question"], r["sample"]): r for r in new}
-        if main:
-            with open(path, "a") as file:
-                file.write("".join(json.dumps(r) + "\n" for r in new))
-            print(f"{directory}: {done + start + len(new)} of {len(wanted)} responses", flush=True)
-    return [records[_key(q), i] for q, i in wanted]
-
-
-def _open(path: Path, settings: dict) -> tuple[dict, dict]:
-    """The records saved so far by (question, sample), and the settings that have changed since."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    about = path.with_name("settings.json")
-    old = json.loads(about.read_text()) if about.exists() else settings
-    changed = {n: f"{old.get(n)!r} -> {value!r}" for n, value in settings.items() if old.get(n) != value}
-    if not changed:
-        about.write_text(json.dumps(settings, indent=1))
-    text = path.read_text() if path.exists() else ""
-    whole = text[: text.rfind("\n") + 1]  # a run that was killed leaves half a line
-    path.with_suffix(".tmp").write_text(whole)
-    os.replace(path.with_suffix(".tmp"), path)
-    return {(r["question"], r["sample"]): r for r in read_jsonl(path)}, changed
+    if missing := [(q, i) for q, i in wanted if (_key(q), i) not in there]:
+        respond(engine, grader, missing, config, seed, Kept(directory))
+        records = open_kept(Path(directory), settings)[0] if main else {}
+    return [records[_key(q), i] for q, i in wanted] if main else []
 
 
 def _key(question: Question) -> str:
@@ -124,19 +135,22 @@ def _key(question: Question) -> str:
 # ---- the command ------------------------------------------------------------------------------------
 
 SHARED = (  # knobs that training has too
-    "max_prompt_length", "max_response_length", "eval_temperature", "seed", "reward", "require_box", "grader",
-    "prompt_template", "response_prefix", "engine", "dtype", "rollout_memory", "rope_theta",
-    "max_position_embeddings", "trust_remote_code")
+    "max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
+    "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
+    "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
 DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
-FREE = ("data", "samples", "avg_samples", "output", "engine", "rollout_memory")  # no response depends on them
+FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
+        "eval_questions", "limit")  # no response, no reward depends on them
 
 
 @dataclass
 class _Own:
     model: str = knob("", "Hugging Face directory.")
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
-    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.")
-    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].")
+    val_files: list[str] = knob([], "The same by training's name, where no data are given.")
+    limit: int = knob(0, "The first so many questions of each source, as eval_questions; 0: all.", 0)
+    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
+    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
     output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
 
 
@@ -149,13 +163,16 @@ EvalConfig = make_dataclass(
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Evaluate a model directory from the command line: print all scores, return the means per source."""
-    e = EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0]))
-    if not e.model or not e.data or e.samples < 1 or e.avg_samples < 0:
-        raise SystemExit("eval.py needs --model DIR, --data FILE and --samples of at least 1 (see --help)")
+    e = EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], Config))
+    files = e.data or e.val_files
+    for problem in out_of_range(e):
+        raise SystemExit(problem)
+    if not e.model or not files:
+        raise SystemExit("eval.py needs --model DIR and --data FILE (see --help)")
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
-    config = Config(model=e.model, train_files=e.data, **{name: getattr(e, name) for name in SHARED})
+    config = Config(model=e.model, train_files=files, **{name: getattr(e, name) for name in SHARED})
     tokenizer = load_tokenizer(config, e.model)
-    questions, counts = load_questions(e.data, config, tokenizer)
+    questions, counts = load_questions(files, config, tokenizer)
     if config.reward == "math" and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
@@ -164,16 +181,26 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         counts["answers unreadable"] = len(dropped)
         counts |= {"answers malformed": malformed} if malformed else {}
         readable = [q for q in questions if q.id not in dropped]
+        readable = first_of_each_source(readable, e.limit or e.eval_questions)
         small = {q.source for q in readable if e.avg_samples and benchmark(q.source) in SMALL}
         samples = {q.source: e.avg_samples if q.source in small else e.samples for q in readable}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
         engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
+        if isinstance(engine, HFEngine) and device.type == "cpu":  # it reports whole batches: small ones
+            engine.batch_size = max(16, 8192 // config.max_response_length)
         grader = Grader(config, tokenizer, verifier)
-        if e.output:
-            records = respond_and_keep(e.output, _settings(e, config), engine, grader, wanted, config, e.seed)
-        else:
-            records = respond(engine, grader, wanted, config, e.seed, texts=True)
-    scores = means(records)
+        watchdog.enter("evaluation")
+        try:
+            if e.output:
+                about = _settings(e, config)
+                records = respond_and_keep(e.output, about, engine, grader, wanted, config, e.seed)
+            else:
+                records = respond(engine, grader, wanted, config, e.seed, Kept())
+        except ranks.Interrupted:
+            if ranks.rank() == 0:
+                say(f"interrupted: {e.output or 'nothing'} is kept, the same command goes on from there")
+            return {}
+    scores = ranks.gather(means(records))[0]
     if ranks.rank() == 0:
         about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}
         print(text := json.dumps(about | scores | statistics(records), indent=1))
@@ -196,11 +223,9 @@ def _fit_positions(config: Config, questions: list[Question]) -> None:
 
 def _settings(e, config: Config) -> dict:
     """Whatever a response and its reward depend on, the model by name, size and time of its files."""
-    ours = ("responses.jsonl", "settings.json", "scores.json", "README.md")  # no part of the model
-    files = [f for f in sorted(Path(e.model).glob("*")) if f.is_file() and f.name not in ours]
     settings = {name: value for name, value in asdict(e).items() if name not in FREE}
-    settings |= {"reward": config.reward, "max_response_length": config.max_response_length}
-    return settings | {"files": [[f.name, f.stat().st_size, f.stat().st_mtime_ns] for f in files]}
+    return settings | {"reward": config.reward, "max_response_length": config.max_response_length,
+                       "files": model_files(Path(e.model))}
 
 
 if __name__ == "__main__":

@@ -31,6 +31,7 @@ class Plan:
     clip_eps: float | None = None  # ε of CLIP for on-policy tokens, None for no clip
     selected_score: float = 0.0  # mean score of the chosen o* where there was a choice, in nats
     candidate_score: float = 0.0  # and of all that were there to be chosen
+    drawn_from: tuple[int, ...] = ()  # the bucket k of each replayed question
 
     @property
     def questions(self) -> list[int]:
@@ -102,7 +103,8 @@ class Experience:
             drawn = sample_questions(self.buffer.buckets, n, c.num_rollouts, rng, c.mu, c.sigma, c.sigma_unit)
         stars, scores = self.choose(drawn, score, rng)  # lines 9-15
         fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
-        return Plan(step, fresh, stars, self.clip_eps, *scores) if fresh or stars else None
+        drawn_from = tuple(map(self.buffer.num_success, drawn))
+        return Plan(step, fresh, stars, self.clip_eps, *scores, drawn_from) if fresh or stars else None
 
     def choose(self, drawn: list[int], score, rng: np.random.Generator) -> tuple[dict, list[float]]:
         """o* of each question: its stored response with the lowest mean entropy under π_θ; mean scores."""
@@ -196,16 +198,13 @@ class Experience:
         parts = [order[i :: c.mini_batches] for i in range(c.mini_batches)]
         return [part for part in parts if part]
 
-    # ---- what a checkpoint keeps, beside the buffer ------------------------------------------------
-
     def state_dict(self) -> dict:
-        """The stream's position and the delayed start, as plain JSON values."""
+        """What a checkpoint keeps beside the buffer: the stream's position and the delayed start, as JSON."""
         return {"epoch": self.stream.epoch, "queue": list(self.stream.queue), "started": self.started}
 
     def load_state_dict(self, state: dict, buffer: ReplayBuffer) -> None:
         """Go on from `state_dict()` and a loaded buffer; ValueError where they name an unknown question."""
-        known = {*(q for ids in buffer.buckets.values() for q in ids), *buffer.retired, *state["queue"]}
-        if unknown := known - set(self.questions):
+        if unknown := {*buffer.stored, *buffer.retired, *state["queue"]} - set(self.questions):
             raise ValueError(f"the checkpoint names question {min(unknown)}, which is not there")
         self.buffer, self.started = buffer, state["started"] or self.started  # by another threshold, say
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
@@ -214,26 +213,27 @@ class Experience:
 def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
     """What a step did, apart from the update."""
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
-    right, k = [t for t in new if t.reward > SUCCESS], np.array([g.num_success for g in groups])
-    K, fresh = len(groups[0].trajectories), np.array([not g.replayed for g in groups])
-    named, buffer = sorted({name for t in new for name in t.also or ()}), experience.buffer
+    K, k = len(groups[0].trajectories), np.array([g.num_success for g in groups])
+    fresh, buffer = np.array([not g.replayed for g in groups]), experience.buffer
+    named = sorted({name for t in new for name in t.also or ()})
     return {
+        **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
+        **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
+        "fresh/signal": int((k * (K - k))[fresh].sum()), "replay/signal": int((k * (K - k))[~fresh].sum()),
+        **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
         **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
-        "reward/pass_at_1": float(k.mean() / K),
+        "reward/pass_at_1": float(k.mean() / K), "reward/none_right": float(np.mean(k == 0)),
         "reward/pass_at_1_fresh": float(k[fresh].mean() / K) if fresh.any() else 0.0,
         "reward/mean": float(np.mean([g.rewards for g in groups])),
         "reward/all_equal_groups": float(np.mean([np.ptp(g.rewards) == 0 for g in groups])),
-        "reward/none_right": float(np.mean(k == 0)),
         "rollout/length": float(np.mean([len(t.token_ids) for t in new])),
         "rollout/tokens": sum(len(t.token_ids) for t in new),
         "rollout/truncated": float(np.mean([not t.finished for t in new])),
         "replay/questions": len(plan.replayed),
-        "replay/cut": float(np.mean([not t.finished for t in right] or [0.0])),
+        "replay/cut": float(np.mean([not t.finished for t in new if t.reward > SUCCESS] or [0.0])),
         "replay/age": float(np.mean([plan.step - t.step for t in plan.replayed.values()] or [0.0])),
-        "replay/selected_score": plan.selected_score,
-        "replay/candidate_score": plan.candidate_score,
-        "buckets/questions": len(buffer),
-        "buckets/trajectories": buffer.num_trajectories,
+        "replay/selected_score": plan.selected_score, "replay/candidate_score": plan.candidate_score,
+        "buckets/questions": len(buffer), "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }

@@ -28,7 +28,9 @@ def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
     """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
 
     Against ∇ log π_θ a replayed token weighs d f / d log w = β w / (w + β)², where the plain ratio has w:
-    0.083 of a fresh one at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞.
+    0.083 of a fresh one at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞. Until the policy has moved,
+    replay is thus about 1% of the policy term, whichever response it is; where it has, w in the hundreds, the
+    plain ratio would rule the update, and f keeps it finite.
     """
     return ratio / (ratio + beta)
 
@@ -71,6 +73,8 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
         metrics = {
             "tokens": fresh.sum(),
             "ratio": ratio[fresh].sum(),
+            "drift": log_ratio[fresh].abs().sum(),
+            "mismatch": ((ratio[fresh] - 1).abs() > 0.1).sum(),
             "ratio_max": ratio[fresh].max() if fresh.any() else ratio.new_zeros(()),
             "clipped": clipped.sum(),
             "pull": pull[mask].sum(),
@@ -78,6 +82,9 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
             "replay_ratio": ratio[replay].sum(),
             "replay_ratio_squared": ratio[replay].square().sum(),
             "replay_ratio_max": ratio[replay].max() if replay.any() else ratio.new_zeros(()),
+            "replay_above_2": (ratio[replay] > 2).sum(),
+            "replay_above_10": (ratio[replay] > 10).sum(),
+            "replay_slope": slope[replay].sum(),
             "replay_pull": pull[replay].sum(),
         }
     return loss, metrics
@@ -103,5 +110,8 @@ def token_means(sums: dict[str, float]) -> dict[str, float]:
         "replay/gradient_share": per(sums["replay_pull"], sums["pull"]),
         "replay/ratio": per(sums["replay_ratio"], replayed),
         "replay/ratio_max": sums["replay_ratio_max"],
+        "replay/ratio_above_2": per(sums["replay_above_2"], replayed),
+        "replay/ratio_above_10": per(sums["replay_above_10"], replayed),
+        "replay/weight": per(sums["replay_slope"], replayed),
         "replay/ess": per(sums["replay_ratio"] ** 2, sums["replay_ratio_squared"] * replayed),
     }

@@ -4,7 +4,7 @@ Sequences are laid end to end in one row, neighbours with the same prompt behind
 attention function registered here keeps them apart: on a GPU by torch's variable-length kernel over a row in
 which every prompt is repeated, on the CPU over a padded copy of queries, keys and values (attention is causal
 and padding stands to the right, so no mask is needed). Only attention sees copies and padding. The head is
-applied to chunks of response positions and recomputed in the backward pass.
+applied in float32, to chunks of response positions, and recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -17,8 +17,7 @@ from torch import nn
 from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
 
 from config import Config
-
-LOGITS_CHUNK = 2**25  # elements of float32 logits held at once: 128 MiB
+from runtime.memory import LOGITS_CHUNK
 
 
 def model_config(config: Config, model: str):
@@ -27,8 +26,9 @@ def model_config(config: Config, model: str):
     return extend_context(hf_config, config)
 
 
-def extend_context(hf_config, config: Config):
-    """Set `rope_theta` and `max_position_embeddings`, where given, on a Hugging Face configuration."""
+def extend_context(hf_config, config: Config, **also):
+    """Set `rope_theta`, `max_position_embeddings`, where given, and `also` in a Hugging Face config."""
+    vars(hf_config).update(also)
     if config.rope_theta:
         rope = getattr(hf_config, "rope_parameters", None) or {}  # vLLM first tries an empty configuration
         hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
@@ -37,12 +37,15 @@ def extend_context(hf_config, config: Config):
     return hf_config
 
 
-def weight_names(config: Config, model: str) -> set[str]:
-    """The names of the model's `state_dict()`, tied heads included, found without loading a weight."""
-    with torch.device("meta"):
-        lm = AutoModelForCausalLM.from_config(model_config(config, model),
-                                              trust_remote_code=config.trust_remote_code)
-    return set(lm.state_dict())
+def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> nn.Module:
+    """The model in `dtype`; ValueError names weights that its files lack: others would make them up."""
+    lm, found = AutoModelForCausalLM.from_pretrained(
+        model, config=model_config(config, model), dtype=dtype, output_loading_info=True,
+        trust_remote_code=config.trust_remote_code, **how)
+    if missing := sorted(found["missing_keys"]):
+        raise ValueError(f"{model} lacks {len(missing)} weights, {', '.join(missing[:3])}, and has "
+                         f"{sorted(found['unexpected_keys'])[:3]} to spare: is it whole, is its config.json?")
+    return lm
 
 
 @dataclass
@@ -65,8 +68,7 @@ class Packed:
 
     def unpack(self, values: torch.Tensor) -> torch.Tensor:
         """(R,) values of response tokens -> (N, T), zeros outside the responses."""
-        padded = values.new_zeros(self.response_mask.shape)
-        return padded.masked_scatter(self.response_mask, values)
+        return values.new_zeros(self.response_mask.shape).masked_scatter(self.response_mask, values)
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
@@ -128,52 +130,66 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
     """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
-    grouped, on_gpu = query.shape[1] != key.shape[1], query.device.type == "cuda"
-    if on_gpu and query.dtype != torch.float32:  # the kernel takes 16-bit types only
-        from torch.nn.attention.varlen import varlen_attn
+    by_kernel = query.device.type == "cuda" and query.dtype != torch.float32  # it takes 16-bit types only
+    return (attend_in_a_row if by_kernel else attend_padded)(query, key, value, scaling, packing), None
 
-        def repeated(x):  # (1, h, S, D) -> (E, h, D); the backward of x[index] would sort the index
-            return rearrange(x, "1 h s d -> s h d").index_select(0, packing.repeated)
 
-        bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
-        out = varlen_attn(repeated(query), repeated(key), repeated(value), bounds, bounds, longest, longest,
-                          scale=scaling, window_size=(-1, 0), enable_gqa=grouped)  # (E, H, D)
-        return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d"), None
+def attend_in_a_row(query, key, value, scale, packing: Packed):
+    """By torch's variable-length kernel over a row in which every prompt is repeated."""
+    from torch.nn.attention.varlen import varlen_attn
+
+    def repeated(x):  # (1, h, S, D) -> (E, h, D); the backward of x[index] would sort the index
+        return rearrange(x, "1 h s d -> s h d").index_select(0, packing.repeated)
+
+    bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
+    out = varlen_attn(repeated(query), repeated(key), repeated(value), bounds, bounds, longest, longest,
+                      scale=scale, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1])
+    return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d")  # of (E, H, D)
+
+
+def attend_padded(query, key, value, scale, packing: Packed):
+    """By plain attention over padded copies."""
+    groups = query.shape[1] // key.shape[1]  # heads to a key
 
     def padded(x):  # (1, h, S, D) -> (N, h, L, D)
-        if x.dtype == torch.bfloat16 and not on_gpu:
+        if x.dtype == torch.bfloat16 and not x.is_cuda:
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
         cells = F.embedding(packing.pad_index, rearrange(x, "1 h s d -> s (h d)"))
         return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
     q, k, v = padded(query), padded(key), padded(value)
-    if grouped and on_gpu:  # float32 heads that share keys would get the kernel that stores all N H L² scores
-        k, v = (repeat(x, "n h l d -> n (h g) l d", g=query.shape[1] // key.shape[1]) for x in (k, v))
-        grouped = False
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scaling, enable_gqa=grouped)
+    if groups > 1 and q.is_cuda:  # float32 heads would get the kernel that stores all N H L² scores
+        k, v = (repeat(x, "n h l d -> n (h g) l d", g=groups) for x in (k, v))
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape)
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
-    return rearrange(F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1]), None
+    return rearrange(F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1])
 
 
 AttentionInterface.register("packed", packed_attention)
 AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)
 
 
+def times(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+    """a @ b; on a GPU 16-bit factors give a float32 product."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.itemsize == 2 else a @ b
+
+
 class TokenScores(torch.autograd.Function):
     """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden Wᵀ / T).
 
     With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
+    >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the second word was said
+    >>> scores = TokenScores.apply(z, torch.eye(2), torch.tensor([1]), 1.0)
+    >>> [torch.autograd.grad(score, z, retain_graph=True)[0] for score in scores]
+    [tensor([[-0.2500,  0.2500]]), tensor([[ 0.2060, -0.2060]])]
     """
 
     @staticmethod
     def forward(ctx, hidden, weight, targets, temperature):
         """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
-        logprobs, entropies = [], []
-        for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
-            logprobs.append(log_p.gather(1, y[:, None])[:, 0])
-            entropies.append(-(log_p.exp() * log_p).sum(-1))
-        ctx.temperature = temperature
-        scores = torch.cat(logprobs), torch.cat(entropies)
+        parts = [(log_p.gather(1, y[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1))
+                 for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature)]
+        scores, ctx.temperature = tuple(map(torch.cat, zip(*parts))), temperature
         ctx.save_for_backward(hidden, weight, targets, scores[1])
         return scores
 
@@ -182,9 +198,8 @@ class TokenScores(torch.autograd.Function):
         """Gradients of hidden (R, H) and, unless frozen, weight (V, H); logits are computed once more."""
         hidden, weight, targets, entropies = ctx.saved_tensors
         trained = ctx.needs_input_grad[1]  # not with LoRA
-        grad_hidden = torch.empty_like(hidden)
+        grad_hidden, row = torch.empty_like(hidden), 0
         grad_weight = torch.zeros_like(weight, dtype=torch.float32) if trained else None
-        row = 0
         for h, y, log_p in TokenScores.chunks(hidden, weight, targets, ctx.temperature):
             rows = slice(row, row := row + len(h))
             p = log_p.exp()  # (c, V)
@@ -192,19 +207,19 @@ class TokenScores(torch.autograd.Function):
             grad = log_p.add_(entropies[rows, None]).mul_(d_entropy).add_(d_logprob).mul_(p).neg_()
             grad.scatter_add_(1, y[:, None], d_logprob).div_(ctx.temperature)
             grad = grad.to(weight.dtype)
-            grad_hidden[rows] = grad @ weight
+            grad_hidden[rows] = times(grad, weight)
             if trained and grad.dtype == torch.float32:
                 grad_weight.addmm_(grad.T, h)
             elif trained:
-                grad_weight += grad.T @ h
+                grad_weight += times(grad.T, h)
         return grad_hidden, grad_weight.to(weight.dtype) if trained else None, None, None
 
     @staticmethod
     def chunks(hidden, weight, targets, temperature):
         """Some rows after another: hidden (c, H), targets (c,) and the log-probs (c, V) of all words."""
-        size = max(1, LOGITS_CHUNK // len(weight))
+        size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
-            yield h, y, (h @ weight.T).float().div_(temperature).log_softmax(-1)
+            yield h, y, times(h, weight.T).float().div_(temperature).log_softmax(-1)
 
 
 class PackedLM(nn.Module):
@@ -219,4 +234,7 @@ class PackedLM(nn.Module):
         decoder, head = self.lm.get_decoder(), self.lm.get_output_embeddings()
         hidden = decoder(input_ids=packed.input_ids, position_ids=packed.position_ids, attention_mask=None,
                          use_cache=False, packing=packed).last_hidden_state  # (1, S, H)
-        return TokenScores.apply(hidden[0, packed.predictors], head.weight, packed.targets, self.temperature)
+        hidden, weight = hidden[0].index_select(0, packed.predictors), head.weight  # (R, H), (V, H)
+        if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:  # see `times`
+            hidden, weight = hidden.float(), weight.float()
+        return TokenScores.apply(hidden, weight, packed.targets, self.temperature)

@@ -14,14 +14,17 @@ import numpy as np
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import AutoModelForCausalLM
+from transformers import get_scheduler
 
 from config import Config
 from exgrpo import Group
 from loss import combine, policy_loss, token_means
-from model import PackedLM, model_config, pack
+from model import PackedLM, load_model, pack
 from runtime import ranks
 from runtime.lora import add_adapters, merged
+from runtime.memory import Shape, free_bytes, tokens_that_fit
+
+MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}  # nats a token, of `max_drift: auto`; see docs/metrics.md
 
 
 class Policy:
@@ -33,10 +36,8 @@ class Policy:
     def __init__(self, config: Config, model: str, device: torch.device):
         c = self.config = config
         self.device = device
-        held = getattr(torch, c.dtype) if c.lora_rank else torch.float32  # what is frozen needs no more
-        lm = AutoModelForCausalLM.from_pretrained(
-            model, config=model_config(c, model), dtype=held, attn_implementation="packed",
-            trust_remote_code=c.trust_remote_code)
+        held = getattr(torch, c.dtype) if c.lora_rank else "auto"  # what is frozen needs no more
+        lm = load_model(c, model, held, attn_implementation="packed")
         window = getattr(lm.config, "sliding_window", None)
         length = c.max_prompt_length + c.max_response_length
         if window and length > window:
@@ -50,12 +51,28 @@ class Policy:
         mesh = ranks.mesh(device.type)
         mixed = MixedPrecisionPolicy(param_dtype=getattr(torch, c.dtype), reduce_dtype=torch.float32)
         for part in (*lm.get_decoder().layers, self.module):
+            for p in part.parameters():  # whole only layer by layer: a host has room for few float32 copies
+                if not c.lora_rank and not isinstance(p, DTensor):
+                    p.data = p.data.float()
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.module.parameters() if p.requires_grad], lr=c.lr, betas=(0.9, 0.999),
             eps=c.adam_eps, weight_decay=c.weight_decay)
+        kind = "constant_with_warmup" if c.lr_schedule == "constant" else c.lr_schedule
+        # a function of the step alone: there is nothing to save and to resume
+        self.lr_factor = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps).lr_lambdas[0]
         self.skipped_in_row = 0  # optimiser steps
-        self.drift = 0.0  # nats a token between engine and policy, as `recompute` last found it
+        self.max_drift = c.max_drift or MAX_DRIFT[c.dtype]
+        self.gap: dict[str, float] = {}  # metrics: between engine and policy before the first optimiser step
+        self.tokens_per_micro_batch = c.tokens_per_micro_batch or self._tokens_that_fit()
+
+    def _tokens_that_fit(self) -> int:
+        """Of a micro-batch, on the rank that has the least memory left."""
+        c, device, node = self.config, self.device.type, ranks.ranks_per_node()
+        free, shape = free_bytes(c.memory_gb, device, node), Shape.of(self.module.lm.config.to_dict())
+        return min(ranks.gather(tokens_that_fit(
+            shape, node, free, device=device, dtype=c.dtype, lora_rank=c.lora_rank,
+            gradient_checkpointing=c.gradient_checkpointing)))
 
     # ---- forward passes without gradient ------------------------------------------------------------
 
@@ -65,11 +82,12 @@ class Policy:
             return []
         results = {}
         with torch.no_grad():
-            for items in ranks.micro_batches(sequences, self.config.tokens_per_micro_batch):
+            for items in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
                 scores = self.module(pack([sequences[i] for i in items] or sequences[:1], self.device))
                 ends = np.cumsum([len(sequences[i][1]) for i in items])
                 columns = [np.split(s.float().cpu().numpy(), ends)[: len(items)] for s in scores]
                 results |= dict(zip(items, zip(*columns)))
+                ranks.leave_if_asked()
         self.module.reshard()  # only a backward does so by itself: the gathered embedding and head would stay
         for part in ranks.gather(results):
             results |= part
@@ -85,22 +103,21 @@ class Policy:
 
     # ---- the update ---------------------------------------------------------------------------------
 
-    def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict[str, float]:
-        """One optimiser step on Eq. 4 per mini-batch; every rank passes the same mini-batches.
+    def update(self, mini_batches: list[list[Group]], clip_eps: float | None, step: int = 0) -> dict:
+        """One optimiser step on Eq. 4 per mini-batch, at the learning rate of `step`, on all ranks alike.
 
         Returns metrics of the whole batch. A step whose gradient norm is not finite or above `skip_grad_norm`
         leaves the weights alone and is counted in `loss/skipped`. RuntimeError when three in a row are
         skipped, and when π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
         """
         parts, norms = [], []
+        self.optimizer.param_groups[0]["lr"] = lr = self.config.lr * self.lr_factor(step)
         for rows in [self._rows(groups) for groups in mini_batches]:
             parts.append(self._accumulate(rows, clip_eps))
-            if not norms:  # nothing is updated yet, so π_θ should be the π_old of fresh tokens
-                drift = parts[0]["drift"] / max(parts[0]["tokens"], 1)
-                self._check_drift(drift)
+            if not norms and self.config.behavior_logprobs == "engine":
+                # nothing is updated yet, so π_θ should be the π_old of fresh tokens
+                self._compare(*(parts[0][n] / max(parts[0]["tokens"], 1) for n in ("drift", "mismatch")))
             norms.append(self._step())
-        if self.config.behavior_logprobs == "recompute":
-            drift = self.drift  # the engine's; π_old is the policy's own
         sums = combine(parts)
         return {
             "loss/policy": sums["loss"] / len(parts),
@@ -109,8 +126,9 @@ class Policy:
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
             "loss/grad_norm_max": max(norms),
+            "loss/lr": lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
-            "engine/drift": drift,
+            **self.gap,
         }
 
     def _rows(self, groups: list[Group]) -> list[tuple]:
@@ -128,7 +146,7 @@ class Policy:
     def _accumulate(self, rows: list[tuple], clip_eps: float | None) -> dict[str, float]:
         """The gradient of a mini-batch, micro-batch by micro-batch; returns the metric sums of all ranks."""
         sequences, parts = [(prompt_ids, t.token_ids) for prompt_ids, t, *_ in rows], []
-        bins = ranks.micro_batches(sequences, self.config.tokens_per_micro_batch)
+        bins = ranks.micro_batches(sequences, self.tokens_per_micro_batch)
         for items in bins:
             self.module.set_requires_all_reduce(items is bins[-1])  # between nodes once, not per micro-batch
             # forward and backward are collectives: a rank without work runs a row with weight 0
@@ -151,9 +169,7 @@ class Policy:
         total = loss - c.entropy_coef * entropies.sum() / (c.max_response_length * num_responses)
         # FSDP averages gradients over ranks; the loss is a sum over them
         (weight * ranks.world_size() * total).backward()
-        fresh = packed.response_mask & ~stars[:, None]
-        drift = (logprobs - behaviour)[fresh].abs().sum()
-        sums |= {"loss": loss, "total": total, "entropy": entropies.sum(), "drift": drift}
+        sums |= {"loss": loss, "total": total, "entropy": entropies.sum()}
         return {name: weight * float(value.detach()) for name, value in sums.items()}
 
     def _step(self) -> float:
@@ -173,25 +189,23 @@ class Policy:
         return norm
 
     def recompute(self, groups: list[Group]) -> None:
-        """Replace the engine's log-probs of all fresh responses by the policy's own, in place.
-
-        RuntimeError where they differ by more than `max_drift` on average; `update` reports that difference.
-        """
+        """Replace the engine's log-probs of fresh responses by the policy's own; raises as `update`."""
         fresh = [(g.question.prompt_ids, t) for g in groups for t in g.trajectories[int(g.replayed) :]]
         now = [logprobs for logprobs, _ in self.score([(prompt_ids, t.token_ids) for prompt_ids, t in fresh])]
-        off = [np.abs(logprobs - t.logprobs) for (_, t), logprobs in zip(fresh, now)]
-        self.drift = float(np.concatenate(off).mean())
-        self._check_drift(self.drift)
+        off = np.concatenate([logprobs - t.logprobs for (_, t), logprobs in zip(fresh, now)])
+        self._compare(float(np.abs(off).mean()), float((np.abs(np.expm1(off)) > 0.1).mean()))
         for (_, trajectory), logprobs in zip(fresh, now):
             trajectory.logprobs = logprobs
 
-    def _check_drift(self, drift: float) -> None:
-        """RuntimeError where engine and policy differ by more than `max_drift` nats a token on average."""
-        if not drift <= self.config.max_drift:
+    def _compare(self, drift: float, mismatch: float) -> None:
+        """Note how far engine and policy are apart; RuntimeError beyond `max_drift` nats a token."""
+        self.gap = {"engine/drift": drift, "engine/drift_bound_share": drift / self.max_drift,
+                    "rollout/mismatch": mismatch}
+        if not drift <= self.max_drift:
             raise RuntimeError(
                 f"engine and policy disagree: mean |log-prob difference| {drift:.2e} nats a token, bound "
-                f"max_drift={self.config.max_drift}. Either the engine runs old weights (a bug in the weight "
-                "sync), or dtype needs a larger bound (0.05 for bfloat16).")
+                f"max_drift={self.max_drift:g}. Either the engine runs other weights (a bug in the "
+                "sync, say), or this model needs a larger bound in this dtype.")
 
     # ---- weights out --------------------------------------------------------------------------------
 
@@ -208,6 +222,7 @@ class Policy:
         They share memory with what they are named after; state that no step has made yet is made here.
         """
         tensors = {}
+        self.module.reshard()  # a `score` that was interrupted has not
         for name, p in self.module.lm.named_parameters():
             tensors[name] = p.detach()
             if p.requires_grad and not self.optimizer.state[p]:
@@ -219,8 +234,9 @@ class Policy:
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the weights' own dtype."""
-        main = ranks.rank() == 0
-        weights = {n: t.cpu() if main else None for n, t in self.named_tensors(self.module.lm.dtype)}
+        main, lm = ranks.rank() == 0, self.module.lm
+        weights = {n: t.cpu() if main else None for n, t in self.named_tensors(lm.dtype)
+                   if n not in lm.all_tied_weights_keys}  # second names, which the loader makes
         if main:
-            self.module.lm.save_pretrained(directory, state_dict=weights)
+            lm.save_pretrained(directory, state_dict=weights)
         ranks.barrier()

@@ -10,6 +10,8 @@ import numpy as np
 
 from config import Config
 from data import Question
+from runtime import ranks
+from runtime.faults import say
 from verifier.pool import Pending, Verifier
 
 SUCCESS = 0.5  # a response with a larger reward is a success
@@ -89,8 +91,31 @@ class Grader:
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
-        thinking = self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
-        return graded_text(text, thinking, self.config.require_box, grader or self.config.grader)
+        return graded_text(text, self.thinks(question), self.config.require_box, grader or self.config.grader)
+
+    def thinks(self, question: Question) -> bool:
+        """Whether the prompt has opened a `<think>`."""
+        return self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
+
+    def warn(self, questions: list[Question], rollouts: list[list]) -> None:
+        """Say on rank 0 what is wrong with a whole batch, if anything."""
+        if (warning := self.complaint(questions, rollouts)) and ranks.rank() == 0:
+            say(warning)
+
+    def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
+        """A warning where no response has what the grader looks for, so that none can be right; else None."""
+        asked = [(q, t) for q, trajectories in zip(questions, rollouts) for t in trajectories]
+        c, n = self.config, f"{len(asked)} of {len(asked)} responses"
+        if c.reward != "math" or not asked or any(t.reward for _, t in asked):
+            return None
+        texts = [self.text(t.token_ids) for _, t in asked]
+        if all(self.thinks(q) for q, _ in asked) and not any("</think>" in text for text in texts):
+            return (f"warning: no </think> in {n}, so that none has an answer: the model needs a longer "
+                    "max_response_length, or does not think, and response_prefix is to be empty")
+        if c.require_box and c.grader != "official" and not any(last_box(text) for text in texts):
+            return (f"warning: no box in {n}: ask for \\boxed{{}} in the question (tools.convert --system), "
+                    "set require_box false, or raise max_response_length if they are cut")
+        return None
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
         """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""

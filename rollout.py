@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
-from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessorList
+from transformers import GenerationConfig, LogitsProcessorList
 
 from buffer import Trajectory
 from config import Config
 from data import Question
-from model import extend_context, model_config, weight_names
+from model import extend_context, load_model, model_config
 from runtime import ranks
 
 
@@ -31,7 +31,6 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
     tp, max_tokens = grader.config.rollout_tp, grader.config.max_response_length
 
     def work(share: list[int]) -> list[list[Trajectory]]:
-        """The trajectories of the questions with these indices, this rank's share."""
         flat = [(questions[i], seed) for i in share for seed in seeds[i]]
         pending = {}
 
@@ -41,6 +40,7 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
         prompts, each = [q.prompt_ids for q, _ in flat], [seed for _, seed in flat]
         made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
+        ranks.watchdog.wait(future for p in pending.values() for future in p.futures if future)
         for index, trajectory in enumerate(made):
             trajectory.step = step
             rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
@@ -52,10 +52,8 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that the configuration asks for.
-
-    RuntimeError names the command where vLLM is missing; ValueError where prompt and response exceed the
-    model's positions, or `rollout_tp` does not divide the ranks of a node.
+    """The engine that is asked for; RuntimeError with the command where vLLM is missing, ValueError where
+    prompt and response exceed the model's positions, or `rollout_tp` does not divide a node's ranks.
     """
     available = importlib.util.find_spec("vllm") is not None
     if config.engine == "vllm" and not available:
@@ -80,39 +78,41 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
-        if not on_gpu:
-            os.environ["VLLM_CPU_KVCACHE_SPACE"] = "1"  # GiB
-        elif config.dtype == "float32":
+        if on_gpu and config.dtype == "float32":
             os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # else attention multiplies in TF32: drift
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
         self.eos_token_id, self.on_gpu, self.dtype = eos_token_id, on_gpu, getattr(torch, config.dtype)
-        self.names = weight_names(config, model)
+        self.names = set(load_model(config, model, "auto").state_dict())  # vLLM makes up what is missing
         self.llm = LLM(
             model=model, dtype=config.dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
             block_size=None if on_gpu else 32,  # the CPU kernel works on whole blocks: 128 would cost a fifth
             tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
             disable_custom_all_reduce=on_gpu,  # its buffers and sleep mode's mapped memory do not agree
             gpu_memory_utilization=config.rollout_memory, max_num_seqs=512,
+            kv_cache_memory_bytes=None if on_gpu else 2**29,
             logprobs_mode="processed_logprobs",  # of the distribution sampled from, temperature included
             # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
             enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),
             generation_config="vllm",  # else the model's own stop tokens and penalties fill in
             enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
-            hf_overrides=lambda hf_config: extend_context(hf_config, config), disable_log_stats=True)
-        if not on_gpu and config.rollout_tp > 1:
-            # all ranks have mapped it: without its name, the same for every run, it cannot outlive this one
+            hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
+            disable_log_stats=True)
+        self.leave_if_asked = ranks.watchdog.check
+        if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
+            from vllm.distributed import get_tp_group as group
+            self.leave_if_asked = lambda: ranks.leave_if_asked(group().cpu_group)
+            # on CPUs all have mapped this: without its name, the same for every run, it cannot outlive us
             first = ranks.rank() // config.rollout_tp * config.rollout_tp
             members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
             ranks.barrier()
             Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish=None) -> list[Trajectory]:
+                 on_finish=lambda index, trajectory: None) -> list[Trajectory]:
         """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one ends."""
-        from vllm import SamplingParams
-        from vllm.sampling_params import RequestOutputKind
+        from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         engine, results = self.llm.llm_engine, [None] * len(prompts)
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
@@ -121,6 +121,7 @@ class VLLMEngine:
                                     output_kind=RequestOutputKind.FINAL_ONLY)
             engine.add_request(str(i), {"prompt_token_ids": prompt.tolist()}, params)
         while engine.has_unfinished_requests():
+            self.leave_if_asked()
             for output in engine.step():
                 if output.finished:
                     index, best = int(output.request_id), output.outputs[0]
@@ -128,13 +129,11 @@ class VLLMEngine:
                     logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
                     results[index] = Trajectory(ids, np.array(logprobs, dtype=np.float32), reward=0.0,
                                                 finished=best.finish_reason == "stop")
-                    if on_finish:
-                        on_finish(index, results[index])
+                    on_finish(index, results[index])
         return results
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them) and forget cached prefixes.
-
+        """Take over new weights (a collective where `tensors` gathers them) and forget cached prefixes;
         KeyError where a name of `state_dict()`, tied heads included, is missing: reload would only log it.
         """
         self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)})
@@ -172,13 +171,14 @@ class HFEngine:
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
         self.eos_token_id, self.device, self.dtype = eos_token_id, device, getattr(torch, config.dtype)
-        lm = AutoModelForCausalLM.from_pretrained(model, config=model_config(config, model), dtype=self.dtype,
-                                                  trust_remote_code=config.trust_remote_code)
-        self.model = lm.to(device).eval()
+        self.model = load_model(config, model, self.dtype).to(device).eval()
+        head = self.model.get_output_embeddings()  # computes in float32, as the policy's; tied no longer
+        head.weight = torch.nn.Parameter(head.weight.detach().float())
+        head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
         self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours
 
     def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish=None) -> list[Trajectory]:
+                 on_finish=lambda index, trajectory: None) -> list[Trajectory]:
         """As `VLLMEngine.generate`."""
         results = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -187,8 +187,7 @@ class HFEngine:
             made = self._batch([prompts[i] for i in part], [seeds[i] for i in part], temperature, max_tokens)
             for index, trajectory in zip(part, made):
                 results[index] = trajectory
-                if on_finish:
-                    on_finish(index, trajectory)
+                on_finish(index, trajectory)
         return results
 
     @torch.no_grad()
@@ -230,6 +229,7 @@ class _GumbelSampler:
         self.logprobs: list[torch.Tensor] = []  # one (N,) per generated token
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        ranks.watchdog.check()
         logprobs = (scores.float() / max(self.temperature, 1e-6)).log_softmax(-1)  # (N, V)
         noisy = logprobs
         if self.temperature > 0:

@@ -53,23 +53,31 @@ def sample_questions(
     sigma: float = 1.0,
     unit: str = "count",
 ) -> list[int]:
-    """Algorithm 2: min(n, total) distinct question ids, bucket after bucket in order of k.
+    """Algorithm 2, its steps in our numbers: min(n, total) distinct question ids, in order of k.
 
     buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng and on the
     order of the ids inside each bucket, not on the mapping's own order. Takes O(n + number of buckets) steps.
+
+    Six questions of three buckets, p_k = 0.62, 0.37, 0.01: the first round asks them for 3, 3, 0. Bucket 4
+    gives the one it has, bucket 5 its two. The other 3 are drawn again, where some are left: from bucket 7.
+
+    >>> drawn = sample_questions({4: [40], 5: [50, 51], 7: range(70, 80)}, 6, 8, np.random.default_rng(0))
+    >>> [sum(q // 10 == k for q in drawn) for k in (4, 5, 7)]
+    [1, 2, 3]
     """
     sizes = _sizes(buckets, n)
     taken = dict.fromkeys(sizes, 0)
     remaining = min(n, sum(sizes.values()))
-    while remaining:  # a round ends the draw or empties a bucket, so there are at most len(sizes) of them
+    while remaining:  # 4: what is missing goes again; each round ends the draw or empties a bucket
         unfinished = [k for k in sizes if taken[k] < sizes[k]]
-        weights = bucket_weights(unfinished, num_rollouts, mu, sigma, unit)
-        for k, count in zip(unfinished, rng.multinomial(remaining, weights).tolist(), strict=True):
-            count = min(count, sizes[k] - taken[k])  # too small: it gives all it has, the rest goes again
+        weights = bucket_weights(unfinished, num_rollouts, mu, sigma, unit)  # 1: p_k where some are left
+        counts = rng.multinomial(remaining, weights).tolist()  # 2: how many of each
+        for k, count in zip(unfinished, counts, strict=True):
+            count = min(count, sizes[k] - taken[k])  # 3: one that is too small gives all it has
             taken[k] += count
             remaining -= count
     drawn = []
-    for k, count in taken.items():
+    for k, count in taken.items():  # 5: inside a bucket distinct ones, equally likely
         drawn += [int(buckets[k][i]) for i in rng.choice(sizes[k], size=count, replace=False).tolist()]
     return drawn
 

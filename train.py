@@ -1,17 +1,22 @@
 """ExGRPO training: Algorithm 1, phase by phase.
 
-    torchrun --nproc_per_node=2 train.py                      # the built-in run
+    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600           # seconds to finish an update and save after Ctrl-C
+    torchrun --nproc_per_node=2 train.py                # the built-in run
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25 --resume
 
 Every rank runs this script on the same plan; see runtime/ranks.py for what is split.
 """
 
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 
+from config import Config, from_command_line
+
+CONFIG = from_command_line() if __name__ == "__main__" else None  # refuses before seconds of imports
+
 from buffer import ReplayBuffer
-from config import Config, parse_config
 from data import (
     Question,
     fingerprint,
@@ -24,7 +29,7 @@ from data import (
 from eval import validate
 from exgrpo import Experience, step_metrics
 from policy import Policy
-from reward import Grader, make_verifier
+from reward import SUCCESS, Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
@@ -40,7 +45,8 @@ def train(config: Config) -> dict[str, float]:
     tokenizer = load_tokenizer(config, config.model)
     with (ranks.claim(config.run_dir),
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
-          make_verifier(config) as verifier):
+          make_verifier(config) as verifier,
+          suppress(ranks.Interrupted)):  # the run is saved
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
@@ -54,31 +60,31 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     policy, experience = Policy(config, config.model, device), Experience(config, questions)
     first_step = resume(checkpoints, policy, experience, tracker)
     engine.wake(policy.named_tensors(engine.dtype))
-    if first_step == 0:
+    if not tracker.rows:
         show_example(engine, grader, questions[0], config, tracker)
         tracker.log(0, validate(engine, grader, tests, config))
+    elif row := checkpoints.saved.get("unfinished_row"):  # of a step that was interrupted in its validation
+        tracker.step(first_step, row | validate(engine, grader, tests, config))
     score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     timer = Timer()
-
-    def save(step: int) -> None:
-        state = {"experience": experience.state_dict(), "unreadable": dropped}
-        checkpoints.save(step, state | {"skipped_in_row": policy.skipped_in_row}, policy.tensors(),
-                         experience.buffer.save, tracker.text())
+    save = Save(checkpoints, policy, experience, tracker, timer, dropped)
 
     for step in range(first_step, config.steps):  # line 2
-        # ---- phase 1: experience management, lines 3-19 ----
-        with timer("plan"):
-            plan = experience.plan(step, score)
-        if plan is None:
-            tracker.print("every question is retired: the run ends here")
-            tracker.log(step, validate(engine, grader, tests, config))
-            save(step)
-            break
-        # ---- phase 2: rollouts and rewards, lines 20-24 ----
-        with timer("rollout"):
-            asked = [experience.questions[q] for q in plan.questions]
-            rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
-            groups = experience.groups(plan, rollouts)
+        with save.before(step):  # who is interrupted here goes back to this point
+            # ---- phase 1: experience management, lines 3-19 ----
+            with timer("plan"):
+                plan = experience.plan(step, score)
+            if plan is None:
+                tracker.print("every question is retired: the run ends here")
+                tracker.log(step, validate(engine, grader, tests, config))
+                save(step)
+                break
+            # ---- phase 2: rollouts and rewards, lines 20-24 ----
+            with timer("rollout"):
+                asked = [experience.questions[q] for q in plan.questions]
+                rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
+                groups = experience.groups(plan, rollouts)
+                grader.warn(asked, rollouts)
         # ---- store successes, retire, lines 25-30 and 32 ----
         with timer("collect"):
             if config.behavior_logprobs == "recompute":
@@ -86,24 +92,54 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             collected = experience.collect(groups)
             ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----
-        with timer("update"), advice(config.tokens_per_micro_batch, config.gradient_checkpointing):
+        with timer("update"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
-            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
+            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps, step)
         with timer("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience) | {"reward/timeouts": grader.verifier.timeouts}
+        tracker.sample(step + 1, groups, grader.text, SUCCESS)
         if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
-            with timer("validate"):
+            with save.before(step + 1, metrics), timer("validate"):
                 metrics |= validate(engine, grader, tests, config)
         tracker.step(step + 1, metrics | timer.take())
-        with timer("save"):
-            if checkpoints.due(step + 1):
-                save(step + 1)
+        if checkpoints.due(step + 1):
+            save(step + 1)
         if checkpoints.interrupted:
             return
     save_model(policy, grader.tokenizer, asdict(config), tracker)
     tracker.finish()
+
+
+class Save:
+    """Saves a run as it stands, and as it stood."""
+
+    def __init__(self, checkpoints, policy, experience, tracker, timer, dropped: dict[str, list[int]]):
+        self.checkpoints, self.policy, self.experience = checkpoints, policy, experience
+        self.tracker, self.timer, self.dropped = tracker, timer, dropped
+
+    def __call__(self, step: int, row: dict | None = None) -> None:
+        """Save after `step` steps (a collective); row: metrics of the last one that lack its validation."""
+        with self.timer("save"):
+            state = {"experience": self.experience.state_dict(), "unreadable": self.dropped,
+                     "skipped_in_row": self.policy.skipped_in_row, "unfinished_row": row}
+            self.checkpoints.save(step, state, self.policy.tensors(), self.experience.buffer.save,
+                                  self.tracker.text())
+
+    @contextmanager
+    def before(self, step: int, row: dict | None = None):
+        """Where a phase inside is left, on all ranks alike, what it has changed is undone and saved."""
+        buffer, stream = self.experience.buffer, self.experience.state_dict()
+        retired = set(buffer.retired)
+        try:
+            yield
+        except ranks.Interrupted:
+            buffer.retired |= retired  # of which some may have been reinstated
+            self.experience.load_state_dict(stream, buffer)
+            self.checkpoints.interrupted = True
+            self(step, row and row | self.timer.take())
+            raise
 
 
 def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: Tracker):
@@ -139,7 +175,7 @@ def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tra
 
     metrics = checkpoints.restore(policy.tensors(), load_buffer)
     policy.skipped_in_row = checkpoints.saved["skipped_in_row"]
-    tracker.start(metrics)
+    tracker.start(metrics, checkpoints.saved["step"])
     return checkpoints.saved["step"]
 
 
@@ -160,4 +196,4 @@ def show_example(engine, grader: Grader, question: Question, config: Config, tra
 
 
 if __name__ == "__main__":
-    ranks.run(lambda: train(parse_config()))
+    ranks.run(lambda: train(CONFIG))

@@ -29,10 +29,17 @@ def interleaved(functions: dict[str, Callable], repeats: int, clock=time.perf_co
     return {name: median(values) for name, values in times.items()}
 
 
-def peak_tensor_bytes(function: Callable[[], object]) -> int:
-    """The most bytes of CPU tensors alive at once beyond those before, by the allocator's own events."""
+def peak_tensor_bytes(function: Callable[[], object], device: str = "cpu") -> int:
+    """The most bytes of tensors alive at once on a device beyond those before; on the CPU by the
+    allocator's own events."""
+    import torch
     from torch.profiler import ProfilerActivity, profile
 
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        return torch.cuda.max_memory_allocated() - before
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         function()
     events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]

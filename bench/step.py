@@ -20,7 +20,7 @@ from bench.meters import Row, Steps, run, torchrun
 
 QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64
 # name -> flags of train.py
-OURS = {"float32": [], "bfloat16": ["--dtype", "bfloat16", "--max_drift", "0.05"]}
+OURS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"]}
 TRL = {  # name -> (our dtype that it is held against, processes, settings of bench/peer.py)
     "float32, no checkpointing, 1 process": ("float32", 1, []),
     "float32, no checkpointing, 2 processes": ("float32", 2, []),

@@ -1,13 +1,18 @@
 """What stands beside the weights of a trained model: its card (README.md) and its generation settings."""
 
+import json
 import math
 import re
 from pathlib import Path
 
+from runtime.console import optional, printable
 from runtime.tracking import validation
 
 KNOBS = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length",
          "temperature", "seed")  # named on the card
+ASKED = ("prompt_template", "response_prefix", "max_prompt_length", "max_response_length", "rope_theta",
+         "max_position_embeddings", "eval_temperature", "dtype")  # change what the model is asked
+GRADED = ("reward", "grader", "require_box", "verify_timeout")  # and how its answer is graded
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) -> None:
@@ -23,9 +28,12 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) ->
     if not knobs["eval_temperature"]:
         sampling = {"do_sample": False}
     GenerationConfig(**sampling, **ids).save_pretrained(directory)
-    tested = [scores for row in rows if (scores := validation(row))] or [{}]
+    tested = [(row["step"], scores) for row in rows if (scores := validation(row))] or [(0, {})]
     steps = rows[-1]["step"] if rows else 0
-    (directory / "README.md").write_text(model_card(knobs, steps, tested[0], tested[-1]))
+    base, trained = tested[0][1], dict(tested).get(steps, {})  # an earlier step's scores are another model's
+    with optional("the model card"):
+        card = model_card(knobs, steps, base, trained)
+        (directory / "README.md").write_text(card, encoding="utf-8")
 
 
 def is_hub_name(model: str) -> bool:
@@ -33,42 +41,52 @@ def is_hub_name(model: str) -> bool:
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
 
 
+def plain(text: str) -> str:
+    r"""Foreign text for Markdown to show letter by letter, in one line: `<b>|$x$` is `\<b\>\|\$x\$`."""
+    marks = r"[\\`*\[\]<>|$~&#]|\b_|_\b"  # an underscore inside a word is none
+    return re.sub(f"({marks})", r"\\\1", " ".join(printable(text).split()))
+
+
+def code(text: str) -> str:
+    """Foreign text as a code span of Markdown, fenced by more backticks than it holds in a row."""
+    fence = "`" * (1 + max(map(len, re.findall("`+", text)), default=0))
+    pad = " " if fence != "`" else ""
+    return f"{fence}{pad}{printable(text)}{pad}{fence}"
+
+
 def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
     """README.md of a model directory with the head that the Hugging Face hub reads."""
     k, model = knobs, knobs["model"]
     method = "ExGRPO" if k["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
-    origin = f"base_model: {model}\n" if is_hub_name(model) else ""
-    data = ", ".join(Path(file).name for file in k["train_files"]) or "the built-in arithmetic world"
-    chat = k["prompt_template"] == "chat"
-    prompt = "the tokenizer's chat template" if chat else f"the text {k['prompt_template']!r}"
-    if k["response_prefix"]:
-        prompt += f", ending in {k['response_prefix']!r}"
-    context = f", RoPE base {k['rope_theta']:g}" if k["rope_theta"] else ""
+    origin = f"base_model: {json.dumps(model)}\n" if is_hub_name(model) else ""
+    data = plain(", ".join(Path(file).name for file in k["train_files"])) or "the built-in arithmetic world"
+    asked, graded = (", ".join(code(f"{name}={k[name]!r}") for name in names) for names in (ASKED, GRADED))
     adapters = f"LoRA adapters of rank {k['lora_rank']}, α = {k['lora_alpha']:g}, merged"
     trained_part = adapters if k["lora_rank"] else "all weights"
-    table = "\n".join(f"| {name} | {base.get(name, math.nan):.3f} | {value:.3f} |"
-                      for name, value in trained.items())
+    rows = [f"| {plain(name)} | {base.get(name, math.nan):.3f} | {value:.3f} |"
+            for name, value in trained.items()]
+    table = "\n".join(["| score | base | trained |", "|---|---|---|", *rows])
+    scores = f"Validation, top-p 1, one response a question; before and after:\n\n{table}"
+    if not trained:
+        scores = f"**Not validated**: after step {steps} no score was taken."
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
 {origin}tags: [exgrpo, grpo, rlvr]
 ---
 
-# {Path(k["run_dir"]).name}: {Path(model).name or "a model"} trained with {method}
+# {plain(Path(k["run_dir"]).name)}: {plain(Path(model).name) or "a model"} trained with {method}
 
 - **Method**: {method}, [arXiv 2510.02245](https://arxiv.org/abs/2510.02245), from-scratch implementation.
-- **Start**: {model or "the built-in base model"}{context}
-- **Data**: {data}; reward `{k["reward"]}`
+- **Start**: {plain(model) or "the built-in base model"}
+- **Data**: {data}
 - **Steps**: {steps} batches of {k["batch_size"]} questions x {k["num_rollouts"]} responses
 - **Trained**: {trained_part}
 - **Knobs**: {", ".join(f"{name}={k[name]}" for name in KNOBS)}
-- **Prompt**: {prompt}; at most {k["max_prompt_length"]} tokens
+- **Asked** (evaluate and serve alike): {asked}
+- **Graded**: {graded}
 
-Validation at temperature {k["eval_temperature"]:g}, top-p 1, one response a question; before and after:
-
-| score | base | trained |
-|---|---|---|
-{table}
+{scores}
 
 The answer is only as reliable as these scores, on questions like those above; nothing else was measured.
 The license of the starting model and of the data applies to this model too.

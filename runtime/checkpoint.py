@@ -26,14 +26,14 @@ from torch import Tensor
 
 from runtime import ranks
 from runtime.faults import watchdog
+from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
-STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
 SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")  # no name from elsewhere
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # knobs that a resumed run must share
 FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout",
-        "tracker")  # not worth a note
+        "show", "tracker")  # not worth a note
 
 
 class Checkpoints:
@@ -48,23 +48,15 @@ class Checkpoints:
 
     def __init__(self, knobs: dict, say: Callable[[str], None] = print):
         self.knobs, self.say, self.root = knobs, say, Path(knobs["run_dir"]) / "checkpoints"
-        self.interrupted = False  # as `due` found it
+        self.interrupted = False  # has any rank been asked to stop, as all of them know
         self.questions = ""
         self.damaged: set[Path] = set()
-        found, remains = ranks.gather((directories(self.root), self._remains()))[0]
-        goes_on = knobs["resume"] or int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0)) > 0
-        if remains and not goes_on:
-            raise ValueError(f"{knobs['run_dir']} holds a run ({', '.join(remains)}). Continue it with "
-                             "--resume, start another with --run_dir NEW, or remove the directory.")
-        if goes_on and not found:
+        refuse_remains(knobs["run_dir"], knobs["resume"])
+        found = ranks.gather(directories(self.root))[0]
+        if not found and (knobs["resume"] or restarts()):
             say(f"nothing to resume in {knobs['run_dir']}: no checkpoint was saved, the run starts anew")
         self.newest = self._newest_whole(found)
         self.saved = self._read_state() if self.newest else None
-
-    def _remains(self) -> list[str]:
-        """What an earlier run has left."""
-        names = [path.name for path in directories(self.root)[-1:]]
-        return names + [name for name in ("metrics.jsonl", "model") if (self.root.parent / name).exists()]
 
     def _newest_whole(self, found: list[Path]) -> Path | None:
         for path in reversed(found):
@@ -116,6 +108,8 @@ class Checkpoints:
     def due(self, step: int) -> bool:
         """Whether to save after `step` steps: by save_every, at the end, or since a rank was interrupted."""
         self.interrupted = any(ranks.gather(watchdog.interrupted))
+        if note := watchdog.too_long():
+            self.say(note)
         every = self.knobs["save_every"]
         return self.interrupted or step == self.knobs["steps"] or bool(every and step % every == 0)
 
@@ -125,10 +119,13 @@ class Checkpoints:
 
         state: what `saved` is to hold, plain values; metrics: metrics.jsonl so far, its last row this step's.
         """
-        final, main = self.root / _name(step), ranks.rank() == 0
-        if final == self.newest:
-            return
-        aside = final.with_suffix(".tmp")
+        if (final := self.root / _name(step)) != self.newest:
+            self._write(final, step, state, tensors, save_buffer, metrics)
+        if self.interrupted:
+            self.say(f"interrupted: saved after step {step}, --resume continues from there")
+
+    def _write(self, final: Path, step, state, tensors, save_buffer, metrics) -> None:
+        aside, main = final.with_suffix(".tmp"), ranks.rank() == 0
         if main:
             shutil.rmtree(aside, ignore_errors=True)
             (aside / "weights").mkdir(parents=True)
@@ -153,8 +150,6 @@ class Checkpoints:
         if main:
             self._prune()
         ranks.barrier()
-        if self.interrupted:
-            self.say(f"interrupted: saved after step {step}, --resume continues from there")
 
     def _prune(self) -> None:
         """Remove what `save` wrote but the last `keep` and the best by validation, the later of equals."""
@@ -165,12 +160,6 @@ class Checkpoints:
             ours = STEP_DIRECTORY.fullmatch(path.name.removesuffix(".tmp"))
             if ours and path not in (*whole[-self.knobs["keep"] :], best):
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def directories(root: Path) -> list[Path]:
-    """The checkpoints that are there, oldest first, whole or not."""
-    found = [path for path in root.glob("step-*") if STEP_DIRECTORY.fullmatch(path.name)]
-    return sorted(found, key=lambda path: int(path.name[5:]))
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
@@ -199,13 +188,13 @@ def _name(step: int) -> str:
 
 
 def _score(directory: Path) -> float | None:
-    """Mean Pass@1 of the validation right after a checkpoint's step; None where there was none."""
+    """Mean Pass@1 of the validation right after a checkpoint's step; None where there is none yet."""
     try:
         row = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-    except (OSError, ValueError, IndexError):
+        scores = [value for name, value in row.items() if name.startswith("val/pass_at_1/")]
+        return sum(scores) / len(scores) if scores and _name(row["step"]) == directory.name else None
+    except (OSError, ValueError, IndexError, KeyError, TypeError):
         return None  # damaged, or without metrics
-    scores = [value for name, value in row.items() if name.startswith("val/pass_at_1/")]
-    return sum(scores) / len(scores) if scores else None
 
 
 def _regular(path: Path) -> Path:

@@ -1,4 +1,4 @@
-"""Faults end a run within seconds and say why; Ctrl-C and SIGTERM are noted, for the loop to save and leave.
+"""Faults end a run within seconds and say why; Ctrl-C, SIGTERM and SIGHUP make the loop save and leave.
 
 torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a dead one may
 do so for hours. Two things end such waits, whatever the main thread is stuck in:
@@ -10,17 +10,26 @@ do so for hours. Two things end such waits, whatever the main thread is stuck in
 Only programs started by `ranks.run` are watched.
 """
 
+import concurrent.futures
 import contextlib
 import faulthandler
 import os
+import re
 import signal
 import sys
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 TURN = 0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
+LEFT = ("plan", "rollout", "validate", "evaluation")  # phases that are left at once when interrupted
+FINISHED = ("collect", "update", "sync", "save")  # and those that are finished: they change what is saved
+OOM_COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+
+
+class Interrupted(Exception):
+    """Somebody asked the run to stop, in a phase that is left at once."""
 
 
 class Watchdog:
@@ -29,7 +38,9 @@ class Watchdog:
     def __init__(self):
         self.name, self.peers, self.limit, self.turn = "rank 0", {}, 0.0, 0.0
         self.phase, self.since = "set-up", time.monotonic()
+        self.lasted: dict[str, float] = {}  # seconds of each phase, the last time
         self.interrupted = False  # has somebody asked this rank to stop
+        self.warned, self.oom_kills = False, oom_kills()
         self._ended = threading.Event()
         self._ended.set()
 
@@ -37,8 +48,9 @@ class Watchdog:
         """Take over signals and begin to watch (main thread only)."""
         faulthandler.enable()
         sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._note)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+                signal.signal(number, self._note)
         self._ended.clear()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
@@ -55,7 +67,9 @@ class Watchdog:
 
     def enter(self, phase: str) -> None:
         """A new phase begins, its time counts from now."""
-        self.phase, self.since = phase, time.monotonic()
+        now = time.monotonic()
+        self.lasted[self.phase] = now - self.since
+        self.phase, self.since = phase, now
         if self.limit and not self._ended.is_set():
             faulthandler.dump_traceback_later(self.limit + self.turn + 0.8 * TURN, exit=True, file=2)
 
@@ -75,12 +89,59 @@ class Watchdog:
     def _note(self, number, frame) -> None:
         name = signal.Signals(number).name
         if dead := self.dead():  # torchrun ends the others then
-            self.end(f"{name}, and {' and '.join(dead)} died: nothing can be saved")
-        if self.phase == "set-up":
+            self.end(f"{name}, and {self.death(dead)}: nothing can be saved")
+        if self.phase.removeprefix("after ") not in LEFT + FINISHED:
             self.end(f"{name} outside of the training loop: there is nothing to save")
-        if not self.interrupted and self.name == "rank 0":
-            say(f"{name}: finishing the step, then saving")
+        if self.interrupted:
+            return
         self.interrupted = True
+        if self.name == "rank 0":
+            say(f"{name}: {self._rest_of_step()}")
+        for peer, pid in self.peers.items():  # perhaps only this rank was told
+            if peer.startswith("rank"):
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, number)
+
+    def check(self) -> None:
+        """Interrupted, where this rank has been asked to stop and the phase is one that is left."""
+        if self.interrupted and self.phase in LEFT:
+            raise Interrupted
+
+    def wait(self, futures: Iterable[concurrent.futures.Future]) -> None:
+        """Until all of them are done; meanwhile Interrupted as by `check`."""
+        futures = list(futures)
+        while concurrent.futures.wait(futures, timeout=TURN).not_done:
+            self.check()
+
+    def _rest_of_step(self) -> str:
+        """What is still to be done after an interrupt, and how long that took the last time."""
+        phase = self.phase.removeprefix("after ")
+        rest = FINISHED[FINISHED.index(phase) :] if phase in FINISHED else ("save",)
+        seconds = sum(self.lasted.get(name, 0.0) for name in rest)
+        if self.phase == rest[0]:
+            seconds -= time.monotonic() - self.since
+        what = "finishing the step" if phase in FINISHED else "leaving the step"
+        about = "about" if all(name in self.lasted for name in rest) else "at least"
+        return f"{what} ({self.phase}) and saving, which takes {about} {max(seconds, 1):.0f} s"
+
+    def too_long(self) -> str | None:
+        """A note, once, where the last step took longer than torchrun would wait for an interrupted one."""
+        seconds = sum(self.lasted.get(phase, 0.0) for phase in LEFT[:2] + FINISHED)
+        if self.warned or seconds <= (limit := patience()):
+            return None
+        self.warned = True
+        return (f"note: a step takes {seconds:.0f} s, but torchrun kills its ranks {limit:g} s after Ctrl-C, "
+                "perhaps before they have saved: leave them time with torchrun --shutdown-timeout "
+                f"{max(600, 2 * seconds):.0f}")
+
+    def death(self, names: list[str]) -> str:
+        """That they died, and of what if this machine ran out of memory meanwhile."""
+        text = f"{' and '.join(names)} died"
+        if oom_kills() > self.oom_kills:
+            text += (": the machine ran out of memory, and the kernel killed a process. Lower "
+                     "tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
+                     "(lora_rank), or run fewer ranks here; tools/plan.py adds up what a rank holds")
+        return text
 
     def _watch(self) -> None:
         while not self._ended.wait(TURN / 2):
@@ -89,7 +150,7 @@ class Watchdog:
                     "s: it hangs, or needs a longer one; the stacks show where it waits")
                 time.sleep(1.0)  # the timer ends it
             elif dead := self.dead():
-                self.end(f"{' and '.join(dead)} died, see above")
+                self.end(f"{self.death(dead)}, see above")
 
 
 class Console:
@@ -109,6 +170,26 @@ class Console:
 
     def __getattr__(self, name: str):
         return getattr(self.stream, name)
+
+
+def patience() -> float:
+    """Seconds that torchrun waits for its ranks after Ctrl-C or SIGTERM; for ever where there is none."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return float("inf")
+    with contextlib.suppress(OSError):
+        command = Path(f"/proc/{os.getppid()}/cmdline").read_text()
+        if flag := re.search(r"--shutdown[-_]timeout[=\0](\d+)", command):
+            return float(flag[1])
+    return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30))
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for memory, on this machine or in this container."""
+    found = 0
+    for file in OOM_COUNTERS:
+        with contextlib.suppress(OSError):
+            found += sum(map(int, re.findall(r"^oom_kill (\d+)", Path(file).read_text(), re.MULTILINE)))
+    return found
 
 
 def say(text: str) -> None:

@@ -7,11 +7,19 @@ LoRA only adapters have master weights, gradients and moments, beside the model 
 tests/bench/test_bench.py holds the sum against a measured update.
 """
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import torch
+
+MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the second of a container
+# Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
+# 2**28, 1 GiB, keeps that below a fifth of the arithmetic (152,064 words, H100), where 2**25 took longer.
+LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
+MOMENTS = "optimiser (two float32 moments, sharded)"
 
 
 @dataclass(frozen=True)
@@ -27,6 +35,14 @@ class Shape:
     vocabulary: int
     tied: bool = False
     qkv_bias: bool = False
+
+    @classmethod
+    def of(cls, c: dict) -> "Shape":
+        """The shape that a config.json describes."""
+        heads = c["num_attention_heads"]
+        return cls(c["hidden_size"], c["num_hidden_layers"], heads, c.get("num_key_value_heads") or heads,
+                   c.get("head_dim") or c["hidden_size"] // heads, c["intermediate_size"], c["vocab_size"],
+                   c.get("tie_word_embeddings", False), c["model_type"] == "qwen2")
 
     @property
     def query(self) -> int:
@@ -74,12 +90,12 @@ class Budget:
 
 
 def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str, gradient_checkpointing: bool,
-           lora_rank: int, logits_chunk: int, on_cpu: bool = False) -> Budget:
+           lora_rank: int, device: str = "cuda") -> Budget:
     """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses.
 
-    logits_chunk: how many logits are computed at a time. `moments` are those at which the sum may peak.
+    device: "cpu" or "cuda". `moments` are those at which the sum may peak.
     """
-    compute, rank = (2 if dtype == "bfloat16" else 4), lora_rank
+    compute, rank, on_cpu = (2 if dtype == "bfloat16" else 4), lora_rank, device == "cpu"
     n, adapters = shape.parameters, shape.adapters(rank)
     frozen, trained = (n, shape.layers * adapters) if rank else (0, n)
     layer_trained, head_trained, root_trained = (
@@ -87,10 +103,12 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     layer = activation_bytes(shape, compute, on_cpu, rank) * tokens
     kept = (compute * shape.hidden * tokens if gradient_checkpointing else layer) * shape.layers
     # last norm, hidden states of the responses, gradient of the stream
-    kept += (4 + 3 * compute) * shape.hidden * tokens
+    copied = on_cpu and compute == 2  # the head's factors, to float32
+    kept += (4 + 2 * compute + 4 * copied) * shape.hidden * tokens
     recomputed = (layer if gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
     activations = f"activations ({'checkpointed' if gradient_checkpointing else 'all kept'})"
-    head = head_bytes(4 * min(logits_chunk, responses * shape.vocabulary), head_trained, compute)
+    chunk = 4 * min(LOGITS_CHUNK[device], responses * shape.vocabulary)
+    head = head_bytes(chunk, head_trained, compute == 4 or copied) + 4 * copied * shape.head
     moments = [
         {activations: kept, "chunk of logits with its gradient, gradient of the head": head},
         {activations: kept,  # the first layer to run backward
@@ -101,7 +119,7 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     ]
     kind = f"{dtype}, adapters float32" if rank else "float32"
     held = {f"weights ({kind}, sharded)": (compute * frozen + 4 * trained) / ranks,
-            "optimiser (two float32 moments, sharded)": 8 * trained / ranks}
+            MOMENTS: 8 * trained / ranks}
     update = {"gradients (float32, sharded)": 4 * trained / ranks,
               "gathered weights: embedding and head": compute * shape.root,
               "gathered weights: two layers": 2 * compute * (shape.layer + adapters),
@@ -112,13 +130,41 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     return Budget(held, update, sync)
 
 
-def head_bytes(chunk: float, trained: int, compute: int) -> float:
+def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **knobs) -> int:
+    """The largest micro-batch, in tokens, whose update fits into `free` bytes; knobs: of `budget`.
+
+    Weights are there already, AdamW's moments are not. Some is left for fragments, on a CPU a quarter, as
+    malloc was seen to lose. In steps of two, so that equal runs choose alike; at most 4,096 on a CPU and
+    16,384 on a GPU, beyond which they bring no speed, and at least 256, come what may.
+    """
+    tokens, usable = (4096, 0.75) if device == "cpu" else (16384, 0.9)
+    while tokens > 256:
+        parts = budget(shape, ranks, tokens, tokens, device=device, **knobs)
+        if parts.held[MOMENTS] + sum(parts.update.values()) / usable <= free:
+            break
+        tokens //= 2
+    return tokens
+
+
+def free_bytes(memory_gb: float, device: str, ranks: int) -> float:
+    """What this rank may still take: of `memory_gb`, or of all that is free on its GPU or on the host."""
+    if device == "cuda":
+        free, total = torch.cuda.mem_get_info()
+        return memory_gb * 1e9 - (total - free) if memory_gb else free
+    import psutil
+
+    if memory_gb:
+        return memory_gb * 1e9 - psutil.Process().memory_info().rss
+    return available_bytes() / ranks
+
+
+def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
     """The output head at its worst: a chunk of float32 logits, and `trained` parameters of the head.
 
-    Forward: log-probs, probabilities, their product; backward: two of them, and in bfloat16 a copy of the
-    gradient.
+    Forward: log-probs, probabilities, their product; backward: two of them, and on a GPU in bfloat16 a copy
+    of the gradient, and its product before it is added.
     """
-    return max(3 * chunk, 2 * chunk + 4 * trained if compute == 4 else 2.5 * chunk + 6 * trained)
+    return max(3 * chunk, 2 * chunk + 4 * trained if in_float32 else 2.5 * chunk + 8 * trained)
 
 
 def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
@@ -133,6 +179,15 @@ def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)  # gate, its activation, up, product; A x
     return 2 * norm * shape.hidden + attention + mlp
+
+
+def available_bytes() -> float:
+    """Host memory that is free or can be freed, within a container's limit."""
+    free = int(re.search(r"MemAvailable:\s*(\d+) kB", MEMINFO.read_text())[1]) * 1024
+    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and limit.read_text().strip() != "max":
+        free = min(free, int(limit.read_text()) - int(used.read_text()))
+    return free
 
 
 @contextmanager

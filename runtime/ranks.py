@@ -4,7 +4,6 @@ Every rank runs the same script on the same plan; only work is split (`map_share
 order of the items, so whatever follows is the same on every rank and for every number of ranks.
 """
 
-import fcntl
 import hashlib
 import heapq
 import os
@@ -23,7 +22,9 @@ import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
-from runtime.faults import leave, watchdog
+from runtime.console import disarm
+from runtime.faults import LEFT, Interrupted, leave, watchdog
+from runtime.rundir import lock
 
 DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
@@ -42,13 +43,13 @@ def run(program: Callable[[], object]) -> None:
         barrier()  # nobody watches any more: now ranks may end one by one
         leave(0)  # Python's own end races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
     except Exception as error:
+        disarm(error)
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-            watchdog.end(f"{' and '.join(dead)} died, see above ({echo})")
+            watchdog.end(f"{watchdog.death(dead)}, see above ({echo})")
         get_error_handler().record_exception(error)
-        traceback.print_exc()
-        watchdog.end(f"{type(error).__name__}")
+        watchdog.end(traceback.format_exc().rstrip())  # the message is the last line
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:
@@ -72,7 +73,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         torch.cuda.set_device(device)
     elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
         raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no "
-                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 runs on the CPU")
+                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 and --engine hf together run "
+                           "on the CPU (vLLM for CUDA would still ask the driver)")
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
@@ -99,27 +101,17 @@ def _introduce(hang_timeout: float) -> None:
 
 @contextmanager
 def claim(run_dir: str | Path) -> Iterator[None]:
-    """Keep run_dir to this run (a collective); ValueError names the process that has it.
-
-    The lock is that of rank 0's process, not of its children, and goes with it, however it ends.
-    """
-    taken = None
-    if rank() == 0:
-        Path(run_dir).mkdir(parents=True, exist_ok=True)
-        file = open(Path(run_dir) / "lock", "a+")
-        try:
-            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            file.truncate(0)
-            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
-        except BlockingIOError:
-            file.seek(0)
-            taken = file.read().strip() or "another process"
-        except OSError as error:  # a file system without locks
-            print(f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it")
-    if taken := gather(taken)[0]:
-        raise ValueError(f"{run_dir} is in use by {taken}: wait for it, end it, or choose another --run_dir")
+    """Keep run_dir to this run, by a lock of rank 0's process, not of its children (a collective); ValueError
+    names the process that has it."""
+    file = error = None
+    try:
+        file = lock(str(run_dir)) if rank() == 0 else None
+    except ValueError as taken:
+        error = taken
+    if error := gather(error)[0]:
+        raise error
     yield
-    if rank() == 0:
+    if file:
         file.close()
 
 
@@ -157,6 +149,16 @@ def gather(value) -> list:
 def barrier() -> None:
     """Wait for every rank (a collective)."""
     gather(None)
+
+
+def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
+    """Interrupted on all ranks, where one was asked to stop and the phase can be left (a collective)."""
+    if watchdog.phase in LEFT:
+        asked = torch.tensor(int(watchdog.interrupted))
+        if world_size() > 1:
+            dist.all_reduce(asked, dist.ReduceOp.MAX, group)
+        if asked:
+            raise Interrupted
 
 
 def check_same(**values) -> None:
@@ -221,12 +223,18 @@ def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group:
     """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return the
     results of all items in order, on every rank (a collective).
 
-    Each `group` of neighbouring ranks works on one share together; the first one's results count.
-    """
-    shares = split(costs, world_size() // group)
-    mine = work(shares[rank() // group])
+    Each `group` of neighbouring ranks works on one share together; the first one's results count. Interrupted
+    on every rank where `work` raises it on one."""
+    shares, mine, stopped = split(costs, world_size() // group), None, False
+    try:
+        mine = work(shares[rank() // group])
+    except Interrupted:
+        stopped = True
+    everyone = gather((None if rank() % group else mine, stopped))
+    if any(stopped for _, stopped in everyone):
+        raise Interrupted
     results = [None] * len(costs)
-    for share, part in zip(shares, gather(None if rank() % group else mine)[::group], strict=True):
+    for share, (part, _) in zip(shares, everyone[::group], strict=True):
         for i, result in zip(share, part, strict=True):
             results[i] = result
     return results

@@ -3,6 +3,8 @@
 import os
 from pathlib import Path
 
+from runtime.console import printable
+
 
 class TensorBoard:
     """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard --logdir`.
@@ -22,7 +24,7 @@ class TensorBoard:
     def log(self, row: dict) -> None:
         for name, value in row.items():
             if name != "step":
-                self.writer.add_scalar(name, value, row["step"])
+                self.writer.add_scalar(printable(name), value, row["step"])
         self.writer.flush()
 
     def close(self) -> None:
@@ -54,7 +56,8 @@ class WandB:
 
     def log(self, row: dict) -> None:
         if row["step"] >= self.first:
-            self.run.log({name: value for name, value in row.items() if name != "step"}, step=row["step"])
+            named = {printable(name): value for name, value in row.items() if name != "step"}
+            self.run.log(named, step=row["step"])
 
     def close(self) -> None:
         self.run.finish()

@@ -31,11 +31,15 @@ def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
     return [path.name for path in directory.glob(f"shard-{ranks.rank() + 1:05d}-*")]
 
 
-def load_shards(directory: Path, tensors: dict[str, Tensor]) -> None:
-    """Fill this rank's rows of the tensors (a collective); ValueError where the files hold another model."""
+def load_shards(directory: Path, tensors: dict[str, Tensor], moments: bool = True) -> None:
+    """Fill this rank's rows of the tensors (a collective); ValueError where the files hold another model.
+
+    moments: whether AdamW's state is among the tensors; without it only weights are read.
+    """
     with _raises(ValueError):
         saved = dcp.HuggingFaceStorageReader(str(directory)).read_metadata().state_dict_metadata
-        found = {(name, tuple(entry.size)) for name, entry in saved.items()}
+        found = {(name, tuple(entry.size)) for name, entry in saved.items()
+                 if moments or ":" not in name}
         wanted = {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}
         if other := sorted(found ^ wanted):
             raise ValueError(f"the checkpoint is of another model: {other[:4]} are in only one of them")

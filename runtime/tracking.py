@@ -1,21 +1,26 @@
 """What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png.
 
-With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py.
+With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few responses of each
+step go to samples.jsonl (samples.py).
 """
 
 import json
 import math
 import sys
 import time
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
 import torch
 from tqdm import tqdm
 
-from runtime import ranks
+from runtime import ranks, samples
+from runtime.console import optional, printable
 from runtime.faults import watchdog
 from runtime.services import WRITERS
+
+MOST_NAMES, MOST_LETTERS = 20, 40  # of a legend of curve.png
 
 
 class Timer:
@@ -61,21 +66,22 @@ class Tracker:
         self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True,
                         mininterval=1)
 
-    def start(self, text: str = "") -> None:
-        """Begin metrics.jsonl with the rows of `text`: none, or what a checkpoint has of it."""
+    def start(self, text: str = "", step: int = 0) -> None:
+        """Begin metrics.jsonl with the rows of `text`: none, or what the checkpoint of a step has of it."""
         for row in map(json.loads, text.splitlines()):
             self._keep({name: math.nan if value is None else value for name, value in row.items()})
         self.bar.update(self.rows[-1]["step"] if self.rows else 0)
         if self.main:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text(text)
+            samples.cut(self.run_dir / "samples.jsonl", step)
             if self.tracker != "none":
                 self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
 
     def print(self, text: str) -> None:
-        """A line on the console, above the progress bar."""
+        """A line on the console, above the progress bar; what it quotes cannot steer the terminal."""
         if self.main:
-            self.bar.write(text)
+            self.bar.write(printable(text))
             sys.stdout.flush()
 
     def log(self, step: int, metrics: dict[str, float]) -> None:
@@ -86,7 +92,23 @@ class Tracker:
             with open(self.run_dir / "metrics.jsonl", "a") as file:
                 file.write(_line(row))
         if self.writer:
-            self.writer.log(row)
+            with optional(f"step {step} in {self.tracker}", self.print):
+                self.writer.log(row)
+
+    def sample(self, step: int, groups: list, text: Callable, success: float) -> None:
+        """Append a few responses of the step to samples.jsonl; the knob `show` prints two, right and wrong.
+
+        text: from token ids to text; success: what the reward of a right response exceeds.
+        """
+        if not self.main:
+            return
+        chosen = [samples.record(step, g, t, text(t.token_ids)) for g, t in samples.choose(groups, success)]
+        with open(self.run_dir / "samples.jsonl", "a") as file:
+            file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
+        new = [s for s in chosen if not s["replayed"]] if self.knobs.get("show") else []
+        for right in (True, False):
+            for sample in [s for s in new if ((s["rewards"]["score"] or 0.0) > success) == right][:1]:
+                self.print(samples.excerpt(sample))
 
     def text(self) -> str:
         """All rows so far, as they stand in metrics.jsonl."""
@@ -97,7 +119,8 @@ class Tracker:
 
     def __exit__(self, kind, *_) -> None:
         if self.writer and kind is None:
-            self.writer.close()
+            with optional(f"the end of the run in {self.tracker}"):
+                self.writer.close()
 
     def _keep(self, row: dict) -> None:
         self.rows.append(row)
@@ -123,11 +146,12 @@ class Tracker:
         print(f"\n{'':32} {'base':>8} {'trained':>8}")
         for name, value in self.latest.items():
             base = self.base.get(name, math.nan)  # val_files may have changed in between
-            print(f"{name:32} {base:8.3f} {value:8.3f}")
+            print(f"{printable(name):32} {base:8.3f} {value:8.3f}")
         scores = {"base": self.base, "trained": self.latest}
         (self.run_dir / "result.json").write_text(json.dumps(scores, indent=1))
-        self._draw()
-        print(f"\nmetrics, curve.png and the model are in {self.run_dir}")
+        with optional("curve.png"):
+            self._draw()
+        print(printable(f"\nmetrics, curve.png and the model are in {self.run_dir}"))
 
     def _draw(self) -> None:
         """curve.png: training and validation Pass@1, the buffer, entropy, length."""
@@ -144,13 +168,18 @@ class Tracker:
         for axis, (title, series) in zip(axes, panels):
             for name in series:
                 points = [(row["step"], row[name]) for row in self.rows if name in row]
-                axis.plot(*zip(*points) if points else ([], []), label=name.partition("/")[2], lw=1.2)
+                axis.plot(*zip(*points) if points else ([], []), label=_label(name), lw=1.2)
             axis.set(title=title, xlabel="step")
             axis.grid(alpha=0.3)
-            if len(series) > 1:
+            if 1 < len(series) <= MOST_NAMES:
                 axis.legend(fontsize=7)
         figure.savefig(self.run_dir / "curve.png", dpi=90)
         plt.close(figure)
+
+
+def _label(name: str) -> str:
+    """A metric's name in a plot, where two $ would be a formula: a data_source can be any text."""
+    return printable(name.partition("/")[2])[:MOST_LETTERS].replace("$", r"\$")
 
 
 def _line(row: dict) -> str:

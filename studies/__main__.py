@@ -1,13 +1,14 @@
-"""The paper's claims on the built-in world: train what a study needs, measure, decide, draw.
+"""The questions of PROTOCOL.md: train what a row needs, decide it, draw it.
 
-    python -m studies fig1a                 one study with 5 seeds
-    python -m studies all                   every study; Ctrl-C at any time, the same command continues
-    python -m studies fig1a --fresh         the same, the runs recorded in studies/results/runs/ made anew
-    python -m studies all --quick           2 seeds and short runs, to see that it works: not for README.md
+    python -m studies 2                 row 2: the runs that are not there yet, then its numbers
+    python -m studies primary           both primary rows; secondary, exploratory and all likewise
+    python -m studies all --quick       two units and short runs, to see that it works; nothing is recorded
+    python -m studies page              README.md's tables and pictures again, from the records
+    python -m studies easy              what the first studies found on the easy world
+    python -m studies tune              on-policy runs on the tuning units, to choose the lr of `hard`
 
-One process a core (`taskset` gives it fewer), each a single-rank `train.py`. Finished runs are recorded and
-shared by the studies. Results go to studies/results/NAME/ (with --quick: studies/cache/quick/NAME/), and into
-the table of studies/README.md.
+One process a core (`taskset` gives it fewer), each a single-rank `train.py`; Ctrl-C at any time, the same
+command continues. Records of finished jobs go to studies/results/runs/ and are shared by the rows.
 """
 
 import argparse
@@ -16,84 +17,82 @@ import os
 import signal
 import sys
 
-from studies import decide
-from studies.claims import ALIASES, STUDIES
-from studies.jobs import CACHE, FULL, QUICK, Job
-from studies.measures import Data
-from studies.pool import make_places, run_jobs
-from studies.records import EDITION
+import numpy as np
+
+from studies import easy, page
+from studies.jobs import CACHE, Job, jobs_of
+from studies.measures import end, mean_of
+from studies.pool import run_jobs
+from studies.protocol import ROWS, SETTINGS, TUNING_RATES, TUNING_UNITS
+
+FAMILIES = ("primary", "secondary", "exploratory")
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The command line, `names` (the studies asked for) and `seeds` filled in; SystemExit if it is wrong."""
+    """The command line, with the `rows` asked for; SystemExit if it is wrong."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
-    parser.add_argument("study", choices=["all", *STUDIES, *ALIASES], metavar="NAME",
-                        help=f"all, {', '.join(STUDIES)}")
-    parser.add_argument("--seeds", type=int, help="runs of every kind, 2 to 10 [5; with --quick 2]")
-    parser.add_argument("--quick", action="store_true", help="short runs on few questions")
-    parser.add_argument("--fresh", action="store_true",
-                        help="remove the records of these runs and make them anew; not to continue them")
+    names = [*(str(row.number) for row in ROWS), *FAMILIES, "all", "page", "easy", "tune"]
+    parser.add_argument("what", choices=names, metavar="WHAT", help=", ".join(names))
+    parser.add_argument("--quick", action="store_true", help="two units and short runs")
     args = parser.parse_args(argv)
-    args.seeds = args.seeds or (2 if args.quick else 5)
-    if not 2 <= args.seeds <= 10:
-        parser.error("--seeds must be 2 to 10: an interval needs two")
-    args.names = list(STUDIES) if args.study == "all" else [ALIASES.get(args.study, args.study)]
+    args.rows = [row for row in ROWS if args.what in ("all", row.family, str(row.number))]
     return args
 
 
-def main(argv: list[str] | None = None) -> int:
-    """Run the studies named; returns the exit status: 1 where a run failed, 130 when interrupted."""
-    args = parse(argv)
-    data = Data(args.seeds, QUICK if args.quick else FULL)
-    needed = {name: decide.jobs_of(STUDIES[name], data) for name in args.names}
-    jobs = dict.fromkeys(job for name in args.names for job in needed[name])
-    # the two runs whose seconds are compared first, all workers free, so that they run side by side; the
-    # others seed by seed, so that some seeds are whole if time runs out
-    jobs = sorted(jobs, key=lambda job: (job.name not in ("exgrpo", "on_policy"), job.seed))
-    workers = len(os.sched_getaffinity(0))
+def tuning() -> list[Job]:
+    """On-policy runs of `hard` on the tuning units, one for each learning rate."""
+    return [Job("hard", "on_policy", unit, lr=lr) for unit in TUNING_UNITS for lr in TUNING_RATES]
+
+
+def print_tuning() -> None:
+    """Pass@1 at the end, in and out of distribution, and the share of all-equal groups of each rate."""
+    for lr in TUNING_RATES:
+        done = [job.record() for job in tuning() if job.lr == lr and job.done]
+        held_out = SETTINGS["hard"].held_out
+        for name, value in (("trained", [end(r, held_out) for r in done]),
+                            ("held out", [end(r, held_out, "held out") for r in done]),
+                            ("all-equal groups", [mean_of(r, "reward/all_equal_groups") for r in done])):
+            print(f"lr {lr:<8g} {name:17} {np.round(value, 3).tolist()}")
+
+
+def run_alone(jobs: list[Job]) -> dict[Job, str]:
+    """Run jobs while nobody else does so on this cache; {job: why} for those that failed."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit("another `python -m studies` is at work on this cache: wait for it, or stop it")
-        for job in jobs if args.fresh else ():
-            job.forget()
-        for number in (signal.SIGINT,
-                       signal.SIGTERM):  # also where a shell started this in the background, deaf to Ctrl-C
+        for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started this deaf to Ctrl-C
             signal.signal(number, signal.default_int_handler)
-        done = sum(job.done for job in jobs)
-        print(f"{', '.join(args.names)}: {len(jobs)} jobs, {done} of them done, {workers} at a time")
-        check_editions(needed)
-        try:
-            failed = run_jobs(jobs, workers, make_places(jobs)) if done < len(jobs) else {}
-        except KeyboardInterrupt:
-            print("\nstopped; the same command continues from here")
-            return 130
-    for name in args.names:
-        if missing := [f"{job.name}/{job.seed}" for job in needed[name] if not job.done]:
-            print(f"\n{name}: not written, without {', '.join(missing)}")
-            continue
-        print(decide.text(decide.write(name, data, CACHE / "quick" if args.quick else decide.RESULTS)))
-    if data.budget == FULL and data.seeds >= 3:  # what studies/README.md may hold
-        decide.update()
+        return run_jobs(jobs, len(os.sched_getaffinity(0)))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run the rows named; returns the exit status: 1 where a run failed, 130 when interrupted."""
+    args = parse(argv)
+    if args.what == "easy":
+        print(easy.table())
+        return 0
+    wanted = tuning() if args.what == "tune" else [j for row in args.rows for j in jobs_of(row, args.quick)]
+    jobs = sorted(dict.fromkeys(wanted), key=lambda job: job.unit)  # some units are whole if time runs out
+    left = [job for job in jobs if not job.done]
+    print(f"{args.what}: {len(jobs)} jobs, {len(jobs) - len(left)} of them done")
+    try:
+        failed = run_alone(left) if left else {}
+    except KeyboardInterrupt:
+        print("\nstopped; the same command continues from here")
+        return 130
+    if args.what == "tune":
+        print_tuning()
+    elif args.quick:
+        print(page.table(page.decide(quick=True), FAMILIES))
+    else:
+        page.write()
+        print(page.table(page.decide(), FAMILIES if args.what in ("all", "page") else
+                         tuple({row.family for row in args.rows})))
     return 1 if failed else 0
-
-
-def check_editions(needed: dict[str, list[Job]]) -> None:
-    """Say which studies stand on records of an earlier edition; SystemExit where one would mix editions."""
-    old = {}
-    for name, jobs in needed.items():
-        editions = {job.record()["edition"] if job.done else EDITION for job in jobs}
-        first = min(editions)
-        if len(editions) > 1:
-            sys.exit(f"{name}: edition {first} of this code recorded some of its runs, and edition {EDITION} "
-                     "repeats none. Ask for no more --seeds than there are, or for all anew with --fresh.")
-        if first < EDITION:
-            old.setdefault(first, []).append(name)
-    for edition, names in old.items():
-        print(f"recorded by edition {edition} of this code (today's is {EDITION}): {', '.join(names)}")
 
 
 if __name__ == "__main__":

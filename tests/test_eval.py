@@ -2,7 +2,11 @@
 
 import json
 import os
+import re
 import shutil
+import signal
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -15,58 +19,106 @@ import eval as evaluation
 from config import Config
 from data import Question, sample_seed
 from eval import means, respond, validate
+from rollout import HFEngine
+from runtime import responses
+from runtime.responses import open_kept
 
 SCRIPT = {  # {(question, sample): (response, a letter a token; reward; finished)}
     (0, 0): ("a3+4=7#7", 1.0, True), (0, 1): ("#7", 0.6, True),
     (1, 0): ("a3+5=7#7", 0.5, True), (1, 1): ("8", 0.0, False)}
 QUESTIONS = [Question(0, "3a+4", np.array([5, 6], dtype=np.int32), "7", "x"),
              Question(1, "3a+5", np.array([5, 7], dtype=np.int32), "8", "y")]
-GRADER = SimpleNamespace(
-    text=lambda ids: "".join(map(chr, ids)),
-    piece=lambda question, ids: rf"\boxed{{{len(ids)}}}")
+BY_SEED = {sample_seed("eval", seed, *key): value for key, value in SCRIPT.items() for seed in (0, 7)}
 
 
-@pytest.fixture
-def asked(monkeypatch):
-    """Rollouts that were written beforehand, found by seed; and what was asked for."""
-    script = {sample_seed("eval", seed, *key): value for key, value in SCRIPT.items() for seed in (0, 7)}
-    asked = []
+class Engine:
+    """Responses that were written beforehand, found by seed; what was asked for."""
 
-    def roll_out(engine, grader, questions, seeds, temperature):
-        asked.append(([q.id for q in questions], temperature))
-        return [[SimpleNamespace(token_ids=[ord(c) for c in text], reward=reward, finished=finished)
-                 for text, reward, finished in map(script.get, group)] for group in seeds]
+    def __init__(self):
+        self.asked, self.breaks_after = [], None
 
-    monkeypatch.setattr(evaluation, "roll_out", roll_out)
-    return asked
+    def generate(self, prompts, seeds, temperature, max_tokens, on_finish):
+        self.asked.append(([p[-1] for p in prompts], temperature, max_tokens))
+        made = []
+        for index, seed in enumerate(seeds):
+            if index == self.breaks_after:
+                raise KeyboardInterrupt
+            text, reward, finished = BY_SEED[seed]
+            token_ids = [ord(c) for c in text]
+            made.append(SimpleNamespace(token_ids=token_ids, finished=finished))
+            on_finish(index, made[-1])
+        return made
 
 
-def test_means_per_source(asked):
+def grader(config: Config) -> SimpleNamespace:
+    """Gives the rewards of the script."""
+    rewards = {text: reward for text, reward, _ in SCRIPT.values()}
+
+    def submit(question, ids):
+        return SimpleNamespace(rewards=lambda: [{"score": rewards["".join(map(chr, ids))]}])
+
+    return SimpleNamespace(
+        config=config, submit=submit, text=lambda ids: "".join(map(chr, ids)),
+        piece=lambda question, ids: rf"\boxed{{{len(ids)}}}", warn=lambda *_: None)
+
+
+class Kept(list):
+    """Takes records as the command does; with `every`, after so many responses."""
+
+    shown, bar = True, SimpleNamespace(close=lambda: None)
+    __bool__ = lambda self: True  # noqa: E731
+
+    def __init__(self, every: int = 100):
+        self.every, self.seen = every, 0
+
+    def begin(self, total):
+        self.total = total
+
+    def due(self, tokens):
+        self.seen += 1
+        return self.seen % self.every == 0
+
+    def write(self, records):
+        self.append(records)
+
+
+def test_means_per_source():
     """Avg@2 of two sources: a reward above 0.5 is a success; its mean, length, truncation, judges."""
     config = Config(reward="worlds.arithmetic:graded_reward", eval_temperature=0.7, max_response_length=9)
-    wanted = [(q, i) for q in QUESTIONS for i in range(2)]
-    records = respond(None, GRADER, wanted, config, seed=7)
+    wanted, engine = [(q, i) for q in QUESTIONS for i in range(2)], Engine()
+    records = respond(engine, grader(config), wanted, config, seed=7)
     assert means(records) == {
         "pass_at_1/x": 1.0, "reward/x": 0.8, "length/x": 5.0, "truncated/x": 0.0,
         "pass_at_1/y": 0.0, "reward/y": 0.25, "length/y": 4.5, "truncated/y": 0.5,
         "valid/x": 0.5, "shortcut/x": 0.5, "valid/y": 0.0, "shortcut/y": 0.5}
-    assert asked == [([0, 0, 1, 1], 0.7)] and not {"response", "answer"} & set(records[0])
+    assert engine.asked == [([6, 6, 7, 7], 0.7, 9)] and not {"response", "answer"} & set(records[0])
 
 
-def test_records_hold_the_text_where_asked(asked):
+def test_records_are_kept_with_their_texts_and_returned_without():
     """Text, gold and response; what is boxed where a box is wanted; judges only in the built-in world."""
-    record = respond(None, GRADER, [(QUESTIONS[0], 1)], Config(), seed=7, texts=True)[0]
-    assert record.pop("question") and record == {
-        "source": "x", "sample": 1, "reward": 0.6, "success": True, "length": 2, "truncated": False,
-        "text": "3a+4", "gold": "7", "response": "#7", "answer": "2"}
-    free = respond(None, GRADER, [(QUESTIONS[0], 1)], Config(require_box=False), 7, texts=True)[0]
-    assert free["response"] == "#7" and "answer" not in free
+    for config, boxed in ((Config(), {"answer": "2"}), (Config(require_box=False), {})):
+        (returned,) = respond(Engine(), grader(config), [(QUESTIONS[0], 1)], config, 7, kept := Kept())
+        short = {"source": "x", "sample": 1, "reward": 0.6, "success": True, "length": 2, "truncated": False}
+        [[record]] = kept
+        assert record.pop("question") == returned.pop("question") and returned == short | boxed
+        assert record == short | boxed | {"text": "3a+4", "gold": "7", "response": "#7"}
 
 
-def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run(asked):
+def test_responses_are_kept_as_they_end_also_when_the_rest_does_not():
+    """Every second response asks for a write, and an interrupt loses none that has ended."""
+    wanted, engine, kept = [(q, i) for q in QUESTIONS for i in range(2)], Engine(), Kept(every=2)
+    engine.breaks_after = 3
+    with pytest.raises(KeyboardInterrupt):
+        respond(engine, grader(Config()), wanted, Config(), 7, kept)
+    assert kept.total == 4 and [[r["length"] for r in records] for records in kept] == [[8, 2], [8]]
+
+
+def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
     """Seed 3 of the run, seed 0 of the samples: two runs are compared on the same random numbers."""
-    scores = validate(None, GRADER, QUESTIONS, Config(seed=3))
-    assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0 and asked == [([0, 1], 0.6)]
+    engine = Engine()
+    scores = validate(engine, grader(Config()), QUESTIONS, Config(seed=3))
+    assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0
+    assert engine.asked == [([6, 7], 0.6, 64)]
 
 
 # ---- the command ------------------------------------------------------------------------------------
@@ -146,30 +198,113 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
     """A command broken off is continued: what is missing is generated, the scores are those of one go."""
     argv = command(tiny_model, file, "--max_response_length", "20", "--samples")
     one_go = evaluation.main([*argv, "2"])
-    out, asked, respond = tmp_path / "out", [], evaluation.respond
+    out, asked, generate = tmp_path / "out", [], HFEngine.generate
     argv = [*argv[:-1], "--output", str(out), "--samples"]
 
-    def counting(engine, grader, wanted, *options, **more):
-        asked.append(len(wanted))
-        if len(asked) == 3:
+    def counting(self, prompts, seeds, *options):
+        asked.append(len(prompts))
+        made = generate(self, prompts[:8], seeds[:8], *options)
+        if len(prompts) > 8:
             raise KeyboardInterrupt
-        return respond(engine, grader, wanted, *options, **more)
+        return made
 
-    monkeypatch.setattr(evaluation, "respond", counting)
-    monkeypatch.setattr(evaluation, "SAVE_EVERY", 4)
+    monkeypatch.setattr(HFEngine, "generate", counting)
     with pytest.raises(KeyboardInterrupt):
         evaluation.main([*argv, "2"])
-    lines = (out / "responses.jsonl").read_text().splitlines()
+    part = out / "responses-0.jsonl"
+    lines = part.read_text().splitlines()
     assert len(lines) == 8
-    (out / "responses.jsonl").write_text("\n".join(lines)[:-9])  # killed in the middle of its last line
-    assert evaluation.main([*argv, "2"]) == one_go and asked == [4, 4, 2, 3]
+    part.write_text("\n".join(lines)[:-9])  # killed in the middle of its last line
+    assert evaluation.main([*argv, "2"]) == one_go and asked == [10, 3]
     rows = [json.loads(line) for line in (out / "responses.jsonl").read_text().splitlines()]
-    assert len({(r["question"], r["sample"]) for r in rows}) == len(rows) == 10
+    assert len({(r["question"], r["sample"]) for r in rows}) == len(rows) == 10 and not part.exists()
     scores = json.loads((out / "scores.json").read_text())
     assert one_go.items() <= scores.items() and scores["questions/arithmetic"] == 5
-    assert evaluation.main([*argv, "3"]) and asked[4:] == [4, 1]  # more samples: only those
+    assert evaluation.main([*argv, "3"]) and asked[2:] == [5]  # more samples: only those
     with pytest.raises(ValueError, match="eval_temperature.*0.6 -> 1.0.*another --output"):
         evaluation.main([*argv, "3", "--eval_temperature", "1"])
+
+
+@pytest.mark.slow
+def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
+    """Told to stop in its second batch: it ends by itself within seconds, names the phase, keeps the first
+    batch, and says how to go on."""
+    data = write(tmp_path / "many.jsonl", [row("x", f"{i}a+1") for i in range(64)])
+    argv = command(tiny_model, data, "--max_response_length", "400", "--output", str(tmp_path / "out"))
+    process = subprocess.Popen([sys.executable, "eval.py", *argv, "--samples", "8"], stderr=subprocess.PIPE,
+                               cwd=Path(evaluation.__file__).parent, text=True)
+    seen = ""
+    while "100%" not in seen and not re.search(r"responses: +[1-9]", seen):
+        seen += process.stderr.read(1)
+    process.send_signal(signal.SIGTERM)
+    seen += process.communicate(timeout=60)[1]
+    assert process.returncode == 0 and "(evaluation)" in seen and "same command goes on" in seen
+    kept = [*(tmp_path / "out").glob("responses*.jsonl")][0].read_text().splitlines()
+    assert 0 < len(kept) < 512 and not (tmp_path / "out" / "scores.json").exists()
+
+
+@pytest.mark.parametrize("text", [b"[]", b"{", b'{"source": "x"}', b"\xff\xfe", b"null", b"[" * 9000])
+def test_damaged_responses_are_named(tmp_path, text):
+    """A line that is no record: file, line and what to do, whatever stands in it, and nothing is changed."""
+    record = {"source": "x", "question": "q", "sample": 0, "success": True}
+    file = tmp_path / "responses.jsonl"
+    file.write_bytes(json.dumps(record).encode() + b"\n" + text + b"\n")
+    before = file.read_bytes()
+    with pytest.raises(ValueError, match=r"responses.jsonl, line 2 is damaged .* remove it and give the com"):
+        open_kept(tmp_path, {})
+    assert file.read_bytes() == before
+    (tmp_path / "settings.json").write_bytes(text)
+    with pytest.raises(ValueError, match="damaged"):
+        open_kept(tmp_path, {})
+
+
+def test_the_bar_says_tokens_a_second_and_when_to_write(tmp_path, monkeypatch, capsys):
+    """By a clock that is set by hand: 300 tokens in 10 s, 10 of 20 responses; a write every 30 s."""
+    now = [100.0]
+    monkeypatch.setattr(responses.time, "monotonic", lambda: now[0])
+    kept = responses.Kept(str(tmp_path))
+    kept.begin(20)
+    now[0] = 110.0
+    assert not any([kept.due(30) for _ in range(10)])
+    kept.bar.refresh()
+    shown = capsys.readouterr().err
+    assert "responses:  50%" in shown and "10/20" in shown and "30 tokens/s" in shown
+    now[0] = 130.0
+    assert kept.due(30)
+    kept.write([{"source": "x"}])
+    assert not kept.due(30) and (tmp_path / "responses-0.jsonl").read_text() == '{"source": "x"}\n'
+    silent = responses.Kept(shown=False)
+    silent.begin(20)
+    assert not silent.due(30) and capsys.readouterr().err == ""
+
+
+def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
+    """--limit 2, or eval_questions from training's file: the first two of each source, and no response is
+    made anew where the limit grows."""
+    rows = [row(source, text) for source in ("a", "b") for text in ("3a+4", "1a+6", "2a+5")]
+    data = write(tmp_path / "two.jsonl", rows)
+    settings = tmp_path / "training.yaml"
+    settings.write_text(f"eval_questions: 1\nlr: 1e-6\nval_files: [{data}]\n")
+    argv = ["--model", tiny_model, "--engine", "hf", "--max_response_length", "5", "--output",
+            str(tmp_path / "out"), "--max_prompt_length", "30"]
+    evaluation.main([*argv, "--config", str(settings)])
+    report = json.loads(capsys.readouterr().out)
+    assert report["questions/a"] == report["questions/b"] == 1
+    kept = (tmp_path / "out" / "responses.jsonl").read_text()
+    evaluation.main([*argv, "--config", str(settings), "--limit", "2"])
+    report = json.loads(capsys.readouterr().out)
+    assert report["questions/a"] == report["questions/b"] == 2
+    after = (tmp_path / "out" / "responses.jsonl").read_text()
+    assert after.startswith(kept) and len(after.splitlines()) == 4
+
+
+def test_both_graders(tiny_model, device, tmp_path, monkeypatch, capsys):
+    """--grader both: what restates the question is wrong, for the official grader right, in one report."""
+    data = write(tmp_path / "math.jsonl", [row("math", "12-5", "7"), row("math", "2+3", "5")])
+    monkeypatch.setattr(evaluation.Grader, "text", lambda *_: "It is $12-5$.")
+    evaluation.main(command(tiny_model, data, "--max_response_length", "5", "--grader", "both"))
+    report = json.loads(capsys.readouterr().out)
+    assert (report["official/math"], report["pass_at_1/math"]) == (0.5, 0.0)
 
 
 @pytest.mark.parametrize("changed", ["model.safetensors", "pytorch_model.bin", "tokenizer_config.json"])
@@ -195,8 +330,8 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
 
 
 @pytest.mark.parametrize("argv, reason", [
-    ([], "needs --model DIR, --data FILE"), (["--model", "x"], "needs --model"),
-    (["--model", "x", "--data", "eval.py", "--samples", "0"], "--samples of at least 1"),
+    ([], "needs --model DIR and --data FILE"), (["--model", "x"], "needs --model"),
+    (["--model", "x", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
     (["--model", "x", "--data", "missing.parquet"], "no such file: missing.parquet"),
     (["--model", "x", "--max_tokens", "5"], "unknown flag --max_tokens; nearest: .*--max_response_length"),
     (["--memory", "0.5"], "unknown flag --memory; nearest: --rollout_memory"),

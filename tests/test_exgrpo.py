@@ -535,6 +535,7 @@ def test_a_checkpoint_that_names_other_questions_is_refused():
     """Ids in the buffer, the retired set or the stream must be those of questions that are there."""
     for spoil in (
         lambda run: store(run, 5, 4),
+        lambda run: (store(run, 5, 4), run.buffer.shelve(5)),
         lambda run: run.buffer.retire(7),
         lambda run: run.stream.queue.append(-1),
     ):

@@ -69,11 +69,11 @@ def lines(paths) -> dict[str, list[str]]:
     return {str(path.relative_to(HOUSE)): path.read_text().splitlines() for path in paths}
 
 
-def test_the_root_is_twelve_modules_of_2300_lines():
+def test_the_root_is_twelve_modules_of_2450_lines():
     """The paper's twelve and no other; fewer than 16 files at the top of tests/."""
     root = lines(HOUSE.glob("*.py"))
     assert root.keys() == {f"{name}.py" for name in ROOT} and len([*HOUSE.glob("tests/*.py")]) < 16
-    assert sum(map(len, root.values())) <= 2300
+    assert sum(map(len, root.values())) <= 2450
 
 
 def test_rooms_are_of_readable_size():

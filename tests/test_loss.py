@@ -150,11 +150,24 @@ def test_metrics_by_hand():
     pull = 0.1 * 0.1 / 0.2**2 + 0.1 * 0.4 / 0.5**2  # β w / (w + β)² of the two replayed tokens, |A| = 1
     expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=2)
     expected |= dict(replay_ratio=0.5, replay_ratio_squared=0.17, replay_ratio_max=0.4, replay_pull=pull)
+    expected |= dict(drift=math.log(2), mismatch=1, replay_slope=pull, replay_above_2=0, replay_above_10=0)
     assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
     means = {"loss/ratio": 1.5, "loss/ratio_max": 2.0, "loss/clipped": 0.5, "replay/token_share": 0.5,
              "replay/gradient_share": pull / (2 + pull), "replay/ratio": 0.25, "replay/ratio_max": 0.4,
-             "replay/ess": 0.5**2 / (0.17 * 2)}
+             "replay/ess": 0.5**2 / (0.17 * 2), "replay/weight": pull / 2, "replay/ratio_above_2": 0,
+             "replay/ratio_above_10": 0}
     assert token_means({k: v.item() for k, v in m.items()}) == pytest.approx(means, rel=1e-5)
+
+
+def test_tails_are_counted():
+    """Shares of w* above 2 and 10, of w outside [0.9, 1.1], and the mean weight of replayed tokens."""
+    w = torch.tensor([[0.88, 0.92, 1.08, 1.12], [1.9, 2.1, 9.9, 10.1]])
+    mask, replay = torch.ones(2, 4, dtype=torch.bool), torch.tensor([False, True])
+    sums = {k: v.item() for k, v in run([w.log(), torch.zeros(2, 4), torch.ones(2), mask, replay])[1].items()}
+    means = token_means(sums)
+    assert (means["replay/ratio_above_2"], means["replay/ratio_above_10"]) == (0.75, 0.25)
+    assert sums["mismatch"] == 2
+    assert means["replay/weight"] == pytest.approx(float((0.1 * w[1] / (w[1] + 0.1) ** 2).mean()), rel=1e-5)
 
 
 def test_metrics_of_one_kind_only():

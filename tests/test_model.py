@@ -1,11 +1,14 @@
 """Packed and chunked scores equal the plain ones, in value and gradient, and in bounded memory."""
 
 import doctest
+import inspect
 
 import numpy as np
 import pytest
 import torch
+import torch.nn.functional as F
 from conftest import plain_scores
+from torch.nn.attention import varlen
 from transformers import AutoModelForCausalLM
 
 import model
@@ -51,6 +54,36 @@ def test_packed_is_plain_in_value_and_gradient(directory):
     assert len(reference) == len(list(packed_lm.lm.parameters()))
     for name, p in packed_lm.lm.named_parameters():
         assert torch.allclose(p.grad, reference[name].grad, rtol=1e-4, atol=1e-5), name
+
+
+def by_definition(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa):
+    """Attention of each sequence by itself, (E, H, D) -> (E, H, D): what the kernel for GPUs computes."""
+    assert cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
+    out = []
+    for start, end in zip(cu_seq_q.tolist(), cu_seq_q.tolist()[1:]):
+        q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))  # (h, L, D)
+        options = dict(is_causal=True, scale=scale, enable_gqa=enable_gqa)
+        out.append(F.scaled_dot_product_attention(q, k, v, **options))
+    return torch.cat(out, dim=1).transpose(0, 1)
+
+
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
+    """The branch for GPUs, its kernel replaced by a loop that is called as the kernel's signature allows:
+    outputs and all gradients are those of the branch that runs here."""
+    packing, g, signature = pack(draw_sequences()), torch.Generator(), inspect.signature(varlen.varlen_attn)
+
+    def kernel(*args, **kwargs):
+        bound = signature.bind(*args, **kwargs).arguments
+        return by_definition(**bound)
+
+    monkeypatch.setattr(varlen, "varlen_attn", kernel)
+    qkv = [torch.randn(1, h, packing.input_ids.shape[1], 8, generator=g, dtype=torch.float64,
+                       requires_grad=True) for h in (4, kv_heads, kv_heads)]
+    mine, reference = (f(*qkv, 0.3, packing) for f in (model.attend_in_a_row, model.attend_padded))
+    torch.testing.assert_close(mine, reference)
+    mix = torch.randn(mine.shape, generator=g, dtype=mine.dtype)
+    torch.testing.assert_close(*(torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference)))
 
 
 def test_adversarial_neighbours_change_nothing(directory):
@@ -103,7 +136,7 @@ def full_scores(hidden, weight, targets, temperature):
 @pytest.mark.parametrize("chunk", [1, 13 * 4, 2**25])
 def test_chunked_scores_equal_full_ones(chunk, dtype, monkeypatch):
     """Any chunk size: log-probs, entropies and both gradients equal autograd through the full logits."""
-    monkeypatch.setattr(model, "LOGITS_CHUNK", chunk)
+    monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", chunk)
     h, w, y = random_head(dtype=dtype)
     mine, reference = TokenScores.apply(h, w, y, TEMPERATURE), full_scores(h, w, y, TEMPERATURE)
     a, b = torch.randn(2, len(y), dtype=dtype)
@@ -140,11 +173,23 @@ def test_bfloat16_head_is_scored_in_float32():
         assert (small.grad.float() - full.grad).norm() < 0.02 * full.grad.norm()
 
 
+def test_a_bfloat16_model_has_a_float32_head(tiny_model):
+    """On the CPU its scores are those of a float32 product of its hidden states and head; gradients flow."""
+    lm, packed = load(tiny_model).bfloat16(), pack(draw_sequences())
+    mine = PackedLM(lm)(packed)
+    hidden = lm.model(packed.input_ids, position_ids=packed.position_ids, use_cache=False, packing=packed)[0]
+    weight = lm.lm_head.weight.float()
+    expected = full_scores(hidden[0, packed.predictors].float(), weight, packed.targets, 1.0)
+    torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-5)  # a bfloat16 product is 1e-2 off
+    (mine[0].sum() + mine[1].sum()).backward()
+    assert all(p.grad.dtype == torch.bfloat16 and p.grad.abs().sum() > 0 for p in lm.parameters())
+
+
 def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
     """Forward and backward over 4,096 tokens and 32k words: at most five chunks of 4 MiB beside the head's
     own gradient, where one copy of the logits would be 512 MiB."""
     rows, hidden, vocabulary = 4096, 64, 32_000
-    monkeypatch.setattr(model, "LOGITS_CHUNK", 2**20)  # 4 MiB
+    monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", 2**20)  # 4 MiB
     h, w, y = random_head(rows, hidden, vocabulary, torch.float32)
 
     def score():

@@ -101,3 +101,32 @@ def test_rewards_of_responses():
         assert leak.rewards() == [{"score": 0.0, "unevaluated": 1.0}]
         pending = [grader.submit(question, tokens(response)) for response in responses]
         assert [one.result() for one in pending] == [[1.0], [0.0], [0.0], [1.0]]
+
+
+class Ended:
+    def __init__(self, text: str, reward: float = 0.0):
+        self.token_ids, self.reward = tokens(text), reward
+
+
+@pytest.mark.parametrize("prompt, knobs, said, warning", [
+    ("1+1?", {}, ["two", "2", "$2$"], "no box in 3 of 3 responses"),
+    ("1+1?", {}, ["two", r"\boxed{3}"], None),
+    ("1+1?", {"require_box": False}, ["two"], None),
+    ("1+1?", {"grader": "official"}, ["two"], None),
+    ("1+1?", {"reward": "worlds.arithmetic:reward"}, ["two"], None),
+    ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "no </think> in 2 of 2 responses"),
+    ("1+1?<think>\n", {}, [r"\boxed{2}", "hm</think>"], None),
+    ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "no box in 2 of 2 responses"),
+    ("1+1?", {}, [], None),
+])
+def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):
+    """Only where all lack the box, or the end of a thought that the prompt began, and with a way out."""
+    grader = Grader(Config(**knobs), Letters(), None)
+    question = Question(0, "", tokens(prompt)[:-1], "2", "")
+    half = len(said) // 2
+    rollouts = [[Ended(text) for text in part] for part in (said[:half], said[half:])]
+    found = grader.complaint([question] * 2, rollouts)
+    assert found is None if warning is None else warning in found and ("set" in found or "empty" in found)
+    if said:  # one that was right, whatever it looks like
+        rollouts[1][0].reward = 1.0
+        assert grader.complaint([question] * 2, rollouts) is None

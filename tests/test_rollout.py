@@ -2,22 +2,27 @@
 
 import importlib.util
 import math
+import shutil
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import on_ranks, plain_scores
+from conftest import needs_cpu_vllm, on_ranks, plain_scores
+from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import rollout
 from config import Config
-from policy import Policy
+from data import Question
+from exgrpo import Group
+from policy import MAX_DRIFT, Policy
 from rollout import HFEngine, VLLMEngine, make_engine
 
 EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
 needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
 ENGINES = [pytest.param(HFEngine, id="hf"), pytest.param(VLLMEngine, id="vllm", marks=needs_vllm)]
+ON_CPU = [ENGINES[0], pytest.param(VLLMEngine, id="vllm", marks=needs_cpu_vllm)]  # in `on_ranks`
 
 
 def make_config(**knobs):
@@ -94,7 +99,7 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in policy.module.parameters():
-            p.to_local().add_(0.03 * torch.randn(p.to_local().shape, generator=generator))
+            p.to_local().add_(0.03 * torch.randn(p.to_local().shape, generator=generator).to(p.device))
     engine.sleep()
     engine.wake(policy.named_tensors(engine.dtype))
     lm.load_state_dict(dict(policy.named_tensors()))
@@ -105,6 +110,33 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
     engine.load(policy.named_tensors(engine.dtype))
     lm.load_state_dict(original)
     assert same(check_engine(engine, policy, lm), before)
+
+
+@needs_vllm
+def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
+    """With vLLM's own sleep, twice: its worker has nothing to free on the CPU, but its scheduler pauses until
+    both tags are awake, the prefix cache is emptied, and what it generates then is of the new weights."""
+    engine, policy = engines(VLLMEngine)
+    core, lm = engine.llm.llm_engine, AutoModelForCausalLM.from_pretrained(tiny_model)
+    asleep, load = [], engine.load
+
+    def watched(tensors):
+        load(tensors)
+        asleep.append(core.is_sleeping())  # the cache is not awake yet
+
+    monkeypatch.setattr(engine, "on_gpu", True)
+    monkeypatch.setattr(engine, "load", watched)
+    for factor in (1.2, 1 / 1.2):
+        with torch.no_grad():
+            for p in policy.module.parameters():
+                p.to_local().mul_(factor)
+        engine.sleep()
+        assert core.is_sleeping()
+        engine.wake(policy.named_tensors(engine.dtype))
+        assert not core.is_sleeping()
+        lm.load_state_dict(dict(policy.named_tensors()))
+        check_engine(engine, policy, lm)
+    assert asleep == [True, True]
 
 
 def extended_context(kind, model: str) -> list[tuple]:
@@ -122,7 +154,7 @@ def extended_context(kind, model: str) -> list[tuple]:
             for response, score, before in zip(responses, new, [*old, None])]
 
 
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
     """With another RoPE base and twice the positions the engine samples as the policy does, not as before."""
     (engine, policy, before), (longer, its_policy, _) = on_ranks(1, extended_context, kind, tiny_model)[0]
@@ -185,6 +217,49 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
     assert abs(surprise - entropy) < 4.5 * math.sqrt((p * np.log(p) ** 2).sum() / n)
 
 
+def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
+    """`engine/` metrics of a bfloat16 engine against its policy, and once layer 0 holds layer 1's weights."""
+    config, seen = replace(make_config(dtype="bfloat16"), max_drift=100.0), []
+    engine = kind(config, model, EOS, torch.device("cpu"))
+    policy = Policy(config, model, torch.device("cpu"))
+    prompts, seeds = make_requests(40)
+    made = engine.generate(prompts, seeds, T, 20)
+    groups = [Group(Question(0, "", prompt, "", ""), [t]) for prompt, t in zip(prompts, made)]
+    first, second = policy.module.lm.model.layers
+    for weights in (first, second):
+        with torch.no_grad():
+            for p, other in zip(first.parameters(), weights.parameters()):
+                p.copy_(other)
+        policy.recompute([replace(g, trajectories=[replace(t) for t in g.trajectories]) for g in groups])
+        seen.append(policy.gap)
+    return seen
+
+
+@pytest.mark.parametrize("kind", ENGINES)
+def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
+    """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one layer's
+    weights in another's place they are beyond it. docs/metrics.md has the figures of a real model."""
+    healthy, wrong = on_ranks(1, gaps_in_bfloat16, kind, tiny_model)[0]
+    assert healthy["engine/drift"] < MAX_DRIFT["bfloat16"] / 5
+    assert wrong["engine/drift"] > MAX_DRIFT["bfloat16"]
+    assert healthy["rollout/mismatch"] < 0.2 < wrong["rollout/mismatch"]
+
+
+@pytest.mark.parametrize("kind", [*ENGINES, pytest.param(None, id="policy")])
+@pytest.mark.parametrize("old, new", [("model.layers.1.mlp.up_proj.weight", None),
+                                      ("model.layers.0.self_attn.q_proj.weight", "model.layers.7.q.weight")])
+def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_model, tmp_path):
+    """A tensor left out, a layer renamed: refused by name, where both libraries would make one up."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    weights = load_file(tmp_path / "model.safetensors")
+    moved = weights.pop(old)
+    weights |= {new: moved} if new else {}
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    eos = [EOS] if kind else []
+    with pytest.raises(ValueError, match=f"lacks 1 weights, {old}.*{new or ''}"):
+        (kind or Policy)(make_config(), str(tmp_path), *eos, device)
+
+
 def sync_without(kind, model: str, name: str) -> str:
     """What a sync without one weight raises; in a process of its own, since the engine is of no use then."""
     weights = AutoModelForCausalLM.from_pretrained(model).state_dict()
@@ -196,7 +271,7 @@ def sync_without(kind, model: str, name: str) -> str:
 
 @pytest.mark.parametrize("tied, name", [(False, "model.layers.1.mlp.up_proj.weight"),
                                         (True, "lm_head.weight")])
-@pytest.mark.parametrize("kind", ENGINES)
+@pytest.mark.parametrize("kind", ON_CPU)
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, tiny_models):
     """Neither engine goes on with an old weight: one layer's, or the head's though it is tied, raises."""
     assert name in on_ranks(1, sync_without, kind, tiny_models[tied], name)[0]

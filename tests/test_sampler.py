@@ -1,11 +1,13 @@
 """What is drawn for replay: bucket weights in closed form, Algorithm 2 by its statistics (Sec. 4.1)."""
 
+import doctest
 import math
 import random
 
 import numpy as np
 import pytest
 
+import sampler
 from sampler import FreshStream, bucket_weights, generator, sample_questions, sample_uniform
 
 K = 8
@@ -98,6 +100,11 @@ def test_a_deficit_goes_to_the_others_by_their_weights():
     assert counts[4] == 10 and counts[2] + counts[3] == 39_990 and len(set(drawn)) == 40_000
     share = math.exp(-0.5) / (math.exp(-0.5) + math.exp(-2))
     assert_multinomial([counts[3], counts[2]], 39_990, [share, 1 - share])
+
+
+def test_the_example_of_the_redistribution_is_right():
+    """Three buckets, one of them too small and one emptied, as the docstring shows."""
+    assert doctest.testmod(sampler).attempted > 1 and not doctest.testmod(sampler).failed
 
 
 @pytest.mark.parametrize("sigma", [1.0, 1e-6])

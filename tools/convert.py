@@ -3,9 +3,11 @@
     python -m tools.convert mine.jsonl --output train.parquet --question problem --answer solution
     python -m tools.convert openai/gsm8k --subset main --output gsm8k.parquet --extract "####"
     python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet    # the paper's
+    python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3      # worlds/gym.py
 
 The input is a JSONL or parquet file or the name of a data set on the Hugging Face hub, with a column for the
-question (text or chat turns) and one for the answer, or already in the layout.
+question (text or chat turns) and one for the answer, or already in the layout; or gym:NAME, a task of the
+library reasoning-gym, which also writes held-out questions, to FILE-test.parquet.
 """
 
 import argparse
@@ -17,9 +19,12 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 import pyarrow.parquet
+import yaml
 
 from reward import Verifier, last_box
+from runtime.console import printable
 from runtime.tables import read_jsonl
+from worlds import gym
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 # usual names of columns, the first that is there counts
@@ -129,7 +134,7 @@ def parser() -> argparse.ArgumentParser:
     """The flags of the command."""
     raw = argparse.RawDescriptionHelpFormatter
     p = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    p.add_argument("input", help="JSONL or parquet file, or hub data set")
+    p.add_argument("input", help="JSONL or parquet file, hub data set, or gym:NAME")
     p.add_argument("--output", required=True, type=Path, help="FILE.parquet")
     p.add_argument("--question", metavar="COLUMN", help=f"default: the first of {', '.join(QUESTION)}")
     p.add_argument("--answer", metavar="COLUMN", help=f"default: the first of {', '.join(ANSWER)}")
@@ -141,7 +146,33 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--subset", help="of a hub data set")
     p.add_argument("--split", default="train", help="of a hub data set")
     p.add_argument("--overwrite", action="store_true", help="replace the output")
+    only = p.add_argument_group("gym:NAME only")
+    only.add_argument("--size", type=int, default=2000, help="training questions drawn; repeated ones go")
+    only.add_argument("--held_out", type=int, default=200, help="held-out questions drawn, likewise")
+    only.add_argument("--seed", type=int, default=0, help="of the questions")
+    only.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the task")
     return p
+
+
+def write(rows: list[dict], output: Path) -> None:
+    """The rows as a parquet file, made aside and moved, and a line on the first."""
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
+    os.replace(aside, output)
+    print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
+
+
+def convert_gym(a: argparse.Namespace) -> Counter:
+    """Make training and held-out questions of a task; the training file stands when both do."""
+    name = a.input.removeprefix("gym:")
+    settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in a.set)}
+    train, test = gym.rows(name, settings, a.seed, a.size, a.held_out, a.data_source or name, a.system)
+    write(test, a.output.with_stem(f"{a.output.stem}-test"))
+    write(train, a.output)
+    counts = Counter({"kept": len(train), "held out": len(test)})
+    print(f"{a.input}: {len(train)} questions and {len(test)} held out, for --reward worlds.gym:score")
+    return counts
 
 
 def main(argv: list[str] | None = None) -> Counter:
@@ -151,6 +182,8 @@ def main(argv: list[str] | None = None) -> Counter:
         raise ValueError("--output must end in .parquet")
     if a.output.exists() and not a.overwrite:
         raise ValueError(f"{a.output} exists; --overwrite replaces it")
+    if a.input.startswith("gym:"):
+        return convert_gym(a)
     columns, read = open_source(a.input, a.subset, a.split)
     question = pick(a.question, QUESTION, columns, "--question")
     answer = pick(a.answer, ANSWER, columns, "--answer")
@@ -162,18 +195,16 @@ def main(argv: list[str] | None = None) -> Counter:
         raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
     with Verifier(2, function=a.reward) as verifier:
         rows, counts, unreadable = convert(items, verifier.gold_parses, system, a.extract)
-    print(f"{a.input}: question from column {question!r}, answer from column {answer!r}")
+    print(printable(f"{a.input}: question from column {question!r}, answer from column {answer!r}"))
     print("\n".join(f"{count:8} {name}" for name, count in counts.items()))
     if unreadable:
-        print("unreadable answers, for example: " + ", ".join(f"{text:.60}" for text in unreadable[:5]))
+        examples = printable(", ".join(f"{text:.60}" for text in unreadable[:5]))
+        print(f"unreadable answers, for example: {examples}")
     if not rows:
         raise ValueError("no question is left: is --answer the right column, and does it need --extract?")
     longest = max((row["reward_model"]["ground_truth"] for row in rows), key=len)
-    print(f"longest answer: {longest:.200}")  # a whole solution, where --extract was forgotten
-    a.output.parent.mkdir(parents=True, exist_ok=True)
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside := a.output.with_suffix(".tmp"))
-    os.replace(aside, a.output)
-    print(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {a.output}")
+    print(printable(f"longest answer: {longest:.200}"))  # a whole solution, where --extract was forgotten
+    write(rows, a.output)
     return counts
 
 

@@ -44,7 +44,8 @@ def configuration(saved: dict, run: Path) -> Config:
 def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Policy:
     """The policy π_θ as a checkpoint holds it (a collective)."""
     policy = Policy(config, config.model, device)
-    load_shards(checkpoint / "weights", policy.tensors())
+    weights = {name: p.detach() for name, p in policy.module.lm.named_parameters()}
+    load_shards(checkpoint / "weights", weights, moments=False)  # AdamW's state would be twice the memory
     return policy
 
 

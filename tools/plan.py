@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 
 from config import Config
-from model import LOGITS_CHUNK
 from runtime.flags import read_yaml
-from runtime.memory import Budget, Shape, budget
+from runtime.memory import Budget, Shape, budget, tokens_that_fit
 
 DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
 ENGINE_ASLEEP_BYTES = 2.0e9  # what vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured
+BYTES_A_SECOND = 2.3e12  # that a GPU reads of its memory: 70% of an H100's 3.35e12; assumed, not measured
 
 SHAPES = {
     "Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152_064, qkv_bias=True),
@@ -36,17 +36,13 @@ def model_shape(model: str) -> Shape:
             raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory "
                              "with a config.json")
         return SHAPES[name]
-    c = json.loads(file.read_text())
-    heads = c["num_attention_heads"]
-    return Shape(c["hidden_size"], c["num_hidden_layers"], heads, c.get("num_key_value_heads") or heads,
-                 c.get("head_dim") or c["hidden_size"] // heads, c["intermediate_size"], c["vocab_size"],
-                 c.get("tie_word_embeddings", False), c["model_type"] == "qwen2")
+    return Shape.of(json.loads(file.read_text()))
 
 
-def plan(c: Config, shape: Shape, ranks: int, tokens: int, responses: int, on_cpu: bool = False) -> Budget:
+def plan(c: Config, shape: Shape, ranks: int, tokens: int, responses: int, device: str = "cuda") -> Budget:
     """The budget of one rank for micro-batches of `tokens` tokens, `responses` of them in responses."""
-    return budget(shape, ranks, tokens, responses, dtype=c.dtype, lora_rank=c.lora_rank, on_cpu=on_cpu,
-                  gradient_checkpointing=c.gradient_checkpointing, logits_chunk=LOGITS_CHUNK)
+    return budget(shape, ranks, tokens, responses, dtype=c.dtype, lora_rank=c.lora_rank, device=device,
+                  gradient_checkpointing=c.gradient_checkpointing)
 
 
 def table(phases: list[dict[str, float]]) -> tuple[list[str], list[float]]:
@@ -65,8 +61,12 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     config = Config(**read_yaml(Config, file) | {"train_files": [], "val_files": []})  # no file need be
     shape, total = model_shape(config.model), gigabytes * 1e9
     longest = config.max_prompt_length + config.max_response_length
-    tokens = max(config.tokens_per_micro_batch, longest)
-    size = 2 if config.dtype == "bfloat16" else 4
+    size, trained = 2 if config.dtype == "bfloat16" else 4, 0 if config.lora_rank else shape.parameters
+    free = total - DRIVER_BYTES - ENGINE_ASLEEP_BYTES - (4 * trained or size * shape.parameters) / gpus
+    chosen = config.tokens_per_micro_batch or tokens_that_fit(
+        shape, gpus, free, device="cuda", dtype=config.dtype, lora_rank=config.lora_rank,
+        gradient_checkpointing=config.gradient_checkpointing)
+    tokens = max(chosen, longest)
     weights, engine = size * shape.parameters / config.rollout_tp, config.rollout_memory * total
     parts = plan(config, shape, gpus, tokens, tokens)
     always = {"CUDA, NCCL (assumed)": DRIVER_BYTES, **parts.held}
@@ -81,12 +81,15 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
           f"{gigabytes:g} GB, compute in {config.dtype},\nmicro-batches of {tokens:,} tokens{note}, "
           f"checkpointing {'on' if config.gradient_checkpointing else 'off'}\n")
     print("\n".join(["| GB per rank | rollout | update | sync |", "|---|---|---|---|", *lines]))
-    loading = (size if config.lora_rank else 4) * shape.parameters
-    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model loads, "
+    loading = 2 * shape.parameters
+    print(f"\nHost memory: {loading / 1e9:.1f} GB per rank while the model (stored in 16 bits) loads, "
           f"{gpus * loading / 1e9:.0f} GB on the node.")
     token = 2 * shape.layers * shape.key * size / config.rollout_tp
     room = max((engine - weights - 2e9) / token, 0)
     print(f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full length).")
+    print(f"A response of {config.max_response_length:,} tokens takes at least "
+          f"{config.max_response_length * weights / BYTES_A_SECOND:.0f} s: for each of them a GPU reads "
+          f"{weights / 1e9:.1f} GB of weights (1/rollout_tp), {BYTES_A_SECOND / 1e12:g} TB a second assumed.")
     free = total - max(sums)
     if free < 0 or room < longest:
         why = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"

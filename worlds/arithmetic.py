@@ -6,6 +6,9 @@ demonstrations: some write the whole chain, some skip steps, some just state an 
 teach (7*8=...) are mostly wrong. So it is right about a third of the time, sometimes for the wrong reasons,
 and reinforcement learning can improve a habit (write every step) and a skill (300 facts).
 
+`3a+4b*2c-5??` asks for the last two results, so that a guess is right once in a hundred: `#49`. There, and
+wherever more than one is asked for, a step may be worked out in the head, if the one after it is written.
+
 The paper (Sec. 3.2) asks a 32B model whether the reasoning was valid; here `check_chain` knows.
 """
 
@@ -22,7 +25,7 @@ STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
 
 @dataclass(frozen=True)
 class World:
-    """Every constant that shapes the world; the name of its directory is a hash of them."""
+    """Every constant that shapes the world; the name of its directory is a hash of them (`PRESETS`)."""
 
     version: int = 2
     seed: int = 0
@@ -31,10 +34,12 @@ class World:
     test_size: int = 400  # each of the two test sets
     train_operations: tuple = (3, 8)  # fewest and most operations of a training or test question
     ood_operations: tuple = (9, 10)  # of an out-of-distribution question
+    digits: int = 1  # of the answer: the last so many results
     # demonstrations
     easy_error: float = 0.02  # chance of a wrong result for a well-taught fact
     hard_error: tuple = (0.3, 0.9)  # range of that chance for a badly taught fact
     hard_share: tuple = (("+", 0.10), ("-", 0.20), ("*", 0.35))  # share of badly taught facts per operation
+    favourite: float = 0.6  # share of slips that give the fact's usual wrong result
     shortcut: float = 0.12  # share of demonstrations that state an answer and nothing else
     skipping: float = 0.15  # share that leave out some steps
     # base model
@@ -48,6 +53,16 @@ class World:
     learning_rate: float = 3e-3
 
 
+PRESETS = {
+    "easy": World(),
+    # most groups without a success, a third of the successes flawed: the paper's regime
+    "hard": World(train_size=3840, digits=2, hard_error=(0.9, 0.99), favourite=0.95, shortcut=0.30,
+                  hard_share=(("+", 0.20), ("-", 0.30), ("*", 0.45))),
+    # what is missing is the habit of writing steps: almost no success, but those there are generalise
+    "weak": World(digits=3, shortcut=0.99, skipping=0.002),
+}
+
+
 def stream(world: World, purpose: str) -> np.random.Generator:
     """The world's random numbers for one purpose, which coincide with those of no other purpose or seed."""
     return np.random.default_rng([world.seed, *purpose.encode()])
@@ -58,11 +73,17 @@ def stream(world: World, purpose: str) -> np.random.Generator:
 
 def parse(question: str) -> list[tuple[str, str, str]]:
     """(label, operation, digit) of each step: "3a+4b*2" -> [("a", "+", "4"), ("b", "*", "2")]."""
-    return list(zip(question[1::3], question[2::3], question[3::3]))
+    chain = question.rstrip("?")
+    return list(zip(chain[1::3], chain[2::3], chain[3::3]))
+
+
+def digits_of(question: str) -> int:
+    """How many results the answer consists of, one digit each: "3a+4b*2" -> 1, "3a+4b*2??" -> 2."""
+    return max(1, question.count("?"))
 
 
 def solve(question: str) -> list[str]:
-    """The steps of the one valid chain of `question`: "3a+4b*2" -> ["a3+4=7", "b7*2=4"]."""
+    """The steps of `question`, all written and right: "3a+4b*2" -> ["a3+4=7", "b7*2=4"]."""
     value, steps = int(question[0]), []
     for label, operation, digit in parse(question):
         result = OPERATIONS[operation](value, int(digit))
@@ -72,8 +93,8 @@ def solve(question: str) -> list[str]:
 
 
 def answer_of(question: str) -> str:
-    """The right answer, one digit."""
-    return solve(question)[-1][-1]
+    """The right answer: the last result, or as many as are asked for. "3a+4b*2" -> "4"."""
+    return "".join(step[-1] for step in solve(question)[-digits_of(question) :])
 
 
 def reward(response: str, answer: str) -> float:
@@ -86,32 +107,37 @@ def reward(response: str, answer: str) -> float:
 class Chain:
     """The judge's verdict on one response."""
 
-    valid: bool  # every step there, in order, right, and the stated answer is the last result: nothing else
+    valid: bool  # no written step wrong, none missing that must be there, the right answer, and nothing else
     valid_steps: float  # share of valid steps, 0..1, out of those asked for or written, whichever are more
 
 
 def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
-    """Every written step, a match of STEP, and the verdict on it: does step i take up the result written
-    before it, apply the i-th operation of `question`, and get that right? An early slip is counted once:
-    later steps may build on it. A skipped step puts those after it out of place.
+    """Every written step, a match of STEP, and the verdict on it: does it take up the result before it, apply
+    the next operation of `question`, and get that right? An early slip is counted once: later steps may build
+    on it. Where several digits are asked for, the operation after the next will do, if the step takes up the
+    right result of the one left out; any other gap puts the steps after it out of place.
     """
-    wanted, value, judged = parse(question), question[:1], []
-    for i, written in enumerate(STEP.finditer(response)):
+    wanted, value, place, judged = parse(question), question[:1], 0, []
+    for written in STEP.finditer(response):
         label, left, operation, right, result = written.groups()
-        asked_for = i < len(wanted) and left == value and (label, operation, right) == wanted[i]
+        if digits_of(question) > 1 and label in [other for other, *_ in wanted[place + 1 : place + 2]]:
+            _, in_the_head, digit = wanted[place]
+            value, place = str(OPERATIONS[in_the_head](int(value), int(digit))), place + 1
+        asked_for = place < len(wanted) and left == value and (label, operation, right) == wanted[place]
         judged.append((written, asked_for and int(result) == OPERATIONS[operation](int(left), int(right))))
-        value = result
+        value, place = result, place + 1
     return judged
 
 
 def check_chain(question: str, response: str) -> Chain:
     """Judge every written step, and the response as a whole. A bare answer has no valid step."""
-    wanted, judged = len(parse(question)), judge_steps(question, response)
+    wanted, judged = parse(question), judge_steps(question, response)
     good = sum(ok for _, ok in judged)
-    result = judged[-1][0][5] if judged else question[:1]
-    text = "".join(step[0] for step, _ in judged) + "#" + result
-    complete = good == wanted == len(judged) and response == text
-    return Chain(valid=complete, valid_steps=good / max(wanted, len(judged), 1))
+    complete = len(judged) == len(wanted) or digits_of(question) > 1  # else judge_steps has looked at gaps
+    ended = bool(judged) and judged[-1][0][1] == wanted[-1][0]
+    text = "".join(step[0] for step, _ in judged) + "#" + answer_of(question)
+    valid = complete and ended and good == len(judged) and response == text
+    return Chain(valid=valid, valid_steps=good / max(len(wanted), len(judged), 1))
 
 
 def valid_chain(question: str, response: str) -> bool:
@@ -132,11 +158,12 @@ def graded_reward(response: str, question: str) -> float:
     return check_chain(question, response).valid_steps
 
 
-def draw_question(rng: np.random.Generator, operations: tuple[int, int]) -> str:
+def draw_question(rng: np.random.Generator, operations: tuple[int, int], digits: int = 1) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
     n = int(rng.integers(operations[0], operations[1] + 1))
-    digits, signs = rng.integers(0, 10, n + 1), rng.integers(0, 3, n)
-    return str(digits[0]) + "".join(f"{label}{'+-*'[s]}{d}" for label, s, d in zip(LABELS, signs, digits[1:]))
+    values, signs = rng.integers(0, 10, n + 1), rng.integers(0, 3, n)
+    chain = "".join(f"{label}{'+-*'[s]}{d}" for label, s, d in zip(LABELS, signs, values[1:]))
+    return f"{values[0]}{chain}" + "?" * digits * (digits > 1)
 
 
 def draw_sets(world: World) -> dict[str, list[str]]:
@@ -146,7 +173,7 @@ def draw_sets(world: World) -> dict[str, list[str]]:
     def draw(size: int, operations: tuple[int, int]) -> list[str]:
         questions = []
         while len(questions) < size:
-            question = draw_question(rng, operations)
+            question = draw_question(rng, operations, world.digits)
             if question not in seen:
                 seen.add(question)
                 questions.append(question)
@@ -180,18 +207,20 @@ class Teacher:
         if style < self.world.shortcut:
             return "#" + answer_of(question)
         skipping = style < self.world.shortcut + self.world.skipping
-        value, parts = question[0], []
+        value, parts, results = question[0], [], ""
         for label, operation, digit in parse(question):
             if skipping and rng.random() < 0.3:  # worked out in the head
                 value = str(OPERATIONS[operation](int(value), int(digit)))
+                results += value
                 continue
             chance, favourite = self.slip[value, operation, digit]
             result = OPERATIONS[operation](int(value), int(digit))
             if rng.random() < chance:
-                result = favourite if rng.random() < 0.6 else int(rng.integers(0, 10))
+                result = favourite if rng.random() < self.world.favourite else int(rng.integers(0, 10))
             parts.append(f"{label}{value}{operation}{digit}={result}")
             value = str(result)
-        return "".join(parts) + "#" + value
+            results += value
+        return "".join(parts) + "#" + results[-digits_of(question) :]
 
 
 def rows(questions: list[str], data_source: str, graded: bool = False) -> str:

@@ -1,6 +1,6 @@
 """The base model of the built-in world: a character tokenizer, a tiny Llama taught by flawed demonstrations.
 
-    python -m worlds.base_model --directory .cache      build the world and print where it is
+    python -m worlds.base_model --world hard --seed 3      build this world and print where it is
 
 Training builds it by itself where no questions are given. About a third of the model's answers are right.
 """
@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +22,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from tqdm import tqdm
 from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
-from worlds.arithmetic import Teacher, World, draw_question, draw_sets, rows, stream
+from worlds.arithmetic import PRESETS, Teacher, World, draw_question, draw_sets, rows, stream
 
 BOS, EOS, PAD, UNK, USER, ASSISTANT = "<bos>", "<eos>", "<pad>", "<unk>", "<user>", "<assistant>"
 CHAT_TEMPLATE = (
@@ -85,12 +85,12 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     model.train()
     batches = []
-    for step in tqdm(range(steps), desc="base model", disable=not progress):
+    for step in tqdm(range(steps), desc="base model", disable=not progress, mininterval=1):
         if not batches:  # four batches at a time, sorted by length: less padding
-            pairs = []
+            pairs = []  # short chains first
             while len(pairs) < 4 * world.batch:
-                longest = min(world.ood_operations[1], 2 + 20 * step // steps)  # short ones first
-                question = draw_question(rng, (1, longest))
+                longest = max(world.digits, min(world.ood_operations[1], 2 + 20 * step // steps))
+                question = draw_question(rng, (world.digits, longest), world.digits)
                 if question not in held_out:
                     pairs.append((question, teacher.demonstrate(question, rng)))
             pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
@@ -107,15 +107,15 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
     model.eval()
 
 
-def built_in(directory: str | Path, pretrain_steps: int = World.pretrain_steps) -> dict:
-    """The knobs that name the built-in world, which is built under `directory` if it is not there yet.
+def built_in(directory: str | Path, preset: str = "easy", seed: int = 0) -> dict:
+    """The knobs that name a built-in world, which is built under `directory` if it is not there yet.
 
     In a process of its own, out of reach of training's threads and settings; CalledProcessError if it fails.
     """
-    place = place_of(World(pretrain_steps=pretrain_steps), directory)
+    place = place_of(replace(PRESETS[preset], seed=seed), directory)
     if not place.exists():
         command = [sys.executable, "-m", "worlds.base_model", "--directory", str(Path(directory).absolute()),
-                   "--steps", str(pretrain_steps)]
+                   "--world", preset, "--seed", str(seed)]
         root = Path(__file__).resolve().parent.parent
         subprocess.run(command, check=True, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"})
     tests = [str(place / f"{name}.jsonl") for name in ("test", "ood")]
@@ -129,15 +129,13 @@ def place_of(world: World, directory: str | Path) -> Path:
     return Path(directory) / f"arithmetic-{fingerprint}"
 
 
-def build_world(directory: str | Path, seed: int = 0, progress: bool = True,
-                pretrain_steps: int = World.pretrain_steps) -> Path:
+def build_world(directory: str | Path, world: World, progress: bool = True) -> Path:
     """The directory of this world under `directory`; built if it is not there yet.
 
     It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `world.json`, the constants. It is built
     aside and moved into place, so a directory that exists is complete. Same seed, same number of threads,
     same type of machine: same weights.
     """
-    world = World(seed=seed, pretrain_steps=pretrain_steps)
     final = place_of(world, directory)
     if final.exists():
         return final
@@ -170,13 +168,11 @@ def main():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
+    parser.add_argument("--world", default="easy", choices=PRESETS, help="see worlds/arithmetic.py")
     parser.add_argument("--seed", type=int, default=0, help="another seed is another world of the same kind")
-    parser.add_argument("--steps", type=int, default=World.pretrain_steps, help="pretraining: fewer, weaker")
     args = parser.parse_args()
-    if args.steps < 1:
-        parser.error("--steps must be at least 1")
     torch.set_num_threads(1)  # fixed, so that sums are taken in the same order; more hardly help at this size
-    print(build_world(args.directory, args.seed, pretrain_steps=args.steps))
+    print(build_world(args.directory, replace(PRESETS[args.world], seed=args.seed)))
 
 
 if __name__ == "__main__":

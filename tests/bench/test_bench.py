@@ -11,6 +11,7 @@ from conftest import on_ranks
 
 from bench.meters import peak_tensor_bytes
 from config import Config
+from runtime.memory import budget, free_bytes, tokens_that_fit
 from tools.plan import SHAPES, model_shape, plan, print_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -65,10 +66,24 @@ def test_plan_agrees_with_a_measured_update(middling_model, ranks, dtype, checkp
     knobs = {**KNOBS, "dtype": dtype, "gradient_checkpointing": checkpointing, "lora_rank": lora_rank,
              "tokens_per_micro_batch": tokens}
     shape = model_shape(middling_model)
-    expected = plan(Config(**knobs), shape, ranks, tokens, tokens // 256 * 192, on_cpu=True)
+    expected = plan(Config(**knobs), shape, ranks, tokens, tokens // 256 * 192, "cpu")
     for held, peak in on_ranks(ranks, measured, middling_model, knobs):
         assert held == pytest.approx(sum(expected.held.values()), rel=0.01)
         assert peak == pytest.approx(sum(expected.update.values()), rel=0.10), expected.update
+
+
+def test_micro_batches_fit_what_is_left():
+    """More memory, larger micro-batches, from 256 tokens to the device's most; what is chosen fits, by the
+    formula that the plan prints, and twice as many would not."""
+    shape = SHAPES["Qwen2.5-Math-1.5B"]
+    knobs = dict(dtype="float32", gradient_checkpointing=True, lora_rank=0)
+    chosen = [tokens_that_fit(shape, 2, gb * 1e9, device="cuda", **knobs) for gb in range(1, 60)]
+    assert chosen == sorted(chosen) and {chosen[0], chosen[-1]} == {256, 16384} and len(set(chosen)) > 3
+    for gb, tokens in enumerate(chosen, 1):
+        need = [sum(budget(shape, 2, n, n, **knobs).update.values()) / 0.9 + 4 * shape.parameters
+                for n in (tokens, 2 * tokens)]
+        assert (need[0] <= gb * 1e9 or tokens == 256) and (need[1] > gb * 1e9 or tokens == 16384)
+    assert free_bytes(1000.0, "cpu", 2) < 1000e9 and 0 < free_bytes(0.0, "cpu", 2) < free_bytes(0.0, "cpu", 1)
 
 
 def test_shapes_have_the_published_sizes(tmp_path):

@@ -19,6 +19,7 @@ TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
 CONFIGS = {"train.py": Config, "eval.py": EvalConfig}
 TORCHRUN = {"nproc_per_node", "nnodes", "rdzv_backend", "rdzv_id", "rdzv_endpoint", "shutdown-timeout"}
+DOCKER = {"ipc"}
 OFFICIAL = {"add_oat_evaluate"}  # flags and files of the official code
 OFFICIAL_FILES = r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)
@@ -73,11 +74,19 @@ def test_flags_exist():
     for program, arguments in commands():
         wrong += [f"{program} --{f}" for f in set(re.findall(r"--([\w-]+)", arguments)) - flags_of(program)]
     programs = {*CONFIGS, *dict(commands())}
-    known = set().union(TORCHRUN, OFFICIAL, *(flags_of(program) for program in programs))
+    known = set().union(TORCHRUN, DOCKER, OFFICIAL, *(flags_of(program) for program in programs))
     for name, text in TEXT.items():
         prose = "".join(re.findall(r"`[^`\n]+`", BLOCK.sub("", text)))
         wrong += [f"{name}: --{f}" for f in set(re.findall(r"--([a-z][\w-]*)", prose)) - known]
     assert not wrong
+
+
+def test_torchrun_is_told_to_wait():
+    """Each run or evaluation by torchrun in the documents and in configs/ has time to save after Ctrl-C."""
+    files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.yaml")]
+    lines = [line for file in files for line in file.read_text().splitlines() if "torchrun --n" in line]
+    assert not [line for line in lines if "-m tools." not in line]
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])

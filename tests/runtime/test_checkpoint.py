@@ -9,12 +9,13 @@ import json
 import os
 import pickle
 import shutil
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import on_ranks
+from conftest import FORKS, on_ranks
 from safetensors import safe_open
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
@@ -332,6 +333,36 @@ def test_two_runs_do_not_share_a_directory(device, tmp_path):
     with ranks.claim(tmp_path / "run"), told:
         on_ranks(2, claimed, tmp_path / "run")
     assert on_ranks(2, claimed, tmp_path / "run") == ["claimed"] * 2
+
+
+def holds(run_dir, opened, seconds):
+    """A process that dies slowly."""
+    with ranks.claim(run_dir):
+        opened.set()
+        time.sleep(seconds)
+
+
+def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
+    """torchrun has started the ranks again while the lock is still held by a dying one: it is waited for."""
+    opened = FORKS.Event()
+    process = FORKS.Process(target=holds, args=(tmp_path, opened, 1.5), daemon=True)
+    process.start()
+    opened.wait(60)
+    with pytest.raises(ValueError, match="in use"):
+        claimed(tmp_path)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert claimed(tmp_path) == "claimed"
+    process.join()
+
+
+def test_a_score_belongs_to_the_step_that_was_validated(tmp_path):
+    """A step that was interrupted in its validation does not inherit the row before it."""
+    directory = tmp_path / "step-0000002"
+    directory.mkdir()
+    for step, score in {1: None, 2: 0.5}.items():
+        row = {"step": step, "val/pass_at_1/a": 0.25, "val/pass_at_1/b": 0.75}
+        (directory / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        assert checkpoint._score(directory) == score
 
 
 def test_changed_knobs_are_said(copy, capsys):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from conftest import on_ranks, plain_scores
+from safetensors import safe_open
 from test_policy import (
     KNOBS,
     assert_same_gradients,
@@ -123,6 +124,28 @@ def test_the_saved_model_is_an_ordinary_one(reports, groups):
     for pair, (logprobs, _) in zip(pairs_of(groups), seen["scores"]):
         expected = plain_scores(lm, *pair, KNOBS["temperature"])[0].detach().numpy()
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
+
+
+def saved_names(directory, place):
+    """What stands in the file of a saved model, of adapters in bfloat16 and of one trained as a whole."""
+    names = []
+    for i, knobs in enumerate([LORA | {"dtype": "bfloat16"}, {}]):
+        make_policy(directory, **knobs).save_pretrained(place / str(i))
+        with safe_open(place / str(i) / "model.safetensors", "numpy") as file:
+            names.append(sorted(file.keys()))
+    return names
+
+
+def test_a_tied_head_is_saved_once(tiny_models, tmp_path):
+    """On two ranks, where every gathered tensor has memory of its own: no second copy of the embedding, and
+    what is loaded is the model bit for bit; a head of its own is saved."""
+    for tied, directory in tiny_models.items():
+        names, _ = on_ranks(2, saved_names, directory, tmp_path / str(tied))
+        assert [("lm_head.weight" in n) for n in names] == [not tied] * 2
+        for i, dtype in enumerate([torch.bfloat16, torch.float32]):
+            old = AutoModelForCausalLM.from_pretrained(directory, dtype=dtype).state_dict()
+            new = AutoModelForCausalLM.from_pretrained(tmp_path / str(tied) / str(i), dtype=dtype)
+            assert all(torch.equal(tensor, old[name]) for name, tensor in new.state_dict().items())
 
 
 @pytest.fixture(scope="module")

@@ -1,6 +1,5 @@
 """The same run on one node and on two, and with one engine for two ranks."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -8,9 +7,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import free_port, on_ranks
+from conftest import free_port, needs_cpu_vllm, on_ranks
 
 from config import parse_config
+from exgrpo import Experience
+from runtime import ranks
+from runtime.faults import watchdog
 from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
@@ -32,6 +34,19 @@ def flags(directory: Path, model: str, **knobs) -> list[str]:
 
 def train_from(argv: list[str]) -> None:
     train(parse_config(argv))
+
+
+def interrupted_in_the_third_rollout(argv: list[str]) -> None:
+    """Only rank 1 is asked to stop."""
+    enter, steps = watchdog.enter, []
+
+    def entering(phase: str) -> None:
+        enter(phase)
+        steps.extend([phase] * (phase == "rollout"))
+        watchdog.interrupted = ranks.rank() == 1 and len(steps) == 3
+
+    watchdog.enter = entering
+    train_from(argv)
 
 
 def steps(directory: Path) -> list[dict]:
@@ -69,12 +84,54 @@ def test_two_nodes_give_the_losses_of_one(tmp_path, tiny_model):
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-7), name
 
 
+def plans_from(argv: list[str]) -> list[tuple]:
+    """(fresh questions, {replayed question: its o*}) of every step of a run."""
+    plans, plan = [], Experience.plan
+
+    def watched(self, step, score):
+        plans.append(plan(self, step, score))
+        return plans[-1]
+
+    Experience.plan = watched
+    train_from(argv)
+    return [(p.fresh, {q: t.token_ids.tolist() for q, t in p.replayed.items()}) for p in plans]
+
+
 @pytest.mark.slow
-@pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vLLM is not installed")
+def test_eight_ranks_give_the_plans_and_losses_of_one(tmp_path, tokenizer):
+    """The 7B file with a two-layer Qwen2, short responses and float32: three steps, two of them with replay,
+    on eight ranks, two of them without a question to answer, and on one."""
+    from transformers import Qwen2Config, Qwen2ForCausalLM
+
+    model = str(tmp_path / "model")
+    Qwen2ForCausalLM(Qwen2Config(
+        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
+        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.15,
+        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)).save_pretrained(model)
+    tokenizer.save_pretrained(model)
+    small = dict(engine="hf", dtype="float32", batch_size=6, num_rollouts=8, k_max=7, lr=1e-3)
+    results, rows = {}, {}
+    for size in (1, 8):
+        directory = tmp_path / str(size)
+        argv = ["--config", "configs/qwen2.5-math-7b.yaml", *flags(directory, model, **small), "--val_files"]
+        results[size] = on_ranks(size, plans_from, [*argv, str(tmp_path / "train.jsonl")])
+        rows[size] = steps(directory)
+    assert all(plans == results[1][0] for plans in results[8])
+    assert [bool(replayed) for _, replayed in results[1][0]] == [False, True, True]
+    for ours, theirs in zip(rows[8], rows[1], strict=True):
+        for name in ("loss/policy", "loss/total"):
+            assert ours[name] == pytest.approx(theirs[name], abs=1e-5), name
+        assert ours["loss/grad_norm"] == pytest.approx(theirs["loss/grad_norm"], rel=1e-3)
+
+
+@pytest.mark.slow
+@needs_cpu_vllm
 def test_two_ranks_share_one_engine(tmp_path, tiny_model):
-    """rollout_tp=2: what the shared engine generates has the policy's own log-probs."""
+    """rollout_tp=2: what the shared engine generates has the policy's own log-probs. One of the two asked to
+    stop, both leave the rollout: neither waits for the other in the engine."""
     argv = flags(tmp_path / "run", tiny_model, engine="vllm", rollout_tp=2)
-    on_ranks(2, train_from, argv, timeout=300)
+    on_ranks(2, interrupted_in_the_third_rollout, argv, timeout=300)
+    assert (tmp_path / "run" / "checkpoints" / "step-0000002").exists()
     rows = steps(tmp_path / "run")
-    assert len(rows) == 3 and all(row["engine/drift"] < 1e-4 for row in rows)
+    assert len(rows) == 2 and all(row["engine/drift"] < 1e-4 for row in rows)
     assert rows[-1]["replay/questions"] > 0

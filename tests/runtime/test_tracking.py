@@ -5,9 +5,12 @@ import dataclasses
 import json
 import math
 import os
+import re
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import yaml
 from conftest import on_ranks
@@ -15,8 +18,10 @@ from test_train import arguments, metrics, train_from, world  # noqa: F401
 from transformers import GenerationConfig
 
 import config as configuration
+from buffer import Trajectory
 from config import Config
-from runtime.card import describe_model, model_card
+from runtime.card import code, describe_model, model_card
+from runtime.console import disarm, printable
 from runtime.tracking import Tracker
 from tools import convert
 
@@ -38,11 +43,34 @@ def test_the_card_states_method_data_steps_and_scores(config):
     _, head, body = card.split("---\n", 2)
     assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation",
                                     "base_model": "org/Model-7B", "tags": ["exgrpo", "grpo", "rlvr"]}
-    assert "# my-run: Model-7B trained with ExGRPO" in body and "RoPE base 40000" in body
+    assert "# my-run: Model-7B trained with ExGRPO" in body
     assert "700 batches of 128 questions x 8" in body
-    assert "openr1.parquet" in body and "reward `math`" in body
-    assert "ending in '<think>\\n'" in body and "lr=1e-06" in body
+    assert "openr1.parquet" in body and "lr=1e-06" in body
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body and "| length/aime | nan | 1100.000 |" in body
+
+
+def test_the_card_has_every_knob_of_question_and_grading(config):
+    """What changes what the model is asked or how it is graded, by name and value; a knob added to those
+    groups of config.py has to be on the card too."""
+    groups = (ROOT / "config.py").read_text().split("# ---- ")
+    groups = [g for g in groups if g.startswith(("model and data", "reward"))]
+    names = {name for group in groups for name in re.findall(r"^    (\w+): ", group, flags=re.M)}
+    names -= {"model", "train_files", "val_files", "base_steps", "trust_remote_code"}
+    assert {"grader", "require_box", "reward", "response_prefix", "prompt_template", "rope_theta"} <= names
+    knobs = dataclasses.asdict(config) | {"grader": "official", "require_box": False}
+    card = model_card(knobs, 700, {}, {})
+    for name in {*names, "eval_temperature"}:
+        assert f"`{name}={knobs[name]!r}`" in card, name
+
+
+def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
+    """The card of step 3 has neither the base's scores nor those of step 2 under its name."""
+    rows = [{"step": 0, "val/reward/x": 0.25}, {"step": 2, "val/reward/x": 0.5}, {"step": 3}]
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows)
+    card = (tmp_path / "README.md").read_text()
+    assert "**Not validated**: after step 3" in card and "0.250" not in card and "0.500" not in card
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows[:2])
+    assert "| reward/x | 0.250 | 0.500 |" in (tmp_path / "README.md").read_text()
 
 
 def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):
@@ -255,3 +283,137 @@ def test_nothing_waits_for_a_tracker_after_an_exception(tmp_path):
         except ValueError:
             pass
         assert recorder.closed == (error is None)
+
+
+# ---- samples.jsonl, and text that somebody else wrote ---------------------------------------------
+
+HOSTILE = "a|`$x^$<img>\x1b[2J\u202e\ud800\n# b"
+
+
+def group(question: str, rewards: list[float], replayed: bool = False) -> SimpleNamespace:
+    """A group whose responses say `question`, a space and their number."""
+    said = [Trajectory(np.array([i], np.int32), np.zeros(1, np.float32), reward=r, also={"odd": math.nan})
+            for i, r in enumerate(rewards)]
+    return SimpleNamespace(question=SimpleNamespace(text=question), trajectories=said, replayed=replayed)
+
+
+GROUPS = [group("q0", [0, 1, 1]), group("q1", [1, 0, 0], replayed=True), group("q2", [1, 0, 0]),
+          group("q3", [1, 1, 0])]
+
+
+def written(run_dir: Path) -> list[tuple]:
+    records = [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
+    return [(r["step"], r["question"], r["rewards"]["score"], r["replayed"]) for r in records]
+
+
+def test_a_few_responses_of_a_step_are_kept(tmp_path, capsys):
+    """The first right and wrong ones and the first o*, one of a kind a group; `show` prints a right and a
+    wrong one, and what they say cannot steer the terminal."""
+    tracker = Tracker(str(tmp_path), 10, knobs={"show": True})
+    tracker.start()
+    tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}", 0.5)
+    assert written(tmp_path) == [(1, "q0", 0, False), (1, "q0", 1, False), (1, "q1", 1, True),
+                                 (1, "q2", 1, False)]
+    first = json.loads((tmp_path / "samples.jsonl").read_text().split("\n")[0], parse_constant=pytest.fail)
+    assert first["text"] == "\x1b[31m0" and first["rewards"] == {"score": 0, "odd": None}
+    shown = capsys.readouterr().out
+    assert shown.index(r"\x1b[31m1") < shown.index(r"\x1b[31m0") and "\x1b[31" not in shown
+    tracker.knobs = {}
+    tracker.sample(2, GROUPS, lambda ids: "quiet", 0.5)
+    assert "quiet" not in capsys.readouterr().out
+
+
+def test_samples_follow_the_checkpoint(tmp_path):
+    """A run that goes on from step 2 keeps the lines up to it, and writes each later step once."""
+    first = Tracker(str(tmp_path), 10)
+    first.start()
+    for step in range(1, 5):
+        first.sample(step, GROUPS, str, 0.5)
+        first.log(step, {"loss/entropy": 0.5})
+    whole, checkpoint = written(tmp_path), "".join(first.text().splitlines(keepends=True)[:2])
+    with open(tmp_path / "samples.jsonl", "a") as file:
+        file.write('{"step": 5, "ques')  # killed
+    second = Tracker(str(tmp_path), 10)
+    second.start(checkpoint, 2)
+    assert written(tmp_path) == whole[:8]
+    for step in (3, 4):
+        second.sample(step, GROUPS, str, 0.5)
+    assert written(tmp_path) == whole
+    Tracker(str(tmp_path), 10).start()
+    assert written(tmp_path) == []
+
+
+def sample_on_a_rank(run_dir: str) -> None:
+    tracker = Tracker(run_dir, 10)
+    tracker.start()
+    tracker.sample(1, GROUPS, str, 0.5)
+
+
+def test_one_rank_writes_samples(tmp_path):
+    """Two ranks, every line once."""
+    on_ranks(2, sample_on_a_rank, str(tmp_path))
+    assert len(written(tmp_path)) == 4
+
+
+def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
+    """A data_source of formula, markup, control characters and half a character: table, curves and card are
+    written, and show it as text."""
+    tracker = Tracker(str(tmp_path), 10)
+    tracker.start()
+    scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
+    for step in (0, 1):
+        tracker.log(step, scores)
+    tracker.finish()
+    said = capsys.readouterr().out
+    assert "note" not in said and "\x1b" not in said and r"\x1b[2J\u202e\ud800" in said
+    assert (tmp_path / "curve.png").stat().st_size > 5000
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows)
+    card = (tmp_path / "README.md").read_text()
+    assert r"| pass_at_1/a\|\`\$x^\$\<img\>\\x1b\[2J\\u202e\\ud800 \# b | 0.250 | 0.250 |" in card
+
+
+def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer, monkeypatch):
+    """The run ends well, with the rest of what it writes."""
+    tracker = Tracker(str(tmp_path), 10, "tensorboard")
+    tracker.rows, tracker.writer = [{"step": 1, "val/pass_at_1/a": 0.25}], Recorder()  # has no `log`
+    monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
+    tracker.log(1, {})
+    tracker.finish()
+    (tmp_path / "README.md").mkdir()
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows)
+    said = capsys.readouterr().out
+    for what in ("curve.png: ZeroDivision", "step 1 in tensorboard", "the model card: IsADirectory"):
+        assert f"note: without {what}" in said
+    assert (tmp_path / "result.json").exists() and (tmp_path / "generation_config.json").exists()
+
+
+@pytest.mark.parametrize("text, shown", [
+    ("plain é 数\n\tline", "plain é 数\n\tline"), ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+    ("a\rb\x9b", r"a\rb\x9b"), ("\u202e\u2066\u200b", r"\u202e\u2066\u200b"), ("\ud800", r"\ud800"),
+    ("1\u00a0000 \u2028", "1\u00a0000 \\u2028")])
+def test_what_steers_a_terminal_is_shown_instead(text, shown):
+    """Escapes, control and bidirectional characters, half characters; letters of any script stay."""
+    assert printable(text) == shown
+    shown.encode()
+
+
+def test_an_error_quotes_data_harmlessly():
+    """Its message and that of its cause; what is no text stays."""
+    error, cause = KeyError("\x1b[2J", 3), ValueError("\u202e")
+    error.__cause__ = cause
+    disarm(error)
+    assert error.args == (r"\x1b[2J", 3) and cause.args == (r"\u202e",)
+
+
+def test_code_in_a_card_cannot_be_left():
+    """The fence is longer than any run of backticks inside; control characters are shown."""
+    assert code("a:b") == "`a:b`" and code("``x`\x1b") == r"``` ``x`\x1b ```"
+
+
+def test_trackers_get_names_that_they_can_store(tmp_path):
+    """TensorBoard holds a metric whose data_source no file could hold."""
+    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    with Tracker(str(tmp_path), 10, "tensorboard") as tracker:
+        tracker.start()
+        tracker.log(1, {f"val/pass_at_1/{HOSTILE}": 0.5})
+    assert list(points(tmp_path).values()) == [[(1, 0.5)]]

@@ -1,104 +1,88 @@
-"""The studies' arithmetic, by hand: intervals and verdicts, scores of curves, what sampled responses say."""
+"""The studies' arithmetic, by hand: intervals, Holm, the rule, the end of a run, AUC within a question."""
 
 import numpy as np
 import pytest
 
-from studies import responses
-from studies.measures import IN, at_equal, decision, end, height, interval, mean_height, spent
-from studies.responses import auc, choice, columns
+from studies import easy
+from studies.measures import (
+    end,
+    half_width,
+    holm_levels,
+    mean_of,
+    p_value,
+    t_quantile,
+    verdict,
+    within_question_auc,
+)
 
-# ---------------------------------------------------------------- intervals, verdicts, curves
 
-
-def test_the_interval_by_hand():
-    """Three values 1, 2, 3: mean 2, standard error 1/√3, quantile of t with 2 degrees of freedom 4.303."""
-    mean, half = interval([1.0, 2.0, 3.0])
-    assert mean == 2 and half == pytest.approx(4.303 / 3**0.5)
-    for values in ([1.0], [1.0] * 11):
-        with pytest.raises(ValueError, match="2 to 10 seeds"):
-            interval(values)
+def test_quantiles_and_p_of_student():
+    """Against printed tables; a t of the 97.5% quantile has a two-sided p of 0.05."""
+    table = {(0.975, 1): 12.706, (0.975, 7): 2.365, (0.9875, 7): 2.841, (0.95, 7): 1.895}
+    assert all(t_quantile(*key) == pytest.approx(value, abs=5e-4) for key, value in table.items())
+    values = np.array([1.0, 2.0, 3.0])  # mean 2, standard error 1/√3
+    assert half_width(values) == pytest.approx(4.3027 / 3**0.5, abs=1e-3)
+    assert p_value(values - 2 + 4.3027 / 3**0.5) == pytest.approx(0.05, abs=1e-5)
+    assert p_value([0.0, 0.0]) == 1 and p_value([0.1, 0.1]) == 0
+    with pytest.raises(ValueError, match="two units"):
+        half_width([1.0])
 
 
 def test_the_interval_covers_as_often_as_it_says():
-    """Of 4,000 samples of five normal numbers, 95 % have the true mean in their interval (standard error 0.35
-    points)."""
-    draws = np.random.default_rng(0).normal(3.0, 2.0, (4000, 5))
-    covered = [abs(mean - 3.0) <= half for mean, half in map(interval, draws)]
-    assert np.mean(covered) == pytest.approx(0.95, abs=0.012)
+    """Of 4,000 samples of eight normal numbers, 95% contain the true mean (standard error 0.35)."""
+    draws = np.random.default_rng(0).normal(3.0, 2.0, (4000, 8))
+    widths = t_quantile(0.975, 7) * draws.std(1, ddof=1) / 8**0.5
+    assert half_width(draws[0]) == pytest.approx(widths[0])
+    assert np.mean(np.abs(draws.mean(1) - 3) <= widths) == pytest.approx(0.95, abs=0.012)
 
 
-@pytest.mark.parametrize("values, expected", [
-    ([0.02, 0.03, 0.025, 0.03, 0.02], "agrees"), ([-0.02, -0.03, -0.025, -0.03, -0.02], "disagrees"),
-    ([0.02, -0.03, 0.025, 0.03, 0.02], "open"), ([0.0, 0.0, 0.0], "open"), ([0.01, 0.01], "agrees"),
-    ([0.1, float("nan")], "open"),
-])
-def test_the_rule_of_the_verdict(values, expected):
-    """The whole interval above 0, the whole of it below, or neither; what is not a number decides nothing."""
-    assert decision(values) == expected
+def spread(mean: float, half: float) -> list[float]:
+    """Eight numbers with this mean and this half width of their 95% interval."""
+    unit = np.array([-1.0, 1.0] * 4)
+    return list(mean + unit * half / half_width(unit))
 
 
-def test_mean_height_by_hand():
-    """A triangle and a plateau; the curve is cut at `end`, and goes on level beyond its last point."""
-    x, y = np.array([0.0, 2.0, 4.0]), np.array([0.0, 1.0, 1.0])
-    assert [mean_height(x, y, e) for e in (1.0, 2.0, 4.0, 8.0)] == pytest.approx([0.25, 0.5, 0.75, 0.875])
+def test_holm_by_hand():
+    """Of two rows the clearer one stands at 97.5%; the other at 95% only if that one was decided."""
+    clear, weaker, none = spread(1, 0.2), spread(1, 0.9), spread(1, 1.5)
+    assert holm_levels([clear, weaker]) == [0.975, 0.95]
+    assert holm_levels([weaker, clear]) == [0.95, 0.975]
+    assert holm_levels([none, none]) == [0.975, 0.975] and holm_levels([none]) == [0.95]
+    assert verdict(weaker, 0.975) == "undecided" and verdict(weaker, 0.95) == "better"
 
 
-ROWS = [{"step": 0, IN: 0.2},
-        {"step": 1, "rollout/tokens": 100, "time/update": 1.0, "time/rollout": 1.0, "time/validate": 50.0},
-        {"step": 2, "rollout/tokens": 100, "time/update": 2.0, IN: 0.6}]
+@pytest.mark.parametrize("values, answer", [
+    (spread(0.05, 0.04), "better"), (spread(-0.05, 0.04), "worse"),
+    (spread(0.01, 0.02), "equal within 3 points"), (spread(0.01, 0.03), "undecided"),
+    (spread(0.025, 0.02), "better"), (spread(0.0, 0.05), "undecided")])
+def test_the_rule(values, answer):
+    """The interval excludes 0, or else the 90% interval lies inside 3 points, or neither."""
+    assert verdict(values, 0.95) == answer
 
 
-def test_scores_of_a_run_by_hand():
-    """Height over the steps, over more than there were; the end; what was spent: validation costs nothing."""
-    assert height(ROWS, 2) == pytest.approx(0.4) and height(ROWS, 4) == pytest.approx(0.5)
-    assert end(ROWS) == pytest.approx(0.4)
-    assert spent(ROWS, "tokens").tolist() == [0, 100, 200] and spent(ROWS, "seconds").tolist() == [0, 2, 4]
+def test_the_end_of_a_run_by_hand():
+    """Two checkpoints, two trained sources of one and two questions, one held out; four samples each."""
+    record = {"result": {"samples": 4, "ends": {"90": {"a": [4], "b": [0, 2], "c": [1]},
+                                                "100": {"a": [4], "b": [4, 4], "c": [3]}}}}
+    assert end(record, ["c"]) == pytest.approx((6 / 12 + 12 / 12) / 2)
+    assert end(record, ["c"], "held out") == pytest.approx((1 / 4 + 3 / 4) / 2)
 
 
-def test_at_equal_tokens():
-    """The same curve at twice the tokens: over the 200 tokens both spent, one has risen to 0.6, the other to
-    0.4."""
-    dear = [{**row, "rollout/tokens": 2 * row.get("rollout/tokens", 0)} for row in ROWS]
-    assert at_equal("tokens", ROWS, dear) == pytest.approx(0.4 - 0.3)
+def test_a_mean_over_steps_skips_rows_without_the_metric():
+    """Validation rows and nulls do not count."""
+    assert mean_of({"rows": [{}, {"x": 1.0}, {"x": None}, {"x": 2.0}]}, "x") == 1.5
 
 
-# ---------------------------------------------------------------- samples
+def test_auc_within_a_question_by_hand():
+    """Question 0: two valid, two flawed, three of four pairs the right way round and a tie; 1 has no pair."""
+    columns = {"question": [0, 0, 0, 0, 0, 1], "reward": [1, 1, 1, 1, 0, 1], "valid": [1, 1, 0, 0, 1, 1],
+               "entropy": [0.1, 0.3, 0.3, 0.5, 9.0, 0.0]}
+    assert within_question_auc(columns) == pytest.approx((3 + 0.5) / 4 - 0.5)
+    assert np.isnan(within_question_auc({name: values[4:] for name, values in columns.items()}))
 
 
-def sampled() -> dict:
-    """Questions with K = 4: two with three right answers (k/K = 0.75, Easy), two with two (Medium); some are
-    copies."""
-    rows = [  # question, k, reward, valid, shortcut, length, entropy, nll
-        (0, 3, 1, 1, 0, 20, 0.10, 0.1), (0, 3, 1, 0, 0, 10, 0.15, 0.3), (0, 3, 1, 0, 1, 3, 0.60, 0.9),
-        (0, 3, 0, 0, 0, 20, 0.90, 0.9), (1, 2, 1, 1, 0, 20, 0.20, 0.2), (1, 2, 1, 0, 0, 20, 0.30, 0.1),
-        (1, 2, 0, 0, 0, 20, 0.90, 0.9), (1, 2, 0, 0, 1, 3, 0.90, 0.9),
-        *2 * [(2, 3, 1, 1, 0, 20, 0.10, 0.1)], (2, 3, 1, 0, 0, 10, 0.30, 0.3), (2, 3, 0, 0, 0, 20, 0.90, 0.9),
-        *2 * [(3, 2, 1, 1, 0, 20, 0.20, 0.2)], *2 * [(3, 2, 0, 0, 0, 20, 0.90, 0.9)]]
-    names = ("question", "k", "reward", "valid", "shortcut", "length", "entropy", "nll")
-    return {"num_rollouts": 4, "columns": {name: [row[i] for row in rows] for i, name in enumerate(names)}}
-
-
-def test_samples_by_hand():
-    """Buckets by k/K, entropy gaps with and without shortcuts, AUC with ties."""
-    s = columns(sampled())
-    assert s["bucket"].tolist() == ["Easy"] * 4 + ["Medium"] * 4 + ["Easy"] * 4 + ["Medium"] * 4
-    assert responses.bucket_gap(s, "Easy") == pytest.approx(0.35 - 0.10)
-    assert responses.bucket_gap(s, "Easy", shortcuts=False) == pytest.approx(0.225 - 0.10)
-    assert responses.bucket_gap(s,
-                                "Medium") == pytest.approx(0.10) and np.isnan(responses.bucket_gap(s, "Hard"))
-    assert auc(np.array([1, 2]), np.array([2, 3])) == (0.5 + 1 + 1 + 1) / 4
-    assert responses.bucket_auc(s, "entropy") == 1 and responses.bucket_auc(s, "nll") == 0.5
-    assert responses.bucket_auc(s, "length") == pytest.approx(0.75)  # shorter is flawed: better than 0.25
-
-
-def test_rules_of_selection_by_hand():
-    """A buffer keeps one copy of each response; what the two rules choose from it, held against chance."""
-    s = columns(sampled())
-    rows = responses.stored(s)
-    assert [sorted(r.tolist()) for r in rows] == [[0, 1, 2], [4, 5], [8, 10]]  # question 3 leaves no choice
-    assert [choice(s, "paper", r) for r in rows] == [0, 4, 8]
-    assert [choice(s, "official", r) for r in rows] == [1, 4, 8]  # sums 2.0, 1.5, 1.8; 4, 6; 2, 3
-    assert responses.agreement(s) == pytest.approx((0 - 1 / 3 + 1 - 1 / 2 + 1 - 1 / 2) / 3)
-    assert responses.shortness(s) == pytest.approx((0 - 1 / 3 + 1 - 1 + 0 - 1 / 2) / 3)
-    assert responses.validity(s, "official") == pytest.approx(1 / 3)
-    assert responses.validity(s, "random") == pytest.approx((1 - 1 / 3 + 1 - 1 / 2 + 1 - 1 / 2) / 3)
+def test_the_curves_of_the_easy_world_by_hand(monkeypatch):
+    """A triangle and a plateau; the last three of four validations."""
+    rows = [{"step": s, easy.IN: v} for s, v in ((0, 0.0), (2, 1.0), (4, 1.0), (8, 1.0))] + [{"step": 8}]
+    monkeypatch.setattr(easy, "_read", lambda *_: {"rows": rows})
+    assert easy.height("x", 0) == pytest.approx(7 / 8) and easy.last("x", 0) == 1

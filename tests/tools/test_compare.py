@@ -1,28 +1,80 @@
-"""The comparison of several scores.json."""
+"""The comparison of several evaluations."""
 
 import json
 
+import numpy as np
 import pytest
 
-from tools.compare import main
+from tools.compare import difference, labels, main
 from worlds.benchmarks import AVERAGES
+
+A = {"model": "A", "pass_at_1/aime": 0.316, "interval/aime": [0.2, 0.45], "samples/aime": 32,
+     "average/in_distribution": 0.316, "average_of/in_distribution": ["AIME24"]}
+B = {"model": "B", "pass_at_1/aime": 0.25, "samples/aime": 32, "official/math": 0.7,
+     "pass_at_1/math": 0.5, "interval/math": [0.4, 0.6], "samples/math": 1,
+     "average/in_distribution": 0.4, "average_of/in_distribution": list(AVERAGES["in_distribution"])}
+
+
+def evaluation(directory, scores, right=(), **settings) -> str:
+    """A directory as eval.py leaves it; right: (question, success) of each response."""
+    directory.mkdir(parents=True)
+    (directory / "scores.json").write_text(json.dumps(scores))
+    (directory / "settings.json").write_text(json.dumps(settings))
+    rows = [{"source": "x", "text": text, "gold": "1", "success": success} for text, success in right]
+    (directory / "responses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(directory)
 
 
 def test_two_files_side_by_side(tmp_path, capsys):
     """In percent, with intervals; what one of them lacks is a dash, or said of an average."""
-    a = {"model": "A", "pass_at_1/aime": 0.316, "interval/aime": [0.2, 0.45], "samples/aime": 32,
-         "average/in_distribution": 0.316, "average_of/in_distribution": ["AIME24"]}
-    b = {"model": "B", "pass_at_1/aime": 0.25, "samples/aime": 32,
-         "pass_at_1/math": 0.5, "interval/math": [0.4, 0.6], "samples/math": 1,
-         "average/in_distribution": 0.4, "average_of/in_distribution": list(AVERAGES["in_distribution"])}
-    for name, content in (("a", a), ("b", b)):
-        (tmp_path / f"{name}.json").write_text(json.dumps(content))
-    main([str(tmp_path / "a.json"), str(tmp_path / "b.json")])
+    for name, content in (("a", A), ("b", B)):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "scores.json").write_text(json.dumps(content))
+    main([str(tmp_path / "a" / "scores.json"), str(tmp_path / "b")])
     assert capsys.readouterr().out.splitlines() == [
-        "|  | A | B |", "| --- | --- | --- |",
+        "|  | a | b |", "| --- | --- | --- |",
         "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
         "| math (Pass@1) | – | 50.0 [40.0, 60.0] |",
+        "| math (Pass@1, official grader) | – | 70.0 |",
         "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |"]
+
+
+def test_paired_differences_are_of_the_questions_of_both(tmp_path, capsys):
+    """By hand: q is right in 1 of 2 responses and then in both, r in both times, s never; t is not asked
+    again: differences 1/2, 0, 0, their mean 16.7 ± 1.96 · 28.9 / √3 points."""
+    before = [("q", True), ("q", False), ("r", True), ("s", False), ("t", True)]
+    after = [("q", True), ("r", True), ("s", False), ("u", True)]
+    names = [evaluation(tmp_path / name / "eval", {"model": "m"}, right, eval_temperature=t, model=name)
+             for name, right, t in (("before", before, 0.6), ("after", after, 1.0))]
+    main(names)
+    printed = capsys.readouterr().out
+    assert "| minus before, in points, same questions | after |" in printed
+    assert "| x | +16.7 [-16.0, +49.3] of 3 |" in printed
+    assert printed.strip().splitlines()[-1] == "eval_temperature differs: 0.6 (before), 1.0 (after)"
+    main([*names, "--label", "base", "ours"])
+    printed = capsys.readouterr().out
+    assert "| minus base" in printed and "0.6 (base), 1.0 (ours)" in printed
+    with pytest.raises(SystemExit, match="1 labels for 2"):
+        main([*names, "--label", "base"])
+
+
+def test_the_interval_covers_the_difference_in_95_of_100():
+    """Paired draws of 200 questions whose true difference is 10 points: covered in 92 to 98% of 400."""
+    rng, covered = np.random.default_rng(0), 0
+    for _ in range(400):
+        ease = rng.uniform(0, 0.9, 200)
+        base, other = (dict(enumerate((rng.random(200) < ease + gain).astype(float))) for gain in (0, 0.1))
+        low, high = map(float, difference(base, other).partition("[")[2].partition("]")[0].split(","))
+        covered += low <= 10 <= high
+    assert 0.92 <= covered / 400 <= 0.98
+
+
+@pytest.mark.parametrize("names, expected", [
+    (["runs/A/eval", "runs/B/eval"], ["A", "B"]), (["runs/x/before", "runs/x/after"], ["before", "after"]),
+    (["r/A/eval/scores.json", "r/B/eval"], ["A", "B"]), (["eval"], ["eval"]), (["a", "a"], ["a", "a"])])
+def test_names_are_what_tells_directories_apart(names, expected):
+    """The last part in which they differ."""
+    assert labels(names) == expected
 
 
 @pytest.mark.parametrize("content", [None, "no JSON", "[]", '{"pass_at_1/aime": 0.5}'])

@@ -13,6 +13,7 @@ from config import Config
 from data import load_questions
 from runtime.tables import read_rows
 from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
+from worlds import gym
 
 
 def write_jsonl(path, rows) -> str:
@@ -181,3 +182,32 @@ def test_the_same_question_in_two_sources_is_two():
     rows, counts, _ = convert([("a", "1?", "1"), ("b", "1?", "1"), ("a", "1?", "1")],
                               lambda answers: [True] * len(answers))
     assert [r["data_source"] for r in rows] == ["a", "b"] and counts["repeated"] == 1
+
+
+def test_files_beside_the_output_are_left_alone(tmp_path, lenient):
+    """A user's out.tmp, out.parquet.tmp and out.jsonl outlive a conversion to out.parquet."""
+    file = write_jsonl(tmp_path / "in.jsonl", [{"question": "1?", "answer": "1"}])
+    mine = [tmp_path / name for name in ("out.tmp", "out.parquet.tmp", "out.jsonl")]
+    for path in mine:
+        path.write_text("mine")
+    main([file, "--output", str(tmp_path / "out.parquet")])
+    assert [path.read_text() for path in mine] == ["mine"] * 3
+    assert {path.name for path in tmp_path.iterdir()} == {"in.jsonl", "out.parquet", *(p.name for p in mine)}
+
+
+def test_a_gym_task_becomes_two_files(tmp_path, tokenizer, capsys):
+    """Training and held-out questions in the layout, each with all that its scorer needs."""
+    pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
+    out = tmp_path / "sums.parquet"
+    flags = "--size 30 --held_out 10 --set max_terms=2 --set max_digits=1 --data_source sums"
+    counts = main(["gym:chain_sum", "--output", str(out), *flags.split()])
+    config = Config(max_prompt_length=200, prompt_template="{question}")
+    files = str(out), str(tmp_path / "sums-test.parquet")
+    sets = [load_questions([file], config, tokenizer)[0] for file in files]
+    assert [len(questions) for questions in sets] == [counts["kept"], counts["held out"]]
+    for question in sets[0] + sets[1]:
+        assert question.source == "sums"
+        assert gym.score(f"= {question.answer}", question.answer, question.row) == 1.0
+    assert "--reward worlds.gym:score" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="exists; --overwrite"):
+        main(["gym:chain_sum", "--output", str(out)])

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -27,7 +28,10 @@ from exgrpo import Experience
 from policy import Policy
 from runtime.checkpoint import Checkpoints
 from runtime.tracking import Tracker
-from tools.report import columns, describe, main, pieces, read_metrics
+from sampler import bucket_weights
+from tools import report as report_module
+from tools.report import columns, describe, main, read_metrics, said
+from tools.stored import pieces
 from worlds.arithmetic import World, judge_steps
 from worlds.base_model import build_model, build_tokenizer
 
@@ -38,8 +42,19 @@ ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a"
     {"reward/pass_at_1": 0.1 * i, "loss/entropy": math.nan if i == 2 else 1 / i, "rollout/length": 20 + i,
      "replay/ratio": i % 2, "replay/questions": i % 2, "replay/gradient_share": 0.1 * (i % 2),
      "buckets/retired": i,
-     "buckets/k=1": i, "buckets/k=2": 9 - i, "time/rollout": 1.0, "time/update": 0.5,
-     "time/step": 1.5} for i in range(1, 5)]
+     "buckets/k=1": i, "buckets/k=2": 9 - i, "buckets/k=3": int(i > 1), "replay/from_k=1": i % 2,
+     "fresh/k=0": 2 * i, "fresh/k=4": 1, "replay/k=1": i % 2, "fresh/signal": 4 * i, "time/rollout": 1.0,
+     "time/update": 0.5, "time/step": 1.5} for i in range(1, 5)]
+ALIKE = "1" * 100  # two questions of the same beginning and end
+
+
+def sample(step: int, text: str, score: float, replayed: bool = False) -> dict:
+    return {"step": step, "question": HOSTILE + "\ud800\x1b[2J", "text": text, "finished": True,
+            "rewards": {"score": score, HOSTILE: math.nan}, "replayed": replayed}
+
+
+SAMPLES = [sample(1, "early", 1.0), sample(4, "wrong\u202e", 0.0), sample(4, "5 - 9", 1.0),
+           sample(4, "<b>" + "x" * 1_000_000, 1.0, True)]
 
 
 def save_run(directory: Path, rho: float = 0.5) -> Path:
@@ -76,6 +91,9 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
             experience.buffer.add(q, k,
                                   [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids])
         experience.buffer.retire(2)
+    if rho:
+        lines = "".join(json.dumps(s) + "\n" for s in SAMPLES)
+        (directory / "samples.jsonl").write_text(lines + '{"step": 5')
     state = {"experience": experience.state_dict()}
     checkpoints.save(4, state, policy.tensors(), experience.buffer.save, tracker.text())
     return directory
@@ -120,7 +138,8 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
         logprobs, entropies = (x.detach().numpy() for x in plain_scores(lm, prompt, ids))
         np.testing.assert_allclose(shown["entropies"], entropies, atol=2e-4)
-        np.testing.assert_allclose(shown["ratios"], np.exp(logprobs + 0.5), atol=2e-4)
+        np.testing.assert_allclose(shown["now"], logprobs, atol=1e-4)
+        assert set(shown["past"]) == {-0.5}
         assert shown["entropy"] == pytest.approx(entropies.mean(), abs=1e-4)
         assert (shown["nll_then"], shown["nll_now"]) == (0.5, pytest.approx(-logprobs.mean(), abs=1e-4))
         assert shown["ratio"] == pytest.approx(np.exp(logprobs + 0.5).mean(), abs=1e-4) and shown["step"] == 2
@@ -203,6 +222,22 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
     assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
     assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
     assert "the run is on-policy" in data["runs"][1]["browser"]["missing"]
+
+
+def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
+    """Right ones first, half a line and lines of another form end it; too much text leaves steps out."""
+    shown = said(runs[0])
+    assert [(s["step"], s["kind"]) for s in shown] == [(1, "right"), (4, "right"), (4, "wrong"), (4, "o*")]
+    assert shown[1]["text"] == "5 - 9" and shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
+    assert said(runs[1]) == []
+    lines = [json.dumps(sample(step, "t" * 10, 1.0)) for step in range(1, 9)]
+    (tmp_path / "samples.jsonl").write_text("\n".join([*lines, '{"step": 9, "text": []}', lines[0], ""]))
+    assert [s["step"] for s in said(tmp_path)] == [*range(1, 9)]
+    each = len(HOSTILE) + 5 + 10
+    monkeypatch.setattr(report_module, "MOST_TEXT", 4 * each)
+    assert [s["step"] for s in said(tmp_path)] == [2, 4, 6, 8]
+    monkeypatch.setattr(report_module, "MOST_TEXT", 1)
+    assert [s["step"] for s in said(tmp_path)] == [8]
 
 
 # ---- errors ----
@@ -354,13 +389,18 @@ def test_a_question_is_picked_and_its_tokens_appear(chromium, report):
         shares = ("[...document.querySelectorAll('.token')]"
                   ".map(t => Number(t.style.getPropertyValue('--share')))")
         assert 0 <= min(await tab.js(shares)) < max(await tab.js(shares)) <= 1
-        assert await tab.js("document.querySelectorAll('figure svg').length") == 9  # 7 curves, buckets, time
+        assert await tab.js("document.querySelectorAll('figure svg').length") == 12  # 8 curves, 3 of k, time
         await tab.js("document.getElementById('question').focus()")
         await tab.key("ArrowDown")
         assert await tab.js(tokens) == [HOSTILE + "<eos>"]
         assert await tab.js("document.querySelector('#asked .question').textContent") == HOSTILE
         await tab.js("document.querySelector('.token').click()")
-        assert "w*" in await tab.js("document.getElementById('token').textContent")
+        read = await tab.js("document.getElementById('token').textContent")
+        values = dict(re.findall(r"(log π_past|log π_θ|w\*|f|weight) (-?[\d.e-]+)", read))
+        w = math.exp(float(values["log π_θ"]) - float(values["log π_past"]))
+        assert values["log π_past"] == "-0.500" and float(values["w*"]) == pytest.approx(w, abs=2e-3)
+        assert float(values["f"]) == pytest.approx(w / (w + 0.1), abs=2e-3)
+        assert float(values["weight"]) == pytest.approx(0.1 * w / (w + 0.1) ** 2, abs=2e-3)
         assert tab.troubles() == [] and tab.requests() == [report.as_uri()]
 
     visit(chromium, report, visitor)
@@ -385,6 +425,90 @@ def test_another_run_is_picked(chromium, report):
     visit(chromium, report, visitor)
 
 
+MOVE = ("((id, value) => { const e = document.getElementById(id); e.value = value; "
+        "e.dispatchEvent(new Event('input')); e.dispatchEvent(new Event('change')) })(%s, %s)")
+BARS = "[...document.querySelectorAll('#p-bars i')].map(e => [Number(e.dataset.k), Number(e.dataset.p)])"
+
+
+def test_sliders_show_the_right_chances_and_weights(chromium, report, described):
+    """Each moved: p_k over the buckets of the step equals the sampler's, the mean weight that of the loss."""
+    async def moved(tab, name, value, shown):
+        await tab.js(MOVE % (json.dumps(name), json.dumps(value)))
+        assert await tab.js(f"document.querySelector('#{name} + output')?.textContent") == shown
+
+    async def visitor(tab):
+        assert await tab.js(BARS) == chances((1, 2, 3), 0.5, 1.0, "count")
+        await moved(tab, "p-mu", 0.123, "0.12")
+        assert await tab.js(BARS) == chances((1, 2, 3), 0.12, 1.0, "count")
+        await moved(tab, "p-sigma", 0.3, "0.3")
+        await moved(tab, "p-unit", "accuracy", None)
+        assert await tab.js(BARS) == chances((1, 2, 3), 0.12, 0.3, "accuracy")
+        await moved(tab, "p-step", 0, "1")  # k = 3 is empty there
+        assert await tab.js(BARS) == chances((1, 2), 0.12, 0.3, "accuracy")
+        bars = await tab.js("document.getElementById('p-bars').innerText")
+        assert "of 1, drawn –" in bars and "of 8, drawn –" in bars  # nothing was replayed in step 2
+        mean = "Number(document.getElementById('f-note').dataset.mean)"
+        responses = [r for q in described["browser"]["questions"] for r in q["responses"]]
+        w = np.exp(np.concatenate([np.subtract(r["now"], r["past"]) for r in responses]))
+        assert await tab.js(mean) == pytest.approx(np.mean(0.1 * w / (w + 0.1) ** 2))
+        await moved(tab, "beta", 0, "1")
+        assert await tab.js(mean) == pytest.approx(np.mean(w / (w + 1) ** 2))
+        tokens = "[...document.querySelectorAll('[data-tokens]')].map(e => Number(e.dataset.tokens))"
+        assert sum(await tab.js(tokens)) == len(w)
+        assert tab.troubles() == []
+
+    def chances(ks, mu, sigma, unit):
+        return [[k, pytest.approx(p)] for k, p in zip(ks, bucket_weights(ks, 4, mu, sigma, unit))]
+
+    visit(chromium, report, visitor)
+
+
+def test_the_right_answers_of_any_step_stand_in_full(chromium, report):
+    """The last step's at once, the right one first; an earlier one's by the slider; hostile text as text."""
+    async def visitor(tab):
+        texts = "[...document.querySelectorAll('.said.text')].map(e => e.textContent)"
+        assert await tab.js(texts) == [s["text"] for s in (SAMPLES[2], SAMPLES[1], SAMPLES[3])]
+        assert (await tab.js("document.querySelector('.said').textContent")).startswith(HOSTILE)
+        await tab.js(MOVE % ('"said-step"', 0))
+        assert await tab.js(texts) == ["early"] and tab.troubles() == []
+
+    visit(chromium, report, visitor)
+
+
+def test_charts_name_runs_and_show_what_is_there(tmp_path, chromium, device):
+    """Runs are named beside their colours; a single point is a dot; shares stay in 0 to 1; a read-out has no
+    value of another step; questions that look alike have numbers."""
+    rows = [[{"step": 0, "val/pass_at_1/a": 1.0, "val/valid/a": 0.5, "val/pass_at_1/b": 1.0},
+             {"step": 3, "reward/pass_at_1": 0.0}],
+            [{"step": 2, "reward/pass_at_1": 1.0}]]
+    page = [dict(describe(tmp_path / name / "run", r, 9, device), name=f"runs/{name}/run")
+            for name, r in zip("xy", rows)]
+    response = {"step": 1, "tokens": ["1"], "special": [], "steps": [], "verdict": None, "entropies": [0.1],
+                "past": [0], "now": [0], "entropy": 0.1, "ratio": 1, "nll_then": 0, "nll_now": 0,
+                "chosen": True}
+    asked = [{"id": i, "text": ALIKE, "answer": "", "source": "", "k": 1, "responses": [response]}
+             for i in (7, 9)]
+    page[0]["browser"] = {"step": 1, "rule": "entropy", "K": 8, "buffered": 2, "questions": asked}
+    (tmp_path / "page.html").write_text(report_module.page(page))
+
+    async def visitor(tab):
+        cards = "[...document.querySelectorAll('#curves figure')].map(e => e.innerText)"
+        batch, validation, _ = await tab.js(cards)
+        assert "x/run" in batch and "y/run" in batch and "x/run" in validation and "y/run" not in validation
+        every = "[...document.querySelectorAll('#curves %s')].map(e => %s)"
+        read = every % (".read", "[...e.children].map(c => c.innerText)")
+        assert await tab.js(read) == [["step 3", "0", "–"], ["step 0", "1 / 0.500"], ["step 0", "1"]]
+        assert await tab.js(every % ("figure", "e.querySelectorAll('circle').length")) == [2, 2, 1]
+        marks = ("[...document.querySelectorAll('#curves text[text-anchor=end]')]"
+                 ".map(e => Number(e.textContent))")
+        assert 0 <= min(await tab.js(marks)) and max(await tab.js(marks)) == 1
+        options = await tab.js("[...document.querySelectorAll('#question option')].map(e => e.textContent)")
+        assert len(set(options)) == 2 and options[0].startswith("7: 111")
+        assert tab.troubles() == []
+
+    visit(chromium, tmp_path / "page.html", visitor)
+
+
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_fits_a_phone(chromium, report, scheme):
     """At a width of 360 pixels nothing sticks out and charts use the width; light and dark follow the
@@ -402,6 +526,8 @@ def test_it_fits_a_phone(chromium, report, scheme):
             edges = ("[...document.querySelectorAll('.card, select, svg')]"
                      ".map(e => e.getBoundingClientRect().right)")
             assert max(await tab.js(edges)) <= 360
+        hint = "document.querySelector('.hint').offsetHeight > 0"
+        assert await tab.js(hint) and await tab.js("document.querySelector('.scroll').scrollWidth") > 360
         widths = "[...document.querySelectorAll('svg')].map(e => e.clientWidth)"
         assert min(await tab.js(widths)) > 250
         paper, ink = [sum(map(int, color[4:-1].split(","))) / 3 for color in

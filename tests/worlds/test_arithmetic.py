@@ -11,8 +11,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from worlds import base_model
 from worlds.arithmetic import (
+    PRESETS,
     Teacher,
     World,
+    answer_of,
     check_chain,
     draw_question,
     draw_sets,
@@ -79,6 +81,44 @@ def test_judge_agrees_with_hand_worked_cases(case, response, valid, share):
     verdict = check_chain(QUESTION, response)
     assert verdict.valid is valid, case
     assert verdict.valid_steps == pytest.approx(share), case
+
+
+@pytest.mark.parametrize(("case", "response", "valid"), [
+    ("every step", "a3+4=7b7*2=4c4-5=9#49", True),
+    ("one step in the head", "a3+4=7c4-5=9#49", True),
+    ("the first one in the head", "b7*2=4c4-5=9#49", True),
+    ("worked out wrongly in the head", "a3+4=7c5-5=0#50", False),
+    ("two neighbours in the head", "c4-5=9#49", False),
+    ("the last one in the head", "a3+4=7b7*2=4#49", False),
+    ("a bare answer", "#49", False),
+    ("half of the answer", "a3+4=7b7*2=4c4-5=9#9", False),
+    ("two slips that cancel", "a3+4=2b2*2=4c4-5=9#49", False),
+    ("a step twice", "a3+4=7a3+4=7c4-5=9#49", False),
+])
+def test_judge_where_steps_may_be_worked_out_in_the_head(case, response, valid):
+    """Where two results are asked for, a question has several valid chains: 7, 4, 9 by hand."""
+    assert answer_of(QUESTION + "??") == "49"
+    assert check_chain(QUESTION + "??", response).valid is valid, case
+
+
+@pytest.mark.parametrize(("name", "share_right", "share_valid"),
+                         [("easy", 0.51, 0.35), ("hard", 0.27, 0.17), ("weak", 0.48, 0.43)])
+def test_the_teacher_of_a_preset(name, share_right, share_valid):
+    """3,000 demonstrations: bare answers as asked for, of the others so many right, so many valid."""
+    world = PRESETS[name]
+    rng, teacher, right, valid = np.random.default_rng(0), Teacher(world), [], []
+    for _ in range(3000):
+        question = draw_question(rng, world.train_operations, world.digits)
+        response = teacher.demonstrate(question, rng)
+        assert len(response) <= 6 * 8 + 1 + world.digits and len(answer_of(question)) == world.digits
+        if not response.startswith("#"):
+            right.append(reward(response, answer_of(question)))
+            valid.append(check_chain(question, response).valid)
+            assert right[-1] >= valid[-1]
+    assert 1 - len(right) / 3000 == pytest.approx(world.shortcut, abs=0.03)
+    tolerance = 0.03 if name != "weak" else 0.3  # 30 of 3,000
+    assert np.mean(right) == pytest.approx(share_right, abs=tolerance)
+    assert np.mean(valid) == pytest.approx(share_valid, abs=tolerance)
 
 
 def test_shortcut_and_graded_reward():
@@ -173,13 +213,12 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
 
 
 def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_path, monkeypatch):
-    monkeypatch.setattr(base_model, "World", lambda seed,
-                        pretrain_steps: replace(TINY, seed=seed, pretrain_steps=2))
-    world = build_world(tmp_path, seed=3, progress=False)
+    made = replace(TINY, seed=3, pretrain_steps=2)
+    world = build_world(tmp_path, made, progress=False)
     assert [p.name for p in tmp_path.iterdir()] == [world.name]
     stamp = (world / "world.json").stat().st_mtime_ns
-    assert build_world(tmp_path, seed=3) == world and (world / "world.json").stat().st_mtime_ns == stamp
-    assert build_world(tmp_path, seed=4, progress=False) != world
+    assert build_world(tmp_path, made) == world and (world / "world.json").stat().st_mtime_ns == stamp
+    assert build_world(tmp_path, replace(made, seed=4), progress=False) != world
     model, tokenizer = (c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer))
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
     assert {json.loads(line)["data_source"] for line in (world / "ood.jsonl").open()} == {"arithmetic-ood"}
@@ -189,7 +228,7 @@ def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_p
 def test_a_build_that_fails_leaves_no_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(base_model, "pretrain", lambda *_: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        build_world(tmp_path)
+        build_world(tmp_path, TINY)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -197,15 +236,17 @@ def test_the_knobs_of_the_built_in_world(tmp_path, monkeypatch):
     """It is built by a command of its own, only where it is missing; the knobs name its files."""
     calls = []
 
+    place = place_of(replace(PRESETS["hard"], seed=7), tmp_path)
+
     def build(command, **options):
         calls.append((command[1:], options["env"]["OMP_NUM_THREADS"], options["check"]))
-        place_of(World(pretrain_steps=7), tmp_path).mkdir()
+        place.mkdir()
 
     monkeypatch.setattr(base_model.subprocess, "run", build)
-    knobs = [built_in(tmp_path, 7), built_in(tmp_path, 7)]
-    assert calls == [(["-m", "worlds.base_model", "--directory", str(tmp_path), "--steps", "7"], "1", True)]
-    place = place_of(World(pretrain_steps=7), tmp_path)
+    knobs = [built_in(tmp_path, "hard", 7), built_in(tmp_path, "hard", 7)]
+    command = ["-m", "worlds.base_model", "--directory", str(tmp_path), "--world", "hard", "--seed", "7"]
+    assert calls == [(command, "1", True)]
     assert knobs[0] == knobs[1] == {
         "model": f"{place}/model", "train_files": [f"{place}/train.jsonl"],
         "val_files": [f"{place}/test.jsonl", f"{place}/ood.jsonl"], "reward": "worlds.arithmetic:reward"}
-    assert place_of(World(pretrain_steps=8), tmp_path) != place
+    assert len({place_of(world, tmp_path) for world in [*PRESETS.values(), World(seed=8)]}) == 4

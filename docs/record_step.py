@@ -1,0 +1,83 @@
+"""Record what the models computed in the first replaying step of a run, for docs/one_step.ipynb.
+
+    python docs/record_step.py --steps 8 --run_dir runs/one_step
+
+It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new responses with
+the engine's log-probs and their rewards, and the log-probs that each mini-batch finds (batch.safetensors);
+entropies of the stored candidates, the stream's position and the update's metrics (step.json). The notebook
+works out the rest.
+"""
+
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+from safetensors.numpy import save_file
+
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+import train
+from config import parse_config
+from exgrpo import Experience
+from policy import Policy
+from runtime import ranks
+
+FOLDER = Path(__file__).parent / "one_step"
+STEP, BATCH = {}, {}  # values and arrays of the step that replays
+
+
+class RecordedExperience(Experience):
+    """Keeps what is there before a step, until one has replayed."""
+
+    def plan(self, step, score):
+        """As ever."""
+        if STEP.get("replayed"):  # it is recorded
+            return super().plan(step, score)
+        self.buffer.save(FOLDER / "buffer.safetensors")
+        STEP.update(step=step, state=self.state_dict(), entropies=[])
+
+        def kept(sequences):
+            STEP["entropies"] = score(sequences)
+            return STEP["entropies"]
+
+        plan = super().plan(step, kept)
+        STEP["replayed"] = [*plan.replayed]
+        return plan
+
+    def groups(self, plan, rollouts):
+        """As ever; keeps the new responses."""
+        if plan.step == STEP["step"]:
+            new = [t for each in rollouts for t in each]
+            BATCH.update(
+                lengths=np.array([len(t.token_ids) for t in new], np.int32),
+                token_ids=np.concatenate([t.token_ids for t in new]),
+                logprobs=np.concatenate([t.logprobs for t in new]),
+                rewards=np.array([t.reward for t in new], np.float32),
+                finished=np.array([t.finished for t in new]))
+        return super().groups(plan, rollouts)
+
+
+class RecordedPolicy(Policy):
+    """Keeps the log-probs under the weights that each mini-batch of the step finds, and writes it all."""
+
+    def update(self, mini_batches, clip_eps):
+        """As ever."""
+        self.found = []
+        metrics = super().update(mini_batches, clip_eps)
+        if STEP["replayed"] and "metrics" not in STEP:
+            STEP["metrics"], BATCH["found"] = metrics, np.concatenate(self.found)
+            save_file(BATCH, FOLDER / "batch.safetensors")
+            (FOLDER / "step.json").write_text(json.dumps(STEP) + "\n")
+        return metrics
+
+    def _accumulate(self, rows, clip_eps):
+        scores = self.score([(prompt_ids, t.token_ids) for prompt_ids, t, *_ in rows])
+        self.found += [logprobs for logprobs, _ in scores]
+        return super()._accumulate(rows, clip_eps)
+
+
+if __name__ == "__main__":
+    FOLDER.mkdir(exist_ok=True)
+    train.Experience, train.Policy = RecordedExperience, RecordedPolicy
+    ranks.run(lambda: train.train(parse_config()))

@@ -1,0 +1,69 @@
+"""samples.jsonl: a few responses of every step, to be read: so a reward is seen being talked into a yes.
+
+A line is {"step", "question", "text", "rewards": {name: value}, "replayed", "finished"}, where `step` counts
+as in metrics.jsonl and `replayed` marks an o*.
+"""
+
+import json
+import math
+import os
+from pathlib import Path
+
+KINDS = {"step": int, "question": str, "text": str, "rewards": dict, "replayed": bool, "finished": bool}
+WANTED = {"right": 2, "wrong": 1, "o*": 1}  # responses of a step: new right ones, new wrong ones, replayed
+SHOWN = 2000  # characters, from the end, of a response on the console
+
+
+def choose(groups: list, success: float) -> list[tuple]:
+    """The (group, trajectory) that WANTED asks for, the first in the batch's order, one of a kind a group.
+
+    success: what the reward of a right response exceeds. No randomness: a resumed run chooses the same.
+    """
+    left, chosen = dict(WANTED), []
+    for group in groups:
+        kinds = {}
+        for i, t in enumerate(group.trajectories):
+            new = "right" if t.reward > success else "wrong"
+            kinds.setdefault("o*" if group.replayed and i == 0 else new, t)
+        for kind, t in kinds.items():
+            if left[kind]:
+                left[kind] -= 1
+                chosen.append((group, t))
+    return chosen
+
+
+def record(step: int, group, t, text: str) -> dict:
+    """A line of samples.jsonl; what is no finite number is null."""
+    rewards = {"score": t.reward, **(t.also or {})}
+    return {"step": step, "question": group.question.text, "text": text,
+            "rewards": {name: value if math.isfinite(value) else None for name, value in rewards.items()},
+            "replayed": bool(group.replayed and t is group.trajectories[0]), "finished": t.finished}
+
+
+def read(path: Path, last: float = math.inf) -> list[dict]:
+    """The records of a file up to step `last`, and up to half a line that a killed run has left."""
+    records = []
+    for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else ():
+        try:
+            sample = json.loads(line)
+            if not all(type(sample[name]) is kind for name, kind in KINDS.items()) or sample["step"] > last:
+                break
+        except (ValueError, TypeError, KeyError, RecursionError):
+            break
+        records.append(sample)
+    return records
+
+
+def cut(path: Path, last: int) -> None:
+    """Go back to step `last`: what came after the checkpoint that a run continues from is written again."""
+    aside = path.with_suffix(".tmp")
+    aside.write_text("".join(json.dumps(r) + "\n" for r in read(path, last)))
+    os.replace(aside, path)
+
+
+def excerpt(sample: dict) -> str:
+    """A sample as the console shows it: its rewards, its question, the end of what was said."""
+    rewards = ", ".join(f"{name} {value:g}" for name, value in sample["rewards"].items() if value is not None)
+    text = sample["text"]
+    text = text if len(text) <= SHOWN else f"… {text[-SHOWN:]}"
+    return f"---- step {sample['step']}, {rewards} ----\n{sample['question'][-SHOWN:]}\n----\n{text}"

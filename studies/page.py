@@ -1,0 +1,181 @@
+"""From records to the page: numbers of every row, the verdicts, a picture each, the tables of README.md.
+
+No verdict is written by hand: the tables stand between two markers and are made again from the records.
+"""
+
+import json
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+
+from studies import easy
+from studies.jobs import ROOT, Job, jobs_of
+from studies.measures import (
+    ESCAPED,
+    end,
+    half_width,
+    holm_levels,
+    mean_of,
+    p_value,
+    verdict,
+    within_question_auc,
+)
+from studies.protocol import ROWS, SETTINGS, Row
+
+matplotlib.use("Agg")
+import matplotlib.pyplot as plt  # noqa: E402
+
+RESULTS = ROOT / "studies" / "results"
+PAGE = ROOT / "studies" / "README.md"
+MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
+
+
+def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
+    """{unit: (the arm's number, the other's)} of the units whose runs are all there; one number for `auc`.
+
+    ValueError where two arms of a unit began from different base models.
+    """
+    found = {}
+    for unit in range(row.units):
+        jobs = [job for job in jobs_of(row, quick) if job.unit == unit]
+        if not jobs or not all(job.done for job in jobs):
+            continue
+        results = [job.record() for job in jobs]
+        if len({record["result"]["base"] for record in results}) > 1:
+            raise ValueError(f"row {row.number}, unit {unit}: the arms began from different base models")
+        held_out = SETTINGS[row.setting].held_out
+        found[unit] = tuple(within_question_auc(r["result"]["columns"]) if row.kind == "auc"
+                            else end(r, held_out, row.where) for r in results)
+    return found
+
+
+def differences(row: Row, quick: bool = False) -> list[float]:
+    """The row's number, unit by unit."""
+    return [values[0] - (values[1] if len(values) > 1 else 0) for values in numbers(row, quick).values()]
+
+
+def decide(quick: bool = False) -> list[dict]:
+    """Every row that has two units or more: values, mean, half width and level of its interval, verdict."""
+    all_values = {row.number: differences(row, quick) for row in ROWS}
+    ready = [row for row in ROWS if len(all_values[row.number]) > 1]
+    primary = [row for row in ready if row.family == "primary"]
+    # Holm is over the rows that were planned: one that is not there yet counts as undecided
+    planned = sum(row.family == "primary" for row in ROWS)
+    tested = [all_values[row.number] for row in primary] + [[0.0, 0.0]] * (planned - len(primary))
+    levels = dict(zip([row.number for row in primary], holm_levels(tested)))
+    results = []
+    for row in ready:
+        values, level = all_values[row.number], levels.get(row.number, 0.95)
+        about = {"row": row.number, "family": row.family, "question": row.question, "values": values,
+                 "mean": float(np.mean(values)), "half": half_width(values, level), "level": level}
+        if row.kind == "escapes":
+            about["counts"] = _escapes(row, quick)
+        if row.family == "primary":
+            about |= {"p": p_value(values), "verdict": verdict(values, level)}
+        results.append(about | {"minutes": sum(j.record()["seconds"] for j in _done(row, quick)) / 60})
+    return results
+
+
+def _done(row: Row, quick: bool) -> list[Job]:
+    return [job for job in jobs_of(row, quick) if job.done]
+
+
+def _escapes(row: Row, quick: bool) -> list[int]:
+    """Pairs of which both escape, only the arm, only the other, neither."""
+    ends = [(a > ESCAPED, b > ESCAPED) for a, b in numbers(row, quick).values()]
+    return [ends.count(kind) for kind in ((True, True), (True, False), (False, True), (False, False))]
+
+
+# ---- tables -----------------------------------------------------------------------------------------------
+
+
+def table(results: list[dict], families: tuple[str, ...]) -> str:
+    """Markdown of the rows of some families; a row without two units says so."""
+    found = {result["row"]: result for result in results}
+    lines = ["| # | question | paired difference, points | units | answer | core-minutes | command |",
+             "|---|---|---|---|---|---|---|"]
+    for row in (row for row in ROWS if row.family in families):
+        r, command = found.get(row.number), f"`python -m studies {row.number}`"
+        if r is None:
+            cells = f"not run yet | 0 of {row.units} | – | – | {command}"
+            lines.append(f"| {row.number} | {row.question} | {cells} |")
+            continue
+        level = f" ({100 * r['level']:g}%)"
+        number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"
+        if row.kind == "escapes":
+            both, arm, other, neither = r["counts"]
+            number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"
+        answer = r.get("verdict", "–")
+        lines.append(f"| {row.number} | [{row.question}](results/row{row.number}.png) | {number} "
+                     f"| {len(r['values'])} of {row.units} | {answer} | {r['minutes']:.0f} | {command} |")
+    return "\n".join(lines) + "\n"
+
+
+def write(page: Path = PAGE, results: Path = RESULTS) -> None:
+    """Make rows.json, the pictures and the tables of the page again."""
+    decided = decide()
+    results.mkdir(parents=True, exist_ok=True)
+    (results / "rows.json").write_text(json.dumps(decided, indent=1, ensure_ascii=False) + "\n")
+    for row in ROWS:
+        if any(result["row"] == row.number for result in decided):
+            figure = draw(row)
+            figure.savefig(results / f"row{row.number}.png", dpi=80)
+            plt.close(figure)
+    text = page.read_text()
+    for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
+                          ("exploratory rows", table(decided, ("exploratory",))),
+                          ("easy rows", easy.table()), ("signal", signal())):
+        begin, finish = (mark.format(name) for mark in MARKS)
+        before, found, rest = text.partition(begin)
+        _, closed, after = rest.partition(finish)
+        if not found or not closed:
+            raise ValueError(f"{page} has lost its markers {begin!r} and {finish!r}")
+        text = f"{before}{begin}\n{content}{finish}{after}"
+    page.write_text(text)
+
+
+SIGNAL = {"groups without signal": "reward/all_equal_groups", "without a success": "reward/none_right",
+          "w* of replayed tokens, mean": "replay/ratio", "effective sample size of w*": "replay/ess",
+          "replayed share of the policy term": "replay/gradient_share",
+          "tokens generated a step": "rollout/tokens", "seconds a step": "time/step"}
+
+
+def signal() -> str:
+    """Markdown: what there was to learn from, means over steps and units, of the arms of the decided rows."""
+    arms = dict.fromkeys((row.setting, arm) for row in ROWS if row.family != "exploratory"
+                         for arm in row.arms if arm != "base")
+    lines = ["| mean over the run | " + " | ".join(SIGNAL) + " |", "|---" * (len(SIGNAL) + 1) + "|"]
+    for setting, arm in arms:
+        jobs = [Job(setting, arm, unit) for unit in range(SETTINGS[setting].units)]
+        done = [job.record() for job in jobs if job.done]
+        means = [np.mean([mean_of(record, metric) for record in done]) if done else float("nan")
+                 for metric in SIGNAL.values()]
+        cells = " | ".join(f"{m:.3g}" for m in means)
+        lines.append(f"| {setting}, {arm} ({len(done)} runs) | {cells} |")
+    return "\n".join(lines) + "\n"
+
+
+# ---- pictures ---------------------------------------------------------------------------------------------
+
+
+def draw(row: Row, quick: bool = False):
+    """The pairs of a row, unit by unit, and the training curves of its arms; for `auc` the units alone."""
+    pairs = numbers(row, quick)
+    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), constrained_layout=True)
+    for values in pairs.values():
+        left.plot(range(len(values)), values[::-1], "o-", color="#4477aa", alpha=0.7)
+    left.set(title=f"row {row.number}, {len(pairs)} units", xticks=range(len(row.arms)),
+             xticklabels=row.arms[::-1], xlim=(-0.4, len(row.arms) - 0.6))
+    metric = "loss/entropy" if row.kind == "escapes" else "reward/pass_at_1_fresh"
+    for arm in () if row.kind == "auc" else row.arms:
+        for unit in pairs:
+            rows = Job(row.setting, arm, unit, quick).record()["rows"]
+            points = [(r["step"], r[metric]) for r in rows if metric in r]
+            colour = "#4477aa" if arm == row.arm else "#ee6677"
+            label = arm if unit == min(pairs) else None
+            right.plot(*zip(*points), lw=0.8, color=colour, alpha=0.6, label=label)
+    right.set(title=metric, xlabel="step")
+    if row.kind != "auc":
+        right.legend(fontsize=7)
+    return figure

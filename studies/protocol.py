@@ -1,0 +1,103 @@
+"""What is asked, of which runs, by which number: the tables of PROTOCOL.md as data.
+
+A *setting* is where arms are compared: a world, or the real model, with the knobs that all its runs share. An
+*arm* is a set of knobs of `train.py` on top. A *unit* is what differs between repetitions: the base model of
+a built-in world (and the run's seed with it), or the seed of a run of the real model. A row compares two
+arms, unit by unit; everything about it is fixed here and in PROTOCOL.md before its first run.
+"""
+
+from dataclasses import dataclass
+
+TUNING_UNITS = (100, 101)  # base models, or run seeds, that are used for nothing else
+TUNING_RATES = (2e-5, 4e-5, 8e-5, 1.6e-4)
+SAMPLES = 4  # responses a question at the end
+ENDS = (0.9, 0.95, 1.0)  # of the run: the end is the mean of these
+EXPLORED = (0, 1)  # units of an exploratory row
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all runs of a setting share."""
+
+    knobs: dict
+    units: int
+    unit_knobs: tuple[str, ...]  # set to the number of the unit
+    held_out: tuple[str, ...]  # data sources of validation that are not trained on
+    quick: dict  # knobs of a trial run
+
+    @property
+    def checkpoints(self) -> dict:
+        """Knobs: validation at thirds of the run, checkpoints at the ENDS of it, and no more of them."""
+        return self.every(self.knobs["steps"])
+
+    @staticmethod
+    def every(steps: int) -> dict:
+        return {"eval_every": max(1, steps // 3), "save_every": max(1, steps // 20), "keep": 3}
+
+
+BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
+SETTINGS = {
+    "hard": Setting({"world": "hard", **BUILT_IN, "steps": 240, "lr": 4e-5}, 8, ("world_seed", "seed"),
+                    ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
+    "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 4e-5, "entropy_coef": 3e-4}, 8,
+                    ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
+    "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 60}, 8, ("seed",),
+                    ("three",), {"steps": 4, "eval_questions": 4}),
+}
+
+ARMS = {  # name -> knobs
+    "exgrpo": {},
+    "on_policy": {"rho": 0.0},
+    # the questions come back and o* stands in the group, but has no policy gradient
+    "revisiting": {"beta": 1e-6},
+    "no_shaping": {"shaping": False},
+    # exploratory
+    "random_star": {"trajectory_selection": "random"},
+    "highest_entropy": {"trajectory_selection": "highest_entropy"},
+    "uniform": {"question_selection": "uniform"},
+    "beta_003": {"beta": 0.03},
+    "beta_03": {"beta": 0.3},
+    "beta_1": {"beta": 1.0},
+    "mu_25": {"mu": 0.25},
+    "on_policy_retiring": {"rho": 0.0, "retire": "on", "clip": "off"},  # the rest of the difference
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One question: `arm` minus `against`, unit by unit."""
+
+    number: int
+    family: str  # primary, secondary or exploratory
+    question: str
+    setting: str
+    arm: str
+    against: str
+    where: str = "trained"  # Pass@1 at the end on the trained kinds, or on what is "held out"
+    units: int = 8
+    kind: str = "end"  # end; escapes: counts of pairs; auc: of a base model's right answers, no arms
+
+    @property
+    def arms(self) -> tuple[str, ...]:
+        return ("base",) if self.kind == "auc" else (self.arm, self.against)
+
+
+ROWS = (
+    Row(1, "primary", "real model: ExGRPO − on-policy", "real", "exgrpo", "on_policy"),
+    Row(2, "primary", "hard: ExGRPO − on-policy, out of distribution", "hard", "exgrpo", "on_policy",
+        "held out"),
+    Row(3, "secondary", "real model: the same on the held-out kind", "real", "exgrpo", "on_policy",
+        "held out"),
+    Row(4, "secondary", "hard: ExGRPO − revisiting only", "hard", "exgrpo", "revisiting", "held out"),
+    Row(5, "secondary", "real model: ExGRPO − revisiting only", "real", "exgrpo", "revisiting", units=4),
+    Row(6, "secondary", "real model: shaping − none", "real", "exgrpo", "no_shaping", units=4),
+    Row(7, "secondary", "weak: runs that escape (Pass@1 above 0.1)", "weak", "exgrpo", "on_policy",
+        kind="escapes"),
+    Row(8, "secondary", "hard, base models: low entropy tells valid from flawed right answers of a question "
+        "(AUC − 0.5)", "hard", "base", "base", kind="auc"),
+    *(Row(number, "exploratory", f"hard: ExGRPO − {text}", "hard", "exgrpo", arm, "held out", len(EXPLORED))
+      for number, (arm, text) in enumerate([
+          ("random_star", "random o*"), ("uniform", "uniform selection"), ("beta_003", "β = 0.03"),
+          ("beta_03", "β = 0.3"), ("beta_1", "β = 1"), ("mu_25", "μ = 0.25"),
+          ("on_policy_retiring", "on-policy with retirement and without clip")], start=9)),
+)

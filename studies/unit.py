@@ -1,0 +1,80 @@
+"""One unit of an arm: train, then answer the validation questions from the last three checkpoints.
+
+    python -m studies.unit --run_dir DIR [flags of train.py]      continues where it was interrupted
+
+`numbers.json` holds a hash of the base model, and for each of these steps and each data source how many of so
+many responses to each question were right: {"base": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}}.
+"""
+
+import hashlib
+import json
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from pathlib import Path
+
+from config import Config, parse_config
+from data import first_of_each_source, load_questions, load_tokenizer, unreadable, with_built_in_world
+from eval import respond
+from reward import Grader, make_verifier
+from rollout import make_engine
+from runtime import ranks
+from runtime.checkpoint import directories
+from studies.protocol import SAMPLES
+from studies.records import replace
+from tools.export import load_policy
+
+
+def ends(config: Config, checkpoints: list[Path]) -> dict[str, dict[str, list[int]]]:
+    """{step: {data source: right responses of SAMPLES to each question}} of the models of checkpoints."""
+    device = ranks.setup()
+    tokenizer = load_tokenizer(config, config.model)
+    questions, _ = load_questions(config.val_files, config, tokenizer)
+    scores = {}
+    with make_verifier(config) as verifier:
+        gone = set(unreadable(questions, verifier.gold_parses))
+        kept = [q for q in questions if q.id not in gone]
+        tests = first_of_each_source(kept, config.eval_questions)
+        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
+        grader = Grader(config, tokenizer, verifier)
+        for path in checkpoints:
+            policy = load_policy(config, path, device)
+            engine.load(policy.named_tensors(engine.dtype))
+            right = defaultdict(lambda: defaultdict(int))
+            for r in respond(engine, grader, [(q, i) for q in tests for i in range(SAMPLES)], config):
+                right[r["source"]][r["question"]] += r["success"]
+            step = int(path.name.rpartition("-")[2])
+            scores[str(step)] = {source: list(counts.values()) for source, counts in right.items()}
+    return scores
+
+
+def base_hash(model: str) -> str:
+    """Of the base model's weights, so that pairs are known to begin alike."""
+    digest = hashlib.sha256()
+    for file in sorted(Path(model).glob("*.safetensors")):
+        digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def main() -> None:
+    """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
+    config, training = parse_config(), [sys.executable, "train.py", *sys.argv[1:], "--resume"]
+    run = Path(config.run_dir)
+    process = subprocess.Popen(training)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)  # it has the signal too, and saves
+    if code := process.wait():
+        sys.exit(code)
+    if not (run / "model").exists():
+        sys.exit(130)  # interrupted and saved
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_DFL)
+    config = with_built_in_world(config)
+    made = {"base": base_hash(config.model), "samples": SAMPLES,
+            "ends": ends(config, directories(run / "checkpoints")[-3:])}
+    replace(run / "numbers.json", json.dumps(made).encode())
+
+
+if __name__ == "__main__":
+    main()

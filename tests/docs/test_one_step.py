@@ -1,0 +1,70 @@
+"""docs/one_step.ipynb: its cells run as they stand, and print the numbers that are stored in it.
+
+To store them anew: `jupyter nbconvert --to notebook --execute --inplace docs/one_step.ipynb`.
+"""
+
+import io
+import json
+import re
+import sys
+from contextlib import redirect_stdout
+from pathlib import Path
+
+import matplotlib.pyplot as plt
+import pytest
+
+ROOT = Path(__file__).parent.parent.parent
+CELLS = json.loads((ROOT / "docs/one_step.ipynb").read_text())["cells"]
+CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
+NUMBER = re.compile(r"[-+]?\b\d+(?:\.\d+)?(?:e[-+]?\d+)?")
+
+
+def words_and_numbers(text: str) -> tuple[list[str], list[float]]:
+    """A printed text without its numbers and spaces, and its numbers."""
+    return NUMBER.sub("#", text).split(), [float(number) for number in NUMBER.findall(text)]
+
+
+def stored(cell: dict) -> str:
+    return "".join("".join(o["text"]) for o in cell["outputs"] if o.get("name") == "stdout")
+
+
+@pytest.fixture(scope="module")
+def printed():
+    """What each code cell prints, run one after the other by plain `exec`, from the notebook's folder."""
+    texts, names = [], {"__name__": "__main__"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.chdir(ROOT / "docs")
+        patch.setattr(sys, "path", [*sys.path])
+        plt.switch_backend("agg")
+        for number, cell in enumerate(CODE):
+            with redirect_stdout(io.StringIO()) as out:
+                exec(compile("".join(cell["source"]), f"code cell {number}", "exec"), names)
+            texts.append(out.getvalue())
+        plt.close("all")
+    return texts
+
+
+def test_the_cells_print_what_is_stored(printed):
+    """Every word of every cell, and every number to 1e-4."""
+    for cell, text in zip(CODE, printed, strict=True):
+        words, numbers = words_and_numbers(text)
+        kept_words, kept_numbers = words_and_numbers(stored(cell))
+        assert words == kept_words and numbers == pytest.approx(kept_numbers, rel=0, abs=1.01e-4)
+    assert sum(len(words_and_numbers(text)[1]) for text in printed) > 500
+
+
+def test_it_reads_without_running():
+    """At most 25 cells; two pictures; no output is an error, a warning or a path of somebody's machine."""
+    outputs = [output for cell in CODE for output in cell["outputs"]]
+    assert len(CELLS) <= 25 and sum("image/png" in o.get("data", {}) for o in outputs) >= 2
+    assert {o.get("name", o["output_type"]) for o in outputs} == {"stdout", "display_data"}
+
+
+def test_the_step_is_the_runs_own(printed):
+    """The notebook's plan, loss and share of replay are those that the run logged."""
+    text = "".join(printed)
+    assert "as in the run: True" in text
+    loss, logged = re.search(r"mean (-\d\.\d+)\nthe run logged loss/policy = (-\d\.\d+)", text).groups()
+    assert loss == logged
+    share, logged = re.search(r"with shaping +(\S+)\n.*\n.*gradient_share = (\S+)", text).groups()
+    assert share == logged

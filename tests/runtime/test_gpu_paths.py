@@ -1,0 +1,95 @@
+"""What only runs on a GPU, as far as a machine without one can tell."""
+
+import os
+
+import pytest
+import torch
+import torch.distributed as dist
+from conftest import free_port, on_ranks
+
+from config import Config
+from rollout import VLLMEngine
+from runtime import ranks
+
+EOS = 2
+
+
+class Recorder:
+    """Stands for vLLM's `LLM`: keeps how it was made and the names and arguments of the calls, in order."""
+
+    def __init__(self, **arguments):
+        self.arguments, self.calls = arguments, []
+
+    def __getattr__(self, name: str):
+        def call(*args, **kwargs):
+            if "kwargs" in kwargs:  # the weights of reload_weights
+                kwargs = {name: list(iterator) for name, iterator in kwargs["kwargs"].items()}
+            self.calls.append((name, *args, *kwargs.values()))
+            return True
+
+        return call
+
+
+@pytest.fixture
+def recorded(monkeypatch, tiny_model):
+    """(configuration, engine) -> an engine as for a GPU, with a recorder in place of vLLM."""
+    vllm = pytest.importorskip("vllm")
+    monkeypatch.setattr(vllm, "LLM", Recorder)
+    for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "TRITON_F32_DEFAULT"):
+        monkeypatch.setenv(name, os.environ.get(name, ""))
+    return lambda config: VLLMEngine(config, tiny_model, EOS, torch.device("cuda"))
+
+
+def test_vllm_takes_the_arguments_for_a_gpu(recorded):
+    """Every one is a field of vLLM's EngineArgs, and those that training rests on have their values."""
+    from vllm import EngineArgs
+
+    config = Config(max_prompt_length=100, max_response_length=156, dtype="bfloat16", rollout_memory=0.3)
+    arguments = EngineArgs(**recorded(config).llm.arguments)
+    assert arguments.enable_sleep_mode and arguments.enable_prefix_caching
+    assert arguments.enable_chunked_prefill and not arguments.enforce_eager
+    assert (arguments.max_model_len, arguments.dtype) == (256, "bfloat16")
+    assert (arguments.gpu_memory_utilization, arguments.logprobs_mode) == (0.3, "processed_logprobs")
+    assert arguments.distributed_executor_backend == "external_launcher"
+    with pytest.raises(TypeError, match="strange"):
+        EngineArgs(**recorded(config).llm.arguments, strange=1)
+
+
+def test_order_of_sleep_and_wake(recorded):
+    """Sleep drops the weights; space for them, all of them, no old prefixes, and only then the cache."""
+    engine = recorded(Config(max_prompt_length=100, max_response_length=100))
+    weights = [(name, torch.zeros(1)) for name in sorted(engine.names)]
+    engine.sleep()
+    engine.wake(iter(weights))
+    assert engine.llm.calls == [
+        ("sleep", 2), ("wake_up", ["weights"]), ("collective_rpc", "reload_weights", weights),
+        ("reset_prefix_cache",), ("wake_up", ["kv_cache"])]
+
+
+def on_a_pretended_gpu(port: str):
+    """The backend asked for where there are GPUs; objects and a barrier with NCCL replaced by a backend that
+    moves nothing, so that what arrives came through the CPU's."""
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers the backend "fake"
+
+    join, asked = dist.init_process_group, []
+
+    def pretend(backend, **arguments):
+        asked.append(backend)
+        join(backend.replace("nccl", "fake"), **arguments)
+
+    dist.destroy_process_group()
+    os.environ["MASTER_PORT"] = port
+    dist.init_process_group = pretend
+    torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 2)
+    torch.cuda.set_device = lambda device: None
+    device = ranks.setup()
+    ranks.barrier()
+    return asked, str(device), ranks.gather({"rank": ranks.rank()})
+
+
+def test_objects_travel_over_the_cpu(device):
+    """With GPUs the group has gloo for the CPU and NCCL for tensors on GPUs; objects take the first."""
+    results = on_ranks(2, on_a_pretended_gpu, free_port())
+    for rank, (asked, device_name, everyone) in enumerate(results):
+        assert asked == ["cpu:gloo,cuda:nccl"] and device_name == f"cuda:{rank}"
+        assert everyone == [{"rank": 0}, {"rank": 1}]

