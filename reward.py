@@ -19,7 +19,7 @@ MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the
 MAX_TEXT = 2000  # characters, from the end, of a response without a box in which an answer is looked for
 
 BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
-STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*([^\n]+)")
+STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*(?=([^\n]+))")
 MATHS = re.compile(r"\$\$?([^$]+)\$|\\[(\[](.+?)\\[)\]]")
 NUMBER = re.compile(r"(?<![\w.{^/\\])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w{])")
 

@@ -23,6 +23,7 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         (r"\boxed{1}</think> so $2$ ", True, False, r"\boxed{2}"),
         ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),  # right to no one
         (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
+        ("My answer is 41. No, the answer is 42. Thanks", False, False, r"\boxed{42}"),
         ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),  # no expression in passing
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
         ("no number", False, False, None),

@@ -18,9 +18,11 @@ from verifier.forms import (
     ABOUT,
     COMMA,
     EQUAL,
+    IN,
     NAME,
     PLAIN,
     RELATION,
+    UNION,
     WITH_UNIT,
     balanced,
     form,
@@ -45,7 +47,9 @@ class Gold:
     operators: set[str]
     equation: bool  # of more than a name and a literal
     inequality: bool  # or membership
-    interval: bool  # or what may be one
+    interval: bool  # or a set, or what may be one
+    union: bool
+    whole: bool  # holds an integer
     closed: bool  # a closed form that is a rational number: 2021 \cdot 505 \cdot 337
 
 
@@ -70,11 +74,12 @@ def read_gold(answer: str) -> Gold | None:
         equation |= bool(between) and (not named or any(form(leaf, PLAIN) == "expression" for leaf in here))
         found += here
     forms = {form(leaf, PLAIN) for leaf in found}
-    interval = bool(re.match(r"\\?[\[(]", text))
+    interval, union = bool(re.match(r"\\?[\[({]", text)), bool(UNION.search(text))
+    whole = any(re.fullmatch(r"[+-]?[0-9]+(?:\.0*)?", leaf) for leaf in found)
     closed = any(form(leaf, PLAIN) == "expression" and is_rational(leaf) for leaf in found)
     count = sum("infty" not in leaf for leaf in found)
     return Gold(forms, set(map(folded, found)), count, len(values), names(text), operators(text), equation,
-                bool(relations - EQUAL), interval, closed)  # fmt: skip
+                bool(relations - EQUAL), interval, union, whole, closed)  # fmt: skip
 
 
 def values_of(text: str) -> list[str]:
@@ -110,11 +115,11 @@ def same(a: str, b: str, about: bool) -> bool:
 
 def allowed(leaf: str, gold: Gold) -> bool:
     """Whether a leaf of the answer may stand for what is in the gold."""
-    kind = form(leaf, WITH_UNIT)
+    kind = form(leaf, PLAIN if gold.equation else WITH_UNIT)
     if folded(leaf) in gold.leaves or kind in ("number", "fraction", "scientific", "infinite"):
         return True
-    if kind == "percent":  # 25\% is not 25
-        return "percent" in gold.forms or str(float(re.sub(r"[^0-9.+-]", "", leaf)) / 100) in gold.leaves
+    if kind == "percent":  # 25\% is not 25, as it is to Math-Verify
+        return "percent" in gold.forms or not gold.whole
     if kind == "base":
         return "base" not in gold.forms and leaf.endswith("_{10}")  # the gold's own base: see above
     if kind in ("power", "integral", "complex"):
@@ -129,7 +134,9 @@ def fits(values: list[str], gold: Gold) -> bool:
     count, inequality = 0, False
     for value in values:
         sides, between = split(value, RELATION)
-        inequality |= not set(between) <= EQUAL
+        inequality |= not set(between) <= EQUAL | IN
+        if not gold.union and UNION.search(value) and r"\{" in value:  # of finite sets: to be worked out
+            return False
         if set(between) <= EQUAL:
             while len(sides) > 1 and is_name(sides[0]) and not gold.equation:
                 sides, between = sides[1:], between[1:]
@@ -139,7 +146,7 @@ def fits(values: list[str], gold: Gold) -> bool:
                 sides = sides[-1:]
         elif not (gold.inequality or gold.interval):
             return False
-        said = [side for side in sides if len(sides) == 1 or not NAME.fullmatch(side)]
+        said = [side for side in sides if len(sides) == 1 or not (NAME.fullmatch(side) and is_name(side))]
         found = [leaf for side in said for leaf in leaves(side)]
         if not all(allowed(leaf, gold) for leaf in found):
             return False

@@ -23,7 +23,8 @@ FORMS = {
     "infinite": r"[+-]?\\infty",
     "word": r"⟨[^⟩]*⟩",
 }
-TEXT_UNIT = re.compile(r"(?<=.)(?:\s*(?:\^\{?\\circ\}?|\\degree|[/·]?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?))+$")
+TEXT_UNIT = re.compile(
+    r"(?<=.)(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|(?<=[⟩}])\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?))+$")
 BARE_UNIT = r"(?:\s*[a-zA-Z]+(?: [a-zA-Z]+){0,3}|\s*(?:[ckm]?m|ft|in|inch(?:es)?|units?)\^\{?[23]\}?)?"
 PLAIN = {name: re.compile(form) for name, form in FORMS.items()}
 WITH_UNIT = {name: re.compile(form + BARE_UNIT) for name, form in FORMS.items()}
@@ -36,12 +37,12 @@ NO_NAME = re.compile(
     r"|_\{[^{}]*\}|_\\?\w|⟨[^⟩]*⟩|\\(?:begin|end)\{[a-z]*\}")  # fmt: skip
 CONSTANTS = {"e", "i"}
 SYMBOL = (r"(?:⟨[^⟩]*⟩|\\[a-zA-Z]+\s*\{[a-zA-Z]+\}|\\?[a-zA-Z]+)"  # then its indices and arguments
-          r"(?:'|_\{[^{}]*\}|_\w|\^\{?\\prime\s*\}?)*(?:\{?\([^()]*\)\}?)?")
+          r"(?:'|_\{[^{}]*\}|_\w|\^\{?\\prime\s*\}?|\^\{-1\}(?=\())*(?:\{?\([^()]*\)\}?)?")
 NAME = re.compile(rf"\|?(?:{SYMBOL}\s*)+\|?")
 TERM = re.compile(rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+")
 RELATION = re.compile(r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>≤≥≠≈∈]")
 COMMA, UNION, ROWS = re.compile("[,;]"), re.compile(r"\\cup(?![a-zA-Z])|∪"), re.compile(r"&|\\\\")
-EQUAL, ABOUT = {"=", "≈", r"\approx"}, {"≈", r"\approx"}
+EQUAL, ABOUT, IN = {"=", "≈", r"\approx", r"\equiv"}, {"≈", r"\approx"}, {r"\in", "∈"}
 THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")  # of a number, not of a list
 
 
@@ -73,7 +74,10 @@ def operators(text: str) -> set[str]:
 
 
 def is_name(side: str) -> bool:
-    """Whether a left side only names what the right side is: x, (a,b), P(X=2), m+n, 100m+n; not x+1, 2x."""
+    """Whether a left side only names what the right side is: x, (a,b), P(X=2), m+n, 100m+n; not x+1, 2x, nor
+    what can be worked out: gcd(4,6)."""
+    if side and not names(side) and "⟨" not in side and side not in CONSTANTS:
+        return False
     side = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1 \2", side)
     terms = [term.strip() for term in re.split(r"[+-](?![^({]*[)}])", side)]
     if len(terms) > 1:
@@ -87,7 +91,8 @@ def is_name(side: str) -> bool:
 def words(found: re.Match) -> str:
     """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) as it is."""
     inner = found[1].strip()
-    return f"⟨{inner}⟩" if re.fullmatch(r"[a-zA-Z][a-zA-Z\s./'^23-]*", inner) else found[1]
+    worded = re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner)
+    return f"⟨{inner}⟩" if worded else found[1]
 
 
 def normalise(text: str) -> str | None:
@@ -103,9 +108,12 @@ def normalise(text: str) -> str | None:
     text = re.sub(r"(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s+", " ", text)
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
     text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
-    text = re.sub(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{([^{}]*)\}", words, text)
+    text = re.sub(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words, text)
     text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").strip()
-    return re.sub(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", "", text).rstrip(". ")
+    text = re.sub(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", "", text)
+    text = re.sub(r"^\{([0-9]+)\}/\{([0-9]+)\}$", r"\1/\2", text)
+    text = re.sub(r"^([+-])\(([0-9./]+)\)$", r"\1\2", text)
+    return text.rstrip("., ")
 
 
 def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:

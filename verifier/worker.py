@@ -8,6 +8,7 @@ stdin, and on stdout `{"index": index, "rewards": {"score": 1.0}, "bloated": fal
 
 import contextlib
 import faulthandler
+import gc
 import importlib
 import inspect
 import json
@@ -76,6 +77,7 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
         module, _, attribute = name.partition(":")
         reward = getattr(importlib.import_module(module), attribute)
         with_row = takes_row(reward)
+        gc.freeze()  # what was imported is never garbage: not to be looked through again and again
         reply(index=0)
         for line in requests:
             index, text, answer, row = json.loads(line)
