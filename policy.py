@@ -59,8 +59,8 @@ class Policy:
             [p for p in self.module.parameters() if p.requires_grad], lr=c.lr, betas=(0.9, 0.999),
             eps=c.adam_eps, weight_decay=c.weight_decay)
         kind = "constant_with_warmup" if c.lr_schedule == "constant" else c.lr_schedule
-        # a function of the step alone: there is nothing to save and to resume
-        self.lr_factor = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps).lr_lambdas[0]
+        schedule = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps)
+        self.lr_factor = schedule.lr_lambdas[0]  # of the step alone: there is nothing to save
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = c.max_drift or MAX_DRIFT[c.dtype]
         self.gap: dict[str, float] = {}  # metrics: between engine and policy before the first optimiser step
@@ -114,8 +114,7 @@ class Policy:
         self.optimizer.param_groups[0]["lr"] = lr = self.config.lr * self.lr_factor(step)
         for rows in [self._rows(groups) for groups in mini_batches]:
             parts.append(self._accumulate(rows, clip_eps))
-            if not norms and self.config.behavior_logprobs == "engine":
-                # nothing is updated yet, so π_θ should be the π_old of fresh tokens
+            if not norms and self.config.behavior_logprobs == "engine":  # π_θ should still be their π_old
                 self._compare(*(parts[0][n] / max(parts[0]["tokens"], 1) for n in ("drift", "mismatch")))
             norms.append(self._step())
         sums = combine(parts)
@@ -204,8 +203,7 @@ class Policy:
         if not drift <= self.max_drift:
             raise RuntimeError(
                 f"engine and policy disagree: mean |log-prob difference| {drift:.2e} nats a token, bound "
-                f"max_drift={self.max_drift:g}. Either the engine runs other weights (a bug in the "
-                "sync, say), or this model needs a larger bound in this dtype.")
+                f"max_drift={self.max_drift:g}. The engine runs other weights, or the bound is too narrow.")
 
     # ---- weights out --------------------------------------------------------------------------------
 
@@ -222,7 +220,7 @@ class Policy:
         They share memory with what they are named after; state that no step has made yet is made here.
         """
         tensors = {}
-        self.module.reshard()  # a `score` that was interrupted has not
+        self.module.reshard()  # not done by a `score` that was interrupted
         for name, p in self.module.lm.named_parameters():
             tensors[name] = p.detach()
             if p.requires_grad and not self.optimizer.state[p]:

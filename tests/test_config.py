@@ -96,7 +96,7 @@ def test_the_word_auto_is_0_where_the_help_says_so(tmp_path):
     """In flags and in the file, for whole numbers and others; elsewhere it is no number."""
     file = write(tmp_path, "tokens: auto\ndrift: auto\n")
     for argv in (["--tokens", "auto", "--drift", "auto"], ["--config", file]):
-        values = parse_flags(Numbers, argv, "", file=True)
+        values = parse_flags(Numbers, argv, "", Numbers)
         assert values == {"drift": 0.0, "tokens": 0, "whole": 1}
         assert [type(value) for value in values.values()] == [float, int, int]
     with pytest.raises(SystemExit, match="--whole: invalid int value: 'auto'"):
