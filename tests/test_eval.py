@@ -235,7 +235,7 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
                                cwd=Path(evaluation.__file__).parent, text=True)
     seen = ""
     while "100%" not in seen and not re.search(r"responses: +[1-9]", seen):
-        seen += process.stderr.read(1)
+        seen += process.stderr.read(1) or pytest.fail(seen)
     process.send_signal(signal.SIGTERM)
     seen += process.communicate(timeout=60)[1]
     assert process.returncode == 0 and "(evaluation)" in seen and "same command goes on" in seen
