@@ -22,7 +22,7 @@ from loss import combine, policy_loss, token_means
 from model import PackedLM, load_model, pack
 from runtime import ranks
 from runtime.lora import add_adapters, merged
-from runtime.memory import Shape, free_bytes, tokens_that_fit
+from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
 
 MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}  # nats a token, of `max_drift: auto`; see docs/metrics.md
 
@@ -34,8 +34,7 @@ class Policy:
     """
 
     def __init__(self, config: Config, model: str, device: torch.device):
-        c = self.config = config
-        self.device = device
+        c, self.config, self.device = config, config, device
         held = getattr(torch, c.dtype) if c.lora_rank else "auto"  # what is frozen needs no more
         lm = load_model(c, model, held, attn_implementation="packed")
         window = getattr(lm.config, "sliding_window", None)
@@ -59,20 +58,21 @@ class Policy:
             [p for p in self.module.parameters() if p.requires_grad], lr=c.lr, betas=(0.9, 0.999),
             eps=c.adam_eps, weight_decay=c.weight_decay)
         kind = "constant_with_warmup" if c.lr_schedule == "constant" else c.lr_schedule
-        schedule = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps)
-        self.lr_factor = schedule.lr_lambdas[0]  # of the step alone: there is nothing to save
+        self.lr_factor = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps).lr_lambdas[0]
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = c.max_drift or MAX_DRIFT[c.dtype]
         self.gap: dict[str, float] = {}  # metrics: between engine and policy before the first optimiser step
-        self.tokens_per_micro_batch = c.tokens_per_micro_batch or self._tokens_that_fit()
+        self.tokens_per_micro_batch, self.memory = self._micro_batch()
 
-    def _tokens_that_fit(self) -> int:
-        """Of a micro-batch, on the rank that has the least memory left."""
+    def _micro_batch(self) -> tuple[int, str]:
+        """Its tokens, as asked or as fit on the rank with the least memory left; a line on what it takes."""
         c, device, node = self.config, self.device.type, ranks.ranks_per_node()
         free, shape = free_bytes(c.memory_gb, device, node), Shape.of(self.module.lm.config.to_dict())
-        return min(ranks.gather(tokens_that_fit(
-            shape, node, free, device=device, dtype=c.dtype, lora_rank=c.lora_rank,
-            gradient_checkpointing=c.gradient_checkpointing)))
+        knobs = dict(device=device, dtype=c.dtype, lora_rank=c.lora_rank,
+                     gradient_checkpointing=c.gradient_checkpointing)
+        tokens = c.tokens_per_micro_batch or min(ranks.gather(tokens_that_fit(shape, node, free, **knobs)))
+        need = update_bytes(shape, node, tokens, **knobs) / 1e9
+        return tokens, f"an update by {tokens} tokens needs {need:.2f} GB a rank, {free / 1e9:.1f} are free"
 
     # ---- forward passes without gradient ------------------------------------------------------------
 

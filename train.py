@@ -60,6 +60,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     policy, experience = Policy(config, config.model, device), Experience(config, questions)
     first_step = resume(checkpoints, policy, experience, tracker)
     engine.wake(policy.named_tensors(engine.dtype))
+    tracker.print(policy.memory)
     if not tracker.rows:
         show_example(engine, grader, questions[0], config, tracker)
         tracker.log(0, validate(engine, grader, tests, config))

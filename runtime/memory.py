@@ -130,18 +130,23 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     return Budget(held, update, sync)
 
 
+def update_bytes(shape: Shape, ranks: int, tokens: int, *, device: str, **knobs) -> float:
+    """What the first update still takes of one rank, once the weights are there; knobs: of `budget`.
+
+    AdamW's moments and the update at its worst; some for fragments, on a CPU a quarter, as malloc loses.
+    """
+    parts = budget(shape, ranks, tokens, tokens, device=device, **knobs)
+    return parts.held[MOMENTS] + sum(parts.update.values()) / (0.75 if device == "cpu" else 0.9)
+
+
 def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **knobs) -> int:
     """The largest micro-batch, in tokens, whose update fits into `free` bytes; knobs: of `budget`.
 
-    Weights are there already, AdamW's moments are not. Some is left for fragments, on a CPU a quarter, as
-    malloc was seen to lose. In steps of two, so that equal runs choose alike; at most 4,096 on a CPU and
-    16,384 on a GPU, beyond which they bring no speed, and at least 256, come what may.
+    In steps of two, so that equal runs choose alike; at most 4,096 on a CPU and 16,384 on a GPU, beyond which
+    they bring no speed, and at least 256, come what may.
     """
-    tokens, usable = (4096, 0.75) if device == "cpu" else (16384, 0.9)
-    while tokens > 256:
-        parts = budget(shape, ranks, tokens, tokens, device=device, **knobs)
-        if parts.held[MOMENTS] + sum(parts.update.values()) / usable <= free:
-            break
+    tokens = 4096 if device == "cpu" else 16384
+    while tokens > 256 and update_bytes(shape, ranks, tokens, device=device, **knobs) > free:
         tokens //= 2
     return tokens
 

@@ -55,7 +55,7 @@ def test_the_card_has_every_knob_of_question_and_grading(config):
     groups = (ROOT / "config.py").read_text().split("# ---- ")
     groups = [g for g in groups if g.startswith(("model and data", "reward"))]
     names = {name for group in groups for name in re.findall(r"^    (\w+): ", group, flags=re.M)}
-    names -= {"model", "train_files", "val_files", "base_steps", "world", "trust_remote_code"}
+    names -= {"model", "train_files", "val_files", "base_steps", "world", "world_seed", "trust_remote_code"}
     assert {"grader", "require_box", "reward", "response_prefix", "prompt_template", "rope_theta"} <= names
     knobs = dataclasses.asdict(config) | {"grader": "official", "require_box": False}
     card = model_card(knobs, 700, {}, {})

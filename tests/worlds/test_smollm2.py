@@ -53,8 +53,8 @@ def test_two_steps(tmp_path):
     """The file of `make smollm`, smaller: graded by the library, drift within its bound, weights moved."""
     if not (HOUSE / smollm2.DIRECTORY).exists() or not (HOUSE / ".cache/gym/three.parquet").exists():
         pytest.skip("the model or its questions are missing: make smollm-ready")
-    smaller = ("--steps 2 --batch_size 4 --num_rollouts 4 --k_max 3 --start_threshold -1 "
-               f"--max_response_length 32 --eval_questions 1 --run_dir {tmp_path}").split()
+    smaller = ("--steps 2 --batch_size 2 --num_rollouts 4 --k_max 3 --start_threshold -1 "
+               f"--max_response_length 16 --eval_questions 1 --run_dir {tmp_path}").split()
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--standalone",
                "train.py", "--config", "configs/smollm2.yaml", *smaller]
     subprocess.run(command, cwd=HOUSE, check=True, timeout=600)
