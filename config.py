@@ -29,7 +29,7 @@ class Config:
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
     world: Literal["easy", "hard", "weak"] = knob("easy", "The built-in world, see worlds/arithmetic.py: "
                                                   "its questions and its base model.")
-    world_seed: int = knob(0, "Seed of the built-in world; another one is another base model.", 0)
+    world_seed: int = knob(0, "Seed of the built-in world; another one is another base model.", 0, 2**63 - 1)
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} "
                                         "[Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
     response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
@@ -47,7 +47,8 @@ class Config:
     grader: Literal["strict", "official", "both"] = knob(
         "strict", "official: Math-Verify alone on all that follows the thought, for published numbers; both: "
         "strict, and the other's verdict is logged.")
-    verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE)
+    verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE,
+                                 86400)
 
     # ---- rollouts (Alg. 1, line 23) ----------------------------------------------------------------
     num_rollouts: int = knob(8, "K: responses per question; a replayed question gets K-1 new ones [8].")
@@ -122,7 +123,7 @@ class Config:
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------
-    seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0)
+    seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0, 2**63 - 1)
     run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
     show: bool = knob(False, "Print a right and a wrong response of every step; samples.jsonl has more.")
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
@@ -133,7 +134,7 @@ class Config:
     save_every: int = knob(20, "Steps between checkpoints; 0: only at the end and when interrupted [20].", 0)
     keep: int = knob(2, "How many of the last checkpoints are kept; the best by validation is kept too.", 1)
     resume: bool = knob(False, "Continue from the newest whole checkpoint in run_dir.")
-    hang_timeout: float = knob(3600.0, "Seconds a phase may last before the run is stopped; 0: any time.", 0)
+    hang_timeout: float = knob(3600.0, "Seconds a phase may last before the run is stopped; 0: any.", 0, 1e7)
 
     def __post_init__(self):
         for problem in _problems(self):
@@ -168,7 +169,9 @@ def _problems(c: Config):
         yield "train_files need a model (without them the built-in questions are used)"
     if c.difficulty == "spread" and c.retire == "on":
         yield "retire='on' needs success counts; with difficulty='spread' nothing retires"
-    if c.reward != "math" and c.reward.count(":") != 1:
+    if not c.run_dir.strip() or "\0" in c.run_dir:
+        yield f"run_dir must name a directory, got {c.run_dir!r}"
+    if c.reward != "math" and (c.reward.count(":") != 1 or not all(c.reward.split(":"))):
         yield f"reward must be 'math' or 'module:function', got {c.reward!r}"
     if c.lora_rank and not find_spec("peft"):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"

@@ -135,11 +135,12 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
                 counts["prompts too long"] += 1
                 continue
             key = (row["data_source"], ids.tobytes())
+            again = key in seen
             first_where, first_answer = seen.setdefault(key, (where, answer))
             if first_answer != answer:
                 raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same "
                                  f"question has {first_answer!r} in {first_where}; remove one")
-            if first_where != where:  # for Avg@k, say: eval.py --samples does that here
+            if again:  # for Avg@k, say: eval.py --samples does that here
                 counts["repeated"] += 1
                 continue
             question, about = turns[-1]["content"], {name: row.get(name) for name in ROW}

@@ -13,6 +13,7 @@ import json
 from collections import defaultdict
 from dataclasses import asdict, dataclass, fields, make_dataclass
 from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -224,6 +225,8 @@ def _fit_positions(config: Config, questions: list[Question]) -> None:
 def _settings(e, config: Config) -> dict:
     """Whatever a response and its reward depend on, the model by name, size and time of its files."""
     settings = {name: value for name, value in asdict(e).items() if name not in FREE}
+    if ":" in config.reward and (found := find_spec(config.reward.partition(":")[0])) and found.origin:
+        settings["reward_source"] = blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
     return settings | {"reward": config.reward, "max_response_length": config.max_response_length,
                        "files": model_files(Path(e.model))}
 

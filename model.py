@@ -38,13 +38,13 @@ def extend_context(hf_config, config: Config, **also):
 
 
 def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> nn.Module:
-    """The model in `dtype`; ValueError names weights that its files lack: others would make them up."""
-    lm, found = AutoModelForCausalLM.from_pretrained(
-        model, config=model_config(config, model), dtype=dtype, output_loading_info=True,
-        trust_remote_code=config.trust_remote_code, **how)
-    if missing := sorted(found["missing_keys"]):
-        raise ValueError(f"{model} lacks {len(missing)} weights, {', '.join(missing[:3])}, and has "
-                         f"{sorted(found['unexpected_keys'])[:3]} to spare: is it whole, is its config.json?")
+    """The model in `dtype`; ValueError names weights that its files lack, have to spare, or that are nan."""
+    how |= {"config": model_config(config, model), "trust_remote_code": config.trust_remote_code}
+    lm, found = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, output_loading_info=True, **how)
+    nan = [name for name, p in lm.named_parameters() if not p.isfinite().all()]
+    wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"], "has with nan": nan}
+    if wrong := {what: sorted(names)[:3] for what, names in wrong.items() if names}:
+        raise ValueError(f"{model}, weights it {wrong}: is it whole, does its config.json belong to it?")
     return lm
 
 

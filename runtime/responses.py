@@ -61,7 +61,11 @@ def open_kept(directory: Path, settings: dict) -> tuple[dict, dict]:
         changed = {n: f"{old.get(n)!r} -> {value!r}" for n, value in settings.items() if old.get(n) != value}
     except (ValueError, AttributeError, RecursionError) as error:
         raise ValueError(f"{about} is damaged ({error!r:.100}): choose another --output") from error
-    parts, records = sorted(directory.glob("responses-*.jsonl")), {}
+    parts = [f for f in sorted(directory.glob("responses-*.jsonl")) if f.stem[10:].isdigit()]
+    if not about.exists() and (parts or whole.exists()):
+        raise ValueError(f"{directory} has responses and no settings.json to say how they were made: choose "
+                         "another --output")
+    records = {}
     for file in (whole, *parts):
         records |= {(r["question"], r["sample"]): r for r in _records(file)}
     if not changed:

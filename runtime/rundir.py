@@ -28,12 +28,20 @@ def restarts() -> int:
 
 def refuse_remains(run_dir: str, resume: bool) -> None:
     """ValueError where an earlier run has left something in run_dir, unless this one goes on with it."""
-    checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
+    every = directories(Path(run_dir) / "checkpoints")
+    checkpoints = every[-1:]
     others = [Path(run_dir) / name for name in ("metrics.jsonl", "model")]
     remains = [path.name for path in [*checkpoints, *others] if path.exists()]
     if remains and not resume and not restarts():
         raise ValueError(f"{run_dir} holds a run ({', '.join(remains)}). Continue it with --resume, start "
                          "another with --run_dir NEW, or remove the directory.")
+    if "model" in remains and not checkpoints:  # else the run would begin anew over its own results
+        raise ValueError(f"{run_dir} holds a run that has ended, without its checkpoints: nothing is there "
+                         "to resume. Start another with --run_dir NEW, or remove the directory.")
+    for path in every:
+        if path.is_symlink() or not path.is_dir():
+            raise ValueError(f"{path} is not a directory of its own, where a checkpoint will be written: put "
+                             "the checkpoint itself there, or move it away")
 
 
 def lock(run_dir: str) -> TextIO | None:

@@ -41,16 +41,16 @@ def record(step: int, group, t, text: str) -> dict:
 
 
 def read(path: Path, last: float = math.inf) -> list[dict]:
-    """The records of a file up to step `last`, and up to half a line that a killed run has left."""
+    """The records of a file up to step `last`; lines that hold none (damage, half of one) are passed over."""
     records = []
-    for line in path.read_text(encoding="utf-8").split("\n")[:-1] if path.is_file() else ():
+    for line in path.read_bytes().split(b"\n")[:-1] if path.is_file() else ():
         try:
             sample = json.loads(line)
-            if not all(type(sample[name]) is kind for name, kind in KINDS.items()) or sample["step"] > last:
-                break
+            whole = all(type(sample[name]) is kind for name, kind in KINDS.items())
         except (ValueError, TypeError, KeyError, RecursionError):
-            break
-        records.append(sample)
+            continue
+        if whole and sample["step"] <= last:
+            records.append(sample)
     return records
 
 

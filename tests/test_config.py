@@ -170,6 +170,12 @@ def test_an_unknown_flag_is_answered_with_the_nearest(argv, reason):
 
 @pytest.mark.parametrize("knobs, reason", [
     (dict(batch_size=0), "batch_size must be at least 1, got 0"),
+    (dict(seed=2**64), "seed must be in"),
+    (dict(verify_timeout=1e300), "verify_timeout must be in"),
+    (dict(hang_timeout=1e300), "hang_timeout must be in"),
+    (dict(run_dir=" "), "run_dir must name a directory"),
+    (dict(run_dir="a\0b"), "run_dir must name a directory"),
+    (dict(reward="mine:"), "reward must be 'math' or 'module:function'"),
     (dict(lr=0.0), "lr must be above 0"),
     (dict(hang_timeout=float("inf")), "hang_timeout must be a finite number"),
     (dict(lr=float("nan")), "lr must be a finite number, got nan"),

@@ -229,8 +229,9 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
     """Told to stop as it begins: it ends by itself within seconds, names the phase, and says how to go on."""
     data = write(tmp_path / "many.jsonl", [row("x", f"{i}a+1") for i in range(64)])
     argv = command(tiny_model, data, "--max_response_length", "400", "--output", str(tmp_path / "out"))
+    environment = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}  # is in use
     process = subprocess.Popen([sys.executable, "eval.py", *argv, "--samples", "8"], stderr=subprocess.PIPE,
-                               cwd=Path(evaluation.__file__).parent, text=True)
+                               cwd=Path(evaluation.__file__).parent, env=environment, text=True)
     seen = ""
     while "0%" not in seen:
         seen += process.stderr.read(1) or pytest.fail(seen)
@@ -241,6 +242,30 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
     assert len(kept) < 512 and not (tmp_path / "out" / "scores.json").exists()
 
 
+def test_what_lies_beside_the_responses_is_left_alone(tmp_path):
+    """A backup is no rank's part: neither read nor deleted; responses without settings.json are refused."""
+    lines = [json.dumps({"source": "x", "question": "q", "sample": i, "success": True}) for i in range(3)]
+    for name, line in zip(("responses", "responses-0", "responses-backup"), lines):
+        (tmp_path / f"{name}.jsonl").write_text(line + "\n")
+    with pytest.raises(ValueError, match="no settings.json.*choose another --output"):
+        open_kept(tmp_path, {})
+    (tmp_path / "settings.json").write_text("{}")
+    assert sorted(i for _, i in open_kept(tmp_path, {})[0]) == [0, 1]
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "responses.jsonl", "responses-backup.jsonl", "settings.json"}
+
+
+def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
+    """Verdicts of two versions of a function are not mixed in one set of scores."""
+    monkeypatch.syspath_prepend(tmp_path)
+    settings = []
+    for score in (0.0, 1.0):
+        (tmp_path / "edited_reward.py").write_text(f"def score(response, answer): return {score}")
+        config = Config(model=str(tmp_path), reward="edited_reward:score")
+        settings.append(evaluation._settings(evaluation.EvalConfig(model=str(tmp_path)), config))
+    assert settings[0]["reward_source"] != settings[1]["reward_source"]
+
+
 @pytest.mark.parametrize("text", [b"[]", b"{", b'{"source": "x"}', b"\xff\xfe", b"null", b"[" * 9000])
 def test_damaged_responses_are_named(tmp_path, text):
     """A line that is no record: file, line and what to do, whatever stands in it, and nothing is changed."""
@@ -248,6 +273,7 @@ def test_damaged_responses_are_named(tmp_path, text):
     file = tmp_path / "responses.jsonl"
     file.write_bytes(json.dumps(record).encode() + b"\n" + text + b"\n")
     before = file.read_bytes()
+    (tmp_path / "settings.json").write_text("{}")
     with pytest.raises(ValueError, match=r"responses.jsonl, line 2 is damaged .* remove it and give the com"):
         open_kept(tmp_path, {})
     assert file.read_bytes() == before

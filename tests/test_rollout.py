@@ -1,6 +1,7 @@
 """Both engines sample from the policy's own distribution, sample by sample, also after a weight sync."""
 
 import importlib.util
+import json
 import math
 import shutil
 from dataclasses import replace
@@ -256,8 +257,23 @@ def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_m
     weights |= {new: moved} if new else {}
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     eos = [EOS] if kind else []
-    with pytest.raises(ValueError, match=f"lacks 1 weights, {old}.*{new or ''}"):
+    with pytest.raises(ValueError, match=f"'lacks': .'{old}'.*{new or ''}.*is it whole"):
         (kind or Policy)(make_config(), str(tmp_path), *eos, device)
+
+
+def test_weights_to_spare_and_weights_that_are_no_numbers_are_named(device, tiny_model, tmp_path):
+    """A config.json of fewer layers would leave the others out in silence; one nan gives Pass@1 0."""
+    shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
+    with pytest.raises(ValueError, match="'has to spare': .'model.layers.1"):
+        HFEngine(make_config(), str(tmp_path), EOS, device)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    weights = load_file(tmp_path / "model.safetensors")
+    weights["model.layers.0.mlp.up_proj.weight"][3, 4] = float("nan")
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ValueError, match="'has with nan': .'model.layers.0.mlp.up_proj.weight'"):
+        HFEngine(make_config(), str(tmp_path), EOS, device)
 
 
 def sync_without(kind, model: str, name: str) -> str:

@@ -104,6 +104,8 @@ def normalise(text: str) -> str | None:
         return None
     text = re.sub(r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", "", text)
     text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
+    text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
+    text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
     text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     text = re.sub(r"(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s+", " ", text)
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)

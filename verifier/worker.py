@@ -67,9 +67,12 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
     os.dup2(2, 1)
     threading.Thread(target=die_with_parent, args=[requests], daemon=True).start()
 
-    def reply(**message) -> None:
-        if os.getpid() != me:  # a child that the function forked came back with it
+    def end_child() -> None:
+        if os.getpid() != me:  # the function forked, and this is not the process that was asked
             os._exit(0)
+
+    def reply(**message) -> None:
+        end_child()
         replies.write(json.dumps(message) + "\n")
         replies.flush()
 
@@ -84,6 +87,7 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
             # Should the parent die while this hangs in C code, a watchdog without Python's lock ends it.
             faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=sys.__stderr__)
             rewards = named_rewards(reward(text, answer, *([json.loads(row)] if with_row else [])))
+            end_child()  # before the line below, which waits for a thread that a child has not got
             faulthandler.cancel_dump_traceback_later()
             # Bloated, it would soon fail good answers for lack of memory: it asks to be replaced.
             reply(index=index, rewards=rewards, bloated=peak_memory() > max_bytes / 2)

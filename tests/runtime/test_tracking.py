@@ -333,6 +333,8 @@ def test_samples_follow_the_checkpoint(tmp_path):
     whole, checkpoint = written(tmp_path), "".join(first.text().splitlines(keepends=True)[:2])
     with open(tmp_path / "samples.jsonl", "a") as file:
         file.write('{"step": 5, "ques')  # killed
+    damaged = (tmp_path / "samples.jsonl").read_bytes()
+    (tmp_path / "samples.jsonl").write_bytes(b"\xff\n[]\n" + damaged)  # passed over, what follows stays
     second = Tracker(str(tmp_path), 10)
     second.start(checkpoint, 2)
     assert written(tmp_path) == whole[:8]

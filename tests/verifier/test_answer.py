@@ -65,3 +65,12 @@ def test_malformed_golds_go_to_math_verify_alone(gold):
 def test_normalise(text, left):
     """Typography goes, nested boxes unwrap only if there is nothing beside them."""
     assert normalise(text) == left
+
+
+@pytest.mark.parametrize(("answer", "gold", "score"), [
+    (r"\pm 2", "2,-2", 1), (r"x=\pm 2", r"\pm2", 1), (r"\pm 3", r"\{-3,3\}", 1), (r"5\pm 2", "7,3", 0),
+    (r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)", "x^2-1", 0),
+    (r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}", "2x", 0), (r"\frac{\mathrm{d}}{2}", r"\frac{d}{2}", 1)])
+def test_what_an_attack_found(answer, gold, score):
+    """A space after ± is typography; a derivative in roman letters is still to be worked out."""
+    assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == score
