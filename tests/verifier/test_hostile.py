@@ -115,7 +115,7 @@ def test_ten_thousand_hostile_answers():
         fire()
         rng = random.Random(0)
         while len(pool.seen) < 10_000:
-            gold = rng.choice(REAL) if len(pool.seen) < 4_000 else "7"  # comparing takes longer than reading
+            gold = rng.choice(REAL) if len(pool.seen) < 2_500 else "7"  # comparing takes longer than reading
             pool.fire([rf"\boxed{{{mutant(rng)}}}" for _ in range(100)], gold)
         assert verifier.timeouts < len(pool.seen) / 50
         for worker in verifier.workers:
