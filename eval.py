@@ -106,6 +106,8 @@ def means(records: list[dict]) -> dict[str, float]:
         scores = {"pass_at_1": r["success"]} | {name: r[name] for name in ("reward", "length", "truncated")}
         for name, value in (scores | r.get("judged", {})).items():
             values[f"{name}/{r['source']}"].append(value)
+    if len({len(v) for name, v in values.items() if name.endswith("/" + records[0]["source"])}) > 1:
+        raise ValueError("some responses were not judged as others were: choose another --output")
     return {name: float(np.mean(v)) for name, v in values.items()}
 
 

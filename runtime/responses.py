@@ -16,6 +16,8 @@ from tqdm import tqdm
 from runtime import ranks
 
 KEEP_EVERY = 30.0  # seconds between two writes
+KINDS = {"source": str, "question": str, "sample": int, "success": bool, "reward": float | int, "length": int,
+         "truncated": bool}
 
 
 class Kept:
@@ -92,7 +94,8 @@ def _records(file: Path) -> list[dict]:
     for number, line in enumerate(text[: text.rfind(b"\n") + 1].splitlines()):  # a kill leaves half a line
         try:
             record = json.loads(line)
-            record["source"], record["question"], record["sample"], record["success"]
+            if not all(isinstance(record[name], kind) for name, kind in KINDS.items()):
+                raise TypeError(f"needs {', '.join(KINDS)}")
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{file}, line {number + 1} is damaged ({error!r:.100}): remove it and give the "
                              "command again, which generates what is missing") from error

@@ -93,6 +93,13 @@ def test_means_per_source():
     assert engine.asked == [([6, 6, 7, 7], 0.7, 9)] and not {"response", "answer"} & set(records[0])
 
 
+def test_a_response_without_a_verdict_that_others_have_is_no_average():
+    """Kept by an earlier command: a mean over seven of eight would be passed off as one over eight."""
+    record = {"source": "x", "success": True, "reward": 1.0, "length": 1, "truncated": False}
+    with pytest.raises(ValueError, match="not judged as others"):
+        means([record | {"judged": {"valid": True}}, record])
+
+
 def test_records_are_kept_with_their_texts_and_returned_without():
     """Text, gold and response; what is boxed where a box is wanted; judges only in the built-in world."""
     for config, boxed in ((Config(), {"answer": "2"}), (Config(require_box=False), {})):
@@ -244,7 +251,8 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
 
 def test_what_lies_beside_the_responses_is_left_alone(tmp_path):
     """A backup is no rank's part: neither read nor deleted; responses without settings.json are refused."""
-    lines = [json.dumps({"source": "x", "question": "q", "sample": i, "success": True}) for i in range(3)]
+    record = {"source": "x", "question": "q", "success": True, "reward": 1, "length": 3, "truncated": False}
+    lines = [json.dumps(record | {"sample": i}) for i in range(3)]
     for name, line in zip(("responses", "responses-0", "responses-backup"), lines):
         (tmp_path / f"{name}.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match="no settings.json.*choose another --output"):
@@ -266,10 +274,13 @@ def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
     assert settings[0]["reward_source"] != settings[1]["reward_source"]
 
 
-@pytest.mark.parametrize("text", [b"[]", b"{", b'{"source": "x"}', b"\xff\xfe", b"null", b"[" * 9000])
+@pytest.mark.parametrize("text", [b"[]", b"{", b'{"source": "x"}', json.dumps({
+    "source": "x", "question": "q", "sample": 0, "success": "yes", "reward": 1, "length": 3,
+    "truncated": False}).encode(), b"\xff\xfe", b"null", b"[" * 9000])
 def test_damaged_responses_are_named(tmp_path, text):
     """A line that is no record: file, line and what to do, whatever stands in it, and nothing is changed."""
-    record = {"source": "x", "question": "q", "sample": 0, "success": True}
+    record = {"source": "x", "question": "q", "sample": 0, "success": True, "reward": 1.0, "length": 3,
+              "truncated": False}
     file = tmp_path / "responses.jsonl"
     file.write_bytes(json.dumps(record).encode() + b"\n" + text + b"\n")
     before = file.read_bytes()

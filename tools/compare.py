@@ -39,6 +39,11 @@ def read_scores(name: str) -> dict:
         raise ValueError(f"{file}: {error!r}") from error
     if not isinstance(scores, dict) or "model" not in scores:
         raise ValueError(f"{file} is no scores.json of eval.py --output")
+    for source, of in right.items():
+        scored = scores.get(f"questions/{source}", 0) * scores.get(f"samples/{source}", 0)
+        if scored and scored != sum(map(len, of.values())):
+            raise ValueError(f"{file}: scores of {scored} responses of {source}, beside others in "
+                             f"{responses.name}: give the eval.py command again, with all of them")
     shares = {source: {q: float(np.mean(s)) for q, s in of.items()} for source, of in right.items()}
     return scores | {"settings": about, "right": shares}
 

@@ -7,6 +7,7 @@ The formula and what it counts are in runtime/memory.py. GB are 1e9 bytes.
 
 import argparse
 import json
+import math
 from pathlib import Path
 
 from config import Config
@@ -108,6 +109,8 @@ def main() -> None:
     parser.add_argument("--gpus", type=int, default=8, help="ranks that share a model: GPUs of a node")
     parser.add_argument("--memory", type=float, default=80.0, help="memory of a GPU in GB (1e9 bytes)")
     args = parser.parse_args()
+    if args.gpus < 1 or not 0 < args.memory < math.inf:
+        parser.error("--gpus must be at least 1, --memory a number of GB above 0")
     print_plan(args.config, args.gpus, args.memory)
 
 

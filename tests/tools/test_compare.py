@@ -85,3 +85,13 @@ def test_a_file_that_holds_no_scores_is_named(tmp_path, content):
         file.write_text(content)
     with pytest.raises(SystemExit, match=str(file)):
         main([str(file)])
+
+
+def test_scores_of_fewer_responses_than_lie_beside_them_are_refused(tmp_path):
+    """After a narrower evaluation into the same place the score and the pairs speak of different ones."""
+    scores = {"model": "m", "pass_at_1/x": 1.0, "questions/x": 1, "samples/x": 1}
+    (tmp_path / "scores.json").write_text(json.dumps(scores))
+    lines = [json.dumps({"source": "x", "text": f"q{i}", "gold": "1", "success": True}) for i in range(2)]
+    (tmp_path / "responses.jsonl").write_text("\n".join(lines) + "\n")
+    with pytest.raises(SystemExit, match="scores of 1 responses of x, beside others"):
+        main([str(tmp_path), str(tmp_path)])
