@@ -10,6 +10,7 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+import psutil
 import pytest
 
 from verifier.pool import Verifier
@@ -277,6 +278,26 @@ def test_a_reward_that_forks_shifts_no_score(module):
         texts = ["", "fork", "", "stray", "", "fork", ""]
         assert verifier.score(texts, list("1234567")) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
         assert verifier.timeouts == 0
+
+
+def test_a_child_that_comes_back_is_ended(module):
+    """A reward that forks at every answer leaves no process behind: the child ends as it returns."""
+    source = """
+        import os
+        def reward(response, answer):
+            return 0.3 if os.fork() == 0 else 1.0
+    """
+    with Verifier(workers=1, function=module(source)) as verifier:
+        assert verifier.score(list("abcd"), list("1234")) == [1.0] * 4
+        worker = psutil.Process(verifier.workers[0].process.pid)
+
+        def living() -> list:
+            return [child for child in worker.children() if child.status() != psutil.STATUS_ZOMBIE]
+
+        deadline = time.monotonic() + 10
+        while living() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        assert living() == []
 
 
 def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
