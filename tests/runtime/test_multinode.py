@@ -109,7 +109,7 @@ def test_eight_ranks_give_the_plans_and_losses_of_one(tmp_path, tokenizer):
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.15,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)).save_pretrained(model)
     tokenizer.save_pretrained(model)
-    small = dict(engine="hf", dtype="float32", batch_size=6, num_rollouts=8, k_max=7, lr=1e-3)
+    small = dict(engine="hf", rollout_tp=1, dtype="float32", batch_size=6, num_rollouts=8, k_max=7, lr=1e-3)
     results, rows = {}, {}
     for size in (1, 8):
         directory = tmp_path / str(size)
