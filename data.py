@@ -17,6 +17,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
+from runtime.console import printable
 from runtime.faults import say
 from runtime.tables import check_row, read_rows
 
@@ -161,7 +162,7 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     wants code of its own run without `trust_remote_code`.
     """
     if not Path(model).is_dir() and ranks.rank() == 0:
-        print(f"{model} is not a local directory: asking the Hugging Face hub for it")
+        print(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
     if tokenizer.eos_token_id is None:
         raise ValueError(f"{model}: the tokenizer has no eos_token, so responses could not end; set one")

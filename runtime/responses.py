@@ -56,6 +56,8 @@ def open_kept(directory: Path, settings: dict) -> tuple[dict, dict]:
 
     What the ranks have added is put into one file first. ValueError where anything there is damaged.
     """
+    if directory.exists() and not directory.is_dir():
+        raise ValueError(f"--output {directory} is a file: name a directory")
     directory.mkdir(parents=True, exist_ok=True)
     about, whole = directory / "settings.json", directory / "responses.jsonl"
     try:

@@ -257,6 +257,8 @@ def test_what_lies_beside_the_responses_is_left_alone(tmp_path):
         (tmp_path / f"{name}.jsonl").write_text(line + "\n")
     with pytest.raises(ValueError, match="no settings.json.*choose another --output"):
         open_kept(tmp_path, {})
+    with pytest.raises(ValueError, match="is a file: name a directory"):
+        open_kept(tmp_path / "responses.jsonl", {})
     (tmp_path / "settings.json").write_text("{}")
     assert sorted(i for _, i in open_kept(tmp_path, {})[0]) == [0, 1]
     assert {path.name for path in tmp_path.iterdir()} == {

@@ -11,6 +11,7 @@ import math
 from pathlib import Path
 
 from config import Config
+from runtime.console import printable
 from runtime.flags import read_yaml
 from runtime.memory import Budget, Shape, budget, tokens_that_fit
 
@@ -78,8 +79,9 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
                          always | {"engine: weights": weights} | asleep | parts.sync])
 
     note = " (the longest sequence)" if tokens == longest else ""
-    print(f"{config.model}: {shape.parameters / 1e9:.2f} billion parameters, {gpus} GPU{'s' * (gpus > 1)} of "
-          f"{gigabytes:g} GB, compute in {config.dtype},\nmicro-batches of {tokens:,} tokens{note}, "
+    print(f"{printable(config.model)}: {shape.parameters / 1e9:.2f} billion parameters, "
+          f"{gpus} GPU{'s' * (gpus > 1)} of {gigabytes:g} GB, compute in {config.dtype},\n"
+          f"micro-batches of {tokens:,} tokens{note}, "
           f"checkpointing {'on' if config.gradient_checkpointing else 'off'}\n")
     print("\n".join(["| GB per rank | rollout | update | sync |", "|---|---|---|---|", *lines]))
     loading = 2 * shape.parameters
