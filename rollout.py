@@ -31,6 +31,7 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
     tp, max_tokens = grader.config.rollout_tp, grader.config.max_response_length
 
     def work(share: list[int]) -> list[list[Trajectory]]:
+        """The trajectories of the questions with these indices, this rank's share."""
         flat = [(questions[i], seed) for i in share for seed in seeds[i]]
         pending = {}
 
