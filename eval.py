@@ -10,7 +10,7 @@ only what is missing. A record is one response as plain values, see `_record`.
 """
 
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import asdict, dataclass, fields, make_dataclass
 from hashlib import blake2b
 from importlib.util import find_spec
@@ -106,7 +106,8 @@ def means(records: list[dict]) -> dict[str, float]:
         scores = {"pass_at_1": r["success"]} | {name: r[name] for name in ("reward", "length", "truncated")}
         for name, value in (scores | r.get("judged", {})).items():
             values[f"{name}/{r['source']}"].append(value)
-    if len({len(v) for name, v in values.items() if name.endswith("/" + records[0]["source"])}) > 1:
+    asked = Counter(r["source"] for r in records)
+    if any(len(v) != asked[name.partition("/")[2]] for name, v in values.items()):
         raise ValueError("some responses were not judged as others were: choose another --output")
     return {name: float(np.mean(v)) for name, v in values.items()}
 

@@ -97,7 +97,7 @@ def test_a_response_without_a_verdict_that_others_have_is_no_average():
     """Kept by an earlier command: a mean over seven of eight would be passed off as one over eight."""
     record = {"source": "x", "success": True, "reward": 1.0, "length": 1, "truncated": False}
     with pytest.raises(ValueError, match="not judged as others"):
-        means([record | {"judged": {"valid": True}}, record])
+        means([record | {"source": "first"}, record | {"judged": {"valid": True}}, record])
 
 
 def test_records_are_kept_with_their_texts_and_returned_without():
