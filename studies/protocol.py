@@ -42,7 +42,7 @@ SETTINGS = {
     "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 4e-5, "entropy_coef": 3e-4}, 8,
                     ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
     "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 60}, 8, ("seed",),
-                    ("three",), {"steps": 4, "eval_questions": 4}),
+                    ("calculate",), {"steps": 4, "eval_questions": 4}),
 }
 
 ARMS = {  # name -> knobs
