@@ -22,9 +22,7 @@ try:
 except (ImportError, RuntimeError) as error:  # trl's lazy modules raise RuntimeError
     raise SystemExit(f"TRL does not import: {error}") from error
 
-from bench.step import MAX_TOKENS, QUESTIONS, RESPONSES, coin
-
-MICRO_BATCH = 64  # responses of a forward and backward
+from bench.step import MAX_TOKENS, RESPONSES, coin
 
 
 def rewards(completions: list, **_) -> list[float]:
@@ -37,17 +35,20 @@ def main() -> None:
     parser.add_argument("--model", required=True)
     parser.add_argument("--questions", required=True)
     parser.add_argument("--steps", type=int, required=True)
+    parser.add_argument("--batch", type=int, required=True, help="questions of a step")
+    parser.add_argument("--micro_batch", type=int, required=True, help="responses of a forward and backward")
     parser.add_argument("--bf16", action="store_true")
     parser.add_argument("--checkpointing", action="store_true")
     args = parser.parse_args()
     # responses of a step, in two optimiser steps
-    batch = QUESTIONS * RESPONSES // int(os.environ.get("WORLD_SIZE", 1))
+    batch = args.batch * RESPONSES // int(os.environ.get("WORLD_SIZE", 1))
     rows = [json.loads(line) for line in Path(args.questions).read_text().splitlines()]
     with tempfile.TemporaryDirectory() as directory:
         config = GRPOConfig(
             output_dir=directory, use_cpu=True, max_steps=2 * args.steps, learning_rate=1e-6, bf16=args.bf16,
-            gradient_checkpointing=args.checkpointing, per_device_train_batch_size=MICRO_BATCH,
-            gradient_accumulation_steps=batch // 2 // MICRO_BATCH, steps_per_generation=batch // MICRO_BATCH,
+            gradient_checkpointing=args.checkpointing, per_device_train_batch_size=args.micro_batch,
+            gradient_accumulation_steps=batch // 2 // args.micro_batch,
+            steps_per_generation=batch // args.micro_batch,
             num_generations=RESPONSES, max_completion_length=MAX_TOKENS, temperature=1.0, beta=0.0,
             loss_type="dr_grpo", scale_rewards="none", report_to="none", save_strategy="no", logging_steps=2,
             disable_tqdm=True, seed=0)

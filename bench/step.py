@@ -1,10 +1,11 @@
 """A whole training step against TRL's GRPOTrainer: same model, prompts, samples, rewards and optimiser steps.
 
-32 questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0). Ours is the
-ordinary `train.py` on two ranks of one thread, TRL one process of two threads and two of one, with Hugging
-Face's generate: it does not support this vLLM on CPUs. All are timed from step to step, by the wall clock and
-by the CPU time of all their processes, which means something on a busy machine too. Ours runs before and
-after TRL, so that a change of the machine's pace between them shows.
+Questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0): 32 on a random
+model (`step`), 16 on SmolLM2-135M after `make smollm-ready` (`real`). Ours is the ordinary `train.py` on
+two ranks of one thread, TRL one process of two threads and two of one, with Hugging Face's generate: it
+does not support this vLLM on CPUs. All are timed from step to step, by the wall clock and by the CPU time
+of all their processes, which means something on a busy machine too. Ours runs before and after TRL, so that
+a change of the machine's pace between them shows.
 """
 
 import argparse
@@ -12,13 +13,14 @@ import json
 import os
 import tempfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
 from bench.meters import Row, Steps, run, torchrun
 
-QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64
+RESPONSES, MAX_TOKENS = 8, 64
 # name -> flags of train.py
 OURS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"]}
 TRL = {  # name -> (our dtype that it is held against, processes, settings of bench/peer.py)
@@ -29,7 +31,6 @@ TRL = {  # name -> (our dtype that it is held against, processes, settings of be
     "bf16 autocast, no checkpointing, 2 processes": ("bfloat16", 2, ["--bf16"]),
 }
 SLOWER = list(TRL)[1:3]  # they never were the fastest of their dtype: run with --full only
-BARS = {"float32": 0.70, "bfloat16": 0.75}
 COIN = "bench.step:coin"
 
 
@@ -63,10 +64,40 @@ def write_setup(directory: Path) -> tuple[str, str]:
     return str(directory / "model"), str(directory / "train.jsonl")
 
 
+def real_setup(directory: Path) -> tuple[str, str]:
+    """SmolLM2-135M and the training questions of configs/smollm2.yaml; SystemExit where they are not made."""
+    import pyarrow.parquet as pq
+
+    from config import parse_config
+
+    config = parse_config(["--config", "configs/smollm2.yaml"])
+    if missing := [f for f in (config.model, *config.train_files) if not Path(f).exists()]:
+        raise SystemExit(f"{missing[0]} is not there: make smollm-ready")
+    rows = [row for file in config.train_files for row in pq.read_table(file).to_pylist()]
+    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return config.model, str(directory / "train.jsonl")
+
+
+@dataclass(frozen=True)
+class Task:
+    """What both sides train on, and how far ours should be ahead."""
+
+    setup: Callable[[Path], tuple[str, str]]  # makes model and questions
+    questions: int  # of a step
+    longest_prompt: int
+    micro_batch: int  # responses of a forward and backward of TRL
+    steps: tuple[int, int]  # timed, and with --full
+    bars: dict[str, float]  # dtype -> ours / the fastest TRL, at most
+
+
+TASKS = {"step": Task(write_setup, 32, 32, 64, (5, 20), {"float32": 0.70, "bfloat16": 0.75}),
+         "real": Task(real_setup, 16, 128, 16, (3, 10), {"float32": 0.25, "bfloat16": 0.25})}
+
+
 def train_steps(flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
     """The steps of a run of train.py on two ranks, and their rows of metrics, the first step left out."""
     command = torchrun(2, "train.py", "--run_dir", str(directory), *flags)
-    steps = run(command, os.environ | {"OMP_NUM_THREADS": "1"}, "step ")
+    steps = run(command, os.environ | {"OMP_NUM_THREADS": "1"}, "step ", 3600)
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return steps, [row for row in rows if row["step"] > 1]
 
@@ -77,36 +108,37 @@ def phases(metrics: list[dict]) -> str:
     return ", ".join(f"{n[5:]} {median(m.get(n, 0.0) for m in metrics):.2f}" for n in names)
 
 
-def trl_steps(dtype: str, model: str, questions: str, steps: int, full: bool) -> Iterator[tuple[str, Steps]]:
+def trl_steps(task: Task, dtype: str, flags: list[str], full: bool) -> Iterator[tuple[str, Steps]]:
     """(name, steps) of each way to run TRL that our dtype is held against; none where it does not import."""
-    for name, (against, processes, flags) in TRL.items():
+    for name, (against, processes, precision) in TRL.items():
         if against != dtype or name in SLOWER and not full:
             continue
-        command = torchrun(processes, "bench/peer.py", "--model", model, "--questions", questions,
-                           "--steps", str(steps), *flags)
+        command = torchrun(processes, "bench/peer.py", "--batch", str(task.questions), "--micro_batch",
+                           str(task.micro_batch), *flags, *precision)
         try:
-            yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
+            yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'", 3600)
         except RuntimeError as error:
             if "TRL does not import" not in str(error):
                 raise
             return
 
 
-def bench_step(args: argparse.Namespace) -> Iterator[Row]:
+def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator[Row]:
     """Seconds a step, ours before and after TRL's, and their ratio; ours alone where TRL does not import."""
-    steps = 20 if args.full else 5
+    steps = task.steps[args.full]
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        model, questions = write_setup(directory)
+        model, questions = task.setup(directory)
         common = ["--model", model, "--train_files", questions, "--reward", COIN, "--rho", "0",
-                  "--batch_size", str(QUESTIONS), "--num_rollouts", str(RESPONSES), "--lr", "1e-6",
-                  "--max_prompt_length", "32", "--max_response_length", str(MAX_TOKENS),
+                  "--batch_size", str(task.questions), "--num_rollouts", str(RESPONSES), "--lr", "1e-6",
+                  "--max_prompt_length", str(task.longest_prompt), "--max_response_length", str(MAX_TOKENS),
                   "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0"]
         for dtype, precision in OURS.items():
             before, metrics = train_steps([*common, *precision], directory / f"{dtype}-before")
             yield ours(f"{dtype}, 2 ranks, before", before, metrics)
             peers = []  # (wall, CPU) seconds a step
-            for peer, trl in trl_steps(dtype, model, questions, steps, args.full):
+            flags = ["--model", model, "--questions", questions, "--steps", str(steps)]
+            for peer, trl in trl_steps(task, dtype, flags, args.full):
                 peers.append((median(trl.wall), median(trl.cpu)))
                 result = json.loads(next(line for line in trl.lines if line.startswith('{"version"')))
                 yield (f"TRL {result['version']}, {peer}",
@@ -120,7 +152,12 @@ def bench_step(args: argparse.Namespace) -> Iterator[Row]:
             wall, cpu = map(min, zip(*peers))
             yield (f"ours / the fastest TRL, {dtype}",
                    f"{median(before.wall + after.wall) / wall:.2f} of its time, "
-                   f"{median(before.cpu + after.cpu) / cpu:.2f} of its CPU", f"bar {BARS[dtype]}")
+                   f"{median(before.cpu + after.cpu) / cpu:.2f} of its CPU", f"bar {task.bars[dtype]}")
+
+
+def bench_real(args: argparse.Namespace) -> Iterator[Row]:
+    """The same on SmolLM2-135M."""
+    yield from bench_step(args, TASKS["real"])
 
 
 def ours(name: str, steps: Steps, metrics: list[dict]) -> Row:
