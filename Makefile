@@ -44,7 +44,7 @@ chaos: install
 RUN := runs/smollm2
 ifeq ($(GPUS),0)
 # one process with a thread a core: two would send each other every weight three times a micro-batch
-smollm: export OMP_NUM_THREADS = $(shell nproc)
+smollm: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 SMOLLM := $(BIN)/python
 else
 SMOLLM := $(BIN)/torchrun --nproc_per_node=$(RANKS)
