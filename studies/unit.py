@@ -33,16 +33,17 @@ def ends(config: Config, checkpoints: list[Path]) -> dict[str, dict[str, list[in
     questions, _ = load_questions(config.val_files, config, tokenizer)
     scores = {}
     with make_verifier(config) as verifier:
-        gone = set(unreadable(questions, verifier.gold_parses))
+        gone, _ = unreadable(questions, verifier.check_golds)
         kept = [q for q in questions if q.id not in gone]
         tests = first_of_each_source(kept, config.eval_questions)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
-        for path in checkpoints:
+        for number, path in enumerate(checkpoints):  # of the run; all arms draw the same random numbers
             policy = load_policy(config, path, device)
             engine.load(policy.named_tensors(engine.dtype))
             right = defaultdict(lambda: defaultdict(int))
-            for r in respond(engine, grader, [(q, i) for q in tests for i in range(SAMPLES)], config):
+            samples = range(SAMPLES * number, SAMPLES * (number + 1))
+            for r in respond(engine, grader, [(q, i) for q in tests for i in samples], config):
                 right[r["source"]][r["question"]] += r["success"]
             step = int(path.name.rpartition("-")[2])
             scores[str(step)] = {source: list(counts.values()) for source, counts in right.items()}

@@ -19,6 +19,8 @@ from studies import easy, jobs, page, pool, records
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ROWS, SETTINGS
+from studies.unit import base_hash
+from worlds import arithmetic
 
 STUDIES = Path(page.__file__).parent
 
@@ -249,3 +251,25 @@ def test_the_command_line():
     with pytest.raises(SystemExit):
         run.parse(["99"])
     assert Config().world == "easy"
+
+
+# ---- a unit, from training to its numbers --------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_path):
+    """The program itself, on a random model: SAMPLES responses a question, from three different models."""
+    questions = [f"{a}a+{b}" for a in range(6) for b in (1, 2)]
+    (tmp_path / "q.jsonl").write_text(arithmetic.rows(questions, "sums"))
+    file = tmp_path / "q.jsonl"
+    flags = dict(model=tiny_model, train_files=file, val_files=file, reward="bench.step:coin", engine="hf",
+                 rho=0, batch_size=4, num_rollouts=2, k_max=1, steps=4, lr=3e-2, max_grad_norm=1e9,
+                 max_prompt_length=16, max_response_length=8, save_every=1, keep=3, eval_every=0)
+    command = [sys.executable, "-m", "studies.unit", "--run_dir", str(tmp_path / "run")]
+    subprocess.run([*command, *(str(x) for k, v in flags.items() for x in (f"--{k}", v))], check=True)
+    made = json.loads((tmp_path / "run/numbers.json").read_text())
+    assert made["base"] == base_hash(tiny_model) and made["samples"] == 4
+    assert list(made["ends"]) == ["2", "3", "4"]
+    counts = [end["sums"] for end in made["ends"].values()]
+    assert all(len(c) == 12 and set(c) <= set(range(5)) for c in counts)
+    assert counts[0] != counts[1] != counts[2]  # a coin falls anew for every other text
