@@ -41,7 +41,7 @@ SETTINGS = {
                     ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
     "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 4e-5, "entropy_coef": 3e-4}, 8,
                     ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
-    "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 60}, 8, ("seed",),
+    "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40}, 8, ("seed",),
                     ("calculate",), {"steps": 4, "eval_questions": 4}),
 }
 

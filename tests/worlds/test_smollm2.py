@@ -51,7 +51,7 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
 
 def test_two_steps(tmp_path):
     """The file of `make smollm`, smaller: graded by the library, drift within its bound, weights moved."""
-    if not (HOUSE / smollm2.DIRECTORY).exists() or not (HOUSE / ".cache/gym/three.parquet").exists():
+    if not (HOUSE / smollm2.DIRECTORY).exists() or not (HOUSE / ".cache/gym/calculate.parquet").exists():
         pytest.skip("the model or its questions are missing: make smollm-ready")
     smaller = ("--steps 2 --batch_size 2 --num_rollouts 4 --k_max 3 --start_threshold -1 "
                f"--max_response_length 16 --eval_questions 1 --run_dir {tmp_path}").split()
