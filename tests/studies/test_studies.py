@@ -2,6 +2,7 @@
 
 import io
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -266,7 +267,8 @@ def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_
                  rho=0, batch_size=4, num_rollouts=2, k_max=1, steps=4, lr=3e-2, max_grad_norm=1e9,
                  max_prompt_length=16, max_response_length=8, save_every=1, keep=3, eval_every=0)
     command = [sys.executable, "-m", "studies.unit", "--run_dir", str(tmp_path / "run")]
-    subprocess.run([*command, *(str(x) for k, v in flags.items() for x in (f"--{k}", v))], check=True)
+    command += [str(x) for name, value in flags.items() for x in (f"--{name}", value)]
+    subprocess.run(command, check=True, env=os.environ | {"MASTER_PORT": "0"})  # not pytest's own
     made = json.loads((tmp_path / "run/numbers.json").read_text())
     assert made["base"] == base_hash(tiny_model) and made["samples"] == 4
     assert list(made["ends"]) == ["2", "3", "4"]
