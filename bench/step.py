@@ -2,10 +2,10 @@
 
 Questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0): 32 on a random
 model (`step`), 16 on SmolLM2-135M after `make smollm-ready` (`real`). Ours is the ordinary `train.py` on
-two ranks of one thread, TRL one process of two threads and two of one, with Hugging Face's generate: it
-does not support this vLLM on CPUs. All are timed from step to step, by the wall clock and by the CPU time
-of all their processes, which means something on a busy machine too. Ours runs before and after TRL, so that
-a change of the machine's pace between them shows.
+two ranks of one thread, for the real model on one of two; TRL one process of two threads and two of one,
+with Hugging Face's generate: it does not support this vLLM on CPUs. All are timed from step to step, by the
+wall clock and by the CPU time of all their processes, which means something on a busy machine too. Ours
+runs before and after TRL, so that a change of the machine's pace between them shows.
 """
 
 import argparse
@@ -86,18 +86,20 @@ class Task:
     questions: int  # of a step
     longest_prompt: int
     micro_batch: int  # responses of a forward and backward of TRL
+    tokens: int  # of a micro-batch of ours
+    ranks: int  # of ours, on two cores
     steps: tuple[int, int]  # timed, and with --full
     bars: dict[str, float]  # dtype -> ours / the fastest TRL, at most
 
 
-TASKS = {"step": Task(write_setup, 32, 32, 64, (5, 20), {"float32": 0.70, "bfloat16": 0.75}),
-         "real": Task(real_setup, 16, 128, 16, (3, 10), {"float32": 0.25, "bfloat16": 0.25})}
+TASKS = {"step": Task(write_setup, 32, 32, 64, 4096, 2, (5, 20), {"float32": 0.70, "bfloat16": 0.75}),
+         "real": Task(real_setup, 16, 128, 16, 1024, 1, (2, 10), {"float32": 0.25, "bfloat16": 0.25})}
 
 
-def train_steps(flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
-    """The steps of a run of train.py on two ranks, and their rows of metrics, the first step left out."""
-    command = torchrun(2, "train.py", "--run_dir", str(directory), *flags)
-    steps = run(command, os.environ | {"OMP_NUM_THREADS": "1"}, "step ", 3600)
+def train_steps(ranks: int, flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
+    """The steps of a run of train.py on two cores, and their rows of metrics, the first step left out."""
+    command = torchrun(ranks, "train.py", "--run_dir", str(directory), *flags)
+    steps = run(command, os.environ | {"OMP_NUM_THREADS": str(2 // ranks)}, "step ", 3600)
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return steps, [row for row in rows if row["step"] > 1]
 
@@ -132,10 +134,11 @@ def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator
         common = ["--model", model, "--train_files", questions, "--reward", COIN, "--rho", "0",
                   "--batch_size", str(task.questions), "--num_rollouts", str(RESPONSES), "--lr", "1e-6",
                   "--max_prompt_length", str(task.longest_prompt), "--max_response_length", str(MAX_TOKENS),
+                  "--tokens_per_micro_batch", str(task.tokens),
                   "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0"]
         for dtype, precision in OURS.items():
-            before, metrics = train_steps([*common, *precision], directory / f"{dtype}-before")
-            yield ours(f"{dtype}, 2 ranks, before", before, metrics)
+            before, metrics = train_steps(task.ranks, [*common, *precision], directory / f"{dtype}-before")
+            yield ours(f"{dtype}, {task.ranks} ranks, before", before, metrics)
             peers = []  # (wall, CPU) seconds a step
             flags = ["--model", model, "--questions", questions, "--steps", str(steps)]
             for peer, trl in trl_steps(task, dtype, flags, args.full):
@@ -144,8 +147,8 @@ def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator
                 yield (f"TRL {result['version']}, {peer}",
                        f"{peers[-1][0]:.2f} s a step, {peers[-1][1]:.2f} CPU s",
                        f"{result['length']:.0f} tokens a response")
-            after, metrics = train_steps([*common, *precision], directory / f"{dtype}-after")
-            yield ours(f"{dtype}, 2 ranks, after", after, metrics)
+            after, metrics = train_steps(task.ranks, [*common, *precision], directory / f"{dtype}-after")
+            yield ours(f"{dtype}, {task.ranks} ranks, after", after, metrics)
             if not peers:
                 yield "TRL", "skipped", "it does not import here: see the head of bench/__main__.py"
                 continue
