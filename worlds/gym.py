@@ -27,8 +27,9 @@ def stated(response: str, number: bool) -> str | None:
     r"""What a response states last, or None.
 
     The last `\boxed{}`, else what follows the last `Answer:`, else for a number all of the response, for
-    other answers its last line. Of that, for a number, the last one in it: not one that is an operand or a
-    member of a list, since restating `0 + 9` or `27, 9` is no answer.
+    other answers its last line. Of that, for a number, the one that it ends with: a number said in passing
+    (`simply add 2 to 4 and`) is no answer, nor is one that is an operand or a member of a list, since
+    `0 + 9` and `27, 9` only restate.
     """
     text = response[-LONGEST:].strip()
     boxes, marks = BOX.findall(text), MARK.findall(text)
@@ -42,7 +43,9 @@ def stated(response: str, number: bool) -> str | None:
         return text.strip(" \n\t*$") or None
     text = re.sub(r"\*\*(?![0-9])|(?<![0-9])\*\*", "", text).replace("$", "")  # bold, but 2**3 stays
     *_, last = [*NUMBER.finditer(text)] or [None]
-    return None if not last or OPEN.search(text[: last.start()]) else last[0].replace("−", "-")
+    if not last or OPEN.search(text[: last.start()]) or re.search(r"\w", text[last.end() :]):
+        return None
+    return last[0].replace("−", "-")
 
 
 def score(response: str, answer: str, row: dict) -> float:

@@ -11,7 +11,7 @@ SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
 
 
 @pytest.mark.parametrize("response, said", [
-    ("5 - 9 = -4", "-4"), ("It is **12**.", "12"), ("The result is −4.", "-4"), ("so 1,024 apples", "1,024"),
+    ("5 - 9 = -4", "-4"), ("It is **12**.", "12"), ("The result is −4.", "-4"), ("so 1,024.", "1,024"),
     (r"3 and 4, so \boxed{7}. Not 8.", "7"), ("3 + 4\n**Answer:** 7", "7"), (r"\(3 \times 4 = 12\)", "12"),
     ("$5 + 2 = 7$", "7"), ("The GCD of 27 and 9 is 9.", "9"), ("2.5", "2.5"),
     # restated, or not said
@@ -19,9 +19,11 @@ SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
     ("Answer: 3 * 4", None), (r"3 \times 4", None), ("The LCM of these numbers: 3, 12", None),
     ("the LCM of 3 and 12", None), ("gcd(27, 9)", None), ("3 12", None), ("5 -9", None), ("2**3", None),
     ("x2", None), ("7x", None), ("seven", None), ("", None),
+    # said in passing: the first from a trained model
+    ("It can be found by simply adding 2 to 4. \nTo express this", None), ("1,024 apples", None),
 ])  # fmt: skip
 def test_a_number_stated(response, said):
-    """The last number of a box, an answer or the text; no operand, no member of a list."""
+    """What a box, an answer or the text ends with: a number, no operand, no member of a list."""
     assert gym.stated(response, True) == said
 
 
