@@ -67,7 +67,7 @@ class Steps:
     cpu: list[float]  # CPU seconds of all its processes: what the step costs, whoever else uses the machine
 
 
-def run(command: list[str], environment: dict[str, str], mark: str, timeout: float = 600) -> Steps:
+def run(command: list[str], environment: dict[str, str], mark: str, timeout: float = 3600) -> Steps:
     """Run a command in the repository's root; a step ends with a line that starts with `mark`.
 
     RuntimeError with the end of the output where the command fails.

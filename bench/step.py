@@ -99,7 +99,7 @@ TASKS = {"step": Task(write_setup, 32, 32, 64, 4096, 2, (5, 20), {"float32": 0.7
 def train_steps(ranks: int, flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
     """The steps of a run of train.py on two cores, and their rows of metrics, the first step left out."""
     command = torchrun(ranks, "train.py", "--run_dir", str(directory), *flags)
-    steps = run(command, os.environ | {"OMP_NUM_THREADS": str(2 // ranks)}, "step ", 3600)
+    steps = run(command, os.environ | {"OMP_NUM_THREADS": str(2 // ranks)}, "step ")
     rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
     return steps, [row for row in rows if row["step"] > 1]
 
@@ -118,7 +118,7 @@ def trl_steps(task: Task, dtype: str, flags: list[str], full: bool) -> Iterator[
         command = torchrun(processes, "bench/peer.py", "--batch", str(task.questions), "--micro_batch",
                            str(task.micro_batch), *flags, *precision)
         try:
-            yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'", 3600)
+            yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
         except RuntimeError as error:
             if "TRL does not import" not in str(error):
                 raise

@@ -20,7 +20,7 @@ from studies import easy, jobs, page, pool, records
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ROWS, SETTINGS
-from studies.unit import base_hash
+from studies.unit import base_hash, ends
 from worlds import arithmetic
 
 STUDIES = Path(page.__file__).parent
@@ -259,7 +259,10 @@ def test_the_command_line():
 
 @pytest.mark.slow
 def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_path):
-    """The program itself, on a random model: SAMPLES responses a question, from three different models."""
+    """The program itself, on a random model: SAMPLES responses a question, by the weights of each checkpoint.
+
+    The first end's random numbers give the same counts once more, and other ones to other weights.
+    """
     questions = [f"{a}a+{b}" for a in range(6) for b in (1, 2)]
     (tmp_path / "q.jsonl").write_text(arithmetic.rows(questions, "sums"))
     file = tmp_path / "q.jsonl"
@@ -267,11 +270,13 @@ def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_
                  rho=0, batch_size=4, num_rollouts=2, k_max=1, steps=4, lr=3e-2, max_grad_norm=1e9,
                  max_prompt_length=16, max_response_length=8, save_every=1, keep=3, eval_every=0)
     command = [sys.executable, "-m", "studies.unit", "--run_dir", str(tmp_path / "run")]
-    command += [str(x) for name, value in flags.items() for x in (f"--{name}", value)]
-    subprocess.run(command, check=True, env=os.environ | {"MASTER_PORT": "0"})  # not pytest's own
+    flags = [str(x) for name, value in flags.items() for x in (f"--{name}", value)]
+    subprocess.run([*command, *flags], check=True, env=os.environ | {"MASTER_PORT": "0"})  # not pytest's own
     made = json.loads((tmp_path / "run/numbers.json").read_text())
     assert made["base"] == base_hash(tiny_model) and made["samples"] == 4
     assert list(made["ends"]) == ["2", "3", "4"]
     counts = [end["sums"] for end in made["ends"].values()]
     assert all(len(c) == 12 and set(c) <= set(range(5)) for c in counts)
-    assert counts[0] != counts[1] != counts[2]  # a coin falls anew for every other text
+    first, _, last = sorted((tmp_path / "run/checkpoints").iterdir())
+    assert ends(parse_config(flags), [first])["2"]["sums"] == counts[0]
+    assert ends(parse_config(flags), [last])["4"]["sums"] != counts[0]
