@@ -21,6 +21,7 @@ MARK = re.compile(r"^.*\banswer\W{0,4}:", re.IGNORECASE | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?!\w)")
 OPEN = re.compile(r"[-−+*/×÷·^%,&(]\s*$|[0-9)]\s+$|\\(?:times|cdot|div)\s*$|"
                   r"\b(?:and|or|plus|minus|times)\s+$")  # before a number: it goes on with something
+GOES_ON = re.compile(r"[\w+/×÷=^−-]|\s\*")  # behind it: a word, or the operator of a step that was cut
 
 
 def stated(response: str, number: bool) -> str | None:
@@ -29,7 +30,7 @@ def stated(response: str, number: bool) -> str | None:
     The last `\boxed{}`, else what follows the last `Answer:`, else for a number all of the response, for
     other answers its last line. Of that, for a number, the one that it ends with: a number said in passing
     (`simply add 2 to 4 and`) is no answer, nor is one that is an operand or a member of a list, since
-    `0 + 9` and `27, 9` only restate.
+    `0 + 9` and `27, 9` only restate and `26 = 2 *` is not done.
     """
     text = response[-LONGEST:].strip()
     boxes, marks = BOX.findall(text), MARK.findall(text)
@@ -43,7 +44,7 @@ def stated(response: str, number: bool) -> str | None:
         return text.strip(" \n\t*$") or None
     text = re.sub(r"\*\*(?![0-9])|(?<![0-9])\*\*", "", text).replace("$", "")  # bold, but 2**3 stays
     *_, last = [*NUMBER.finditer(text)] or [None]
-    if not last or OPEN.search(text[: last.start()]) or re.search(r"\w", text[last.end() :]):
+    if not last or OPEN.search(text[: last.start()]) or GOES_ON.search(text[last.end() :]):
         return None
     return last[0].replace("−", "-")
 

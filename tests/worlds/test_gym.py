@@ -21,6 +21,8 @@ SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
     ("x2", None), ("7x", None), ("seven", None), ("", None),
     # said in passing: the first from a trained model
     ("It can be found by simply adding 2 to 4. \nTo express this", None), ("1,024 apples", None),
+    # cut in the middle: the first from the base model, asked for gcd(28, 26)
+    ("28 = 2 * 27 * 5 and 26 = 2 * ", None), ("so 7 +", None), ("7 =", None),
 ])  # fmt: skip
 def test_a_number_stated(response, said):
     """What a box, an answer or the text ends with: a number, no operand, no member of a list."""
