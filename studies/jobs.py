@@ -72,7 +72,7 @@ class Job:
 
     @property
     def done(self) -> bool:
-        """Whether its numbers are there; ValueError where they were made with other defaults."""
+        """Whether its numbers are there; ValueError where they were made with other settings."""
         if not self.record_file.exists():
             return False
         self.check(records.read(self.record_file), self.record_file)
@@ -86,7 +86,7 @@ class Job:
         """Make the directory and note what the job is; ValueError where another recipe's work lies there."""
         self.directory.mkdir(parents=True, exist_ok=True)
         about = {"name": self.name, "knobs": self.knobs, "edition": records.EDITION,
-                 "recipe": records.recipe()}
+                 "recipe": records.recipe(self.knobs)}
         self._write({"seconds": 0.0} | self._note() | about)
 
     def finish(self, seconds: float) -> None:
@@ -112,10 +112,10 @@ class Job:
         return note
 
     def check(self, note: dict, place: Path) -> None:
-        """ValueError where a note or a record was made by another edition, or with other defaults."""
+        """ValueError where a note or a record was made by another edition, or with other settings."""
         changed = records.changes(note["recipe"], self.knobs)
         if note["edition"] != records.EDITION or changed:
-            made = f"with other defaults: {changed}" if changed else "by an earlier edition of the code"
+            made = f"with other settings: {changed}" if changed else "by an earlier edition of the code"
             raise ValueError(f"{place} ({self.name}) was made {made}. Remove it, and it is made again.")
 
     def _write(self, note: dict) -> None:

@@ -9,7 +9,7 @@ import gzip
 import json
 from pathlib import Path
 
-from config import Config
+from config import parse_config
 from worlds.arithmetic import PRESETS
 
 EDITION = 3  # raise it with any change of the code after which a run repeats no more to the bit
@@ -27,18 +27,19 @@ def read(file: Path) -> dict:
     return json.loads(gzip.decompress(file.read_bytes()))
 
 
-def recipe() -> dict:
-    """The defaults that a job's knobs leave unsaid, as plain JSON values."""
+def recipe(knobs: dict) -> dict:
+    """The values that a job's knobs leave unsaid, from its config file or defaults, as plain JSON values."""
+    flags = ["--config", knobs["config"]] if "config" in knobs else []
     worlds = {name: dataclasses.asdict(world) for name, world in PRESETS.items()}
-    return json.loads(json.dumps({"config": dataclasses.asdict(Config()), "worlds": worlds}))
+    return json.loads(json.dumps({"config": dataclasses.asdict(parse_config(flags)), "worlds": worlds}))
 
 
 def changes(old: dict, knobs: dict) -> dict:
-    """{name: [then, now]} of the defaults that differ today and that `knobs` does not set.
+    """{name: [then, now]} of the values that differ today and that `knobs` does not set.
 
     Names that only one of the two recipes has, knobs added or gone since, count for nothing.
     """
-    now = recipe()
+    now = recipe(knobs)
     shared = set(old["config"]) & set(now["config"])
     pairs = {name: [old["config"][name], now["config"][name]] for name in shared}
     world = knobs.get("world", "easy")

@@ -139,22 +139,32 @@ def test_ctrl_c_lets_a_run_save_and_the_next_call_continues(scripted, monkeypatc
 
 
 def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch):
-    """With the run itself gone its record is enough; one of other defaults or another edition is refused."""
+    """With the run itself gone its record is enough; one of other settings or another edition is refused."""
     job = Job("hard", "exgrpo", 0)
     run_jobs([job], 1)
     shutil.rmtree(job.directory)
     assert job.done
-    recipe = records.recipe()
+    recipe = records.recipe(job.knobs)
     for part, change in (("config", {"clip_eps": 7.0, "lr": 7.0, "gone": 1}), ("worlds", {"hard": None})):
         other = recipe | {part: recipe[part] | change}
         with monkeypatch.context() as patch:
-            patch.setattr(records, "recipe", lambda other=other: other)
+            patch.setattr(records, "recipe", lambda _, other=other: other)
             with pytest.raises(ValueError, match="'(clip_eps|world hard)'.*Remove it") as error:
                 assert job.done
         assert "'lr'" not in str(error.value)  # the job sets it
     monkeypatch.setattr(records, "EDITION", records.EDITION + 1)
     with pytest.raises(ValueError, match="earlier edition"):
         assert job.done
+
+
+def test_a_change_of_the_config_file_is_noticed(tmp_path):
+    """What a job's file sets belongs to its recipe: another value of it is a change, one set by a knob not."""
+    file = tmp_path / "task.yaml"
+    knobs = {"config": str(file), "steps": 4}
+    file.write_text("lr: 1.0e-5\nsteps: 10\n")
+    before = records.recipe(knobs)
+    file.write_text("lr: 2.0e-5\nsteps: 20\n")
+    assert records.changes(before, knobs) == {"lr": [1e-5, 2e-5]}
 
 
 def test_git_takes_records():
@@ -188,7 +198,7 @@ def made_up(cache):
 
 
 def write(job: Job, **what) -> None:
-    note = {"edition": records.EDITION, "recipe": records.recipe(), "knobs": job.knobs, "seconds": 60.0}
+    note = {"edition": records.EDITION, "recipe": records.recipe(job.knobs), "knobs": job.knobs, "seconds": 60.0}
     records.write(job.record_file, note | what)
 
 

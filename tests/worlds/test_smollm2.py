@@ -60,7 +60,7 @@ def test_two_steps(tmp_path):
     subprocess.run(command, cwd=HOUSE, check=True, timeout=600)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
-    assert {"pass_at_1/sum", "pass_at_1/three"} <= {name.removeprefix("val/") for name in rows[0]}
+    assert {"pass_at_1/sum", "pass_at_1/product"} <= {name.removeprefix("val/") for name in rows[0]}
     assert all(0 < row["engine/drift"] < 0.1 and math.isfinite(row["loss/total"]) for row in rows[1:])
     trained, base = tmp_path / "model/model.safetensors", HOUSE / smollm2.DIRECTORY / "model.safetensors"
     assert smollm2.sha256(trained) != smollm2.sha256(base)
