@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m bench", description=__doc__, formatter_class=raw)
     parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; else all but real")
     parser.add_argument("--full", action="store_true", help="the paper's scale instead of a smaller one")
+    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of step and real; else both")
     args = parser.parse_args()
     if unknown := set(args.sections) - set(SECTIONS):
         parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")

@@ -11,6 +11,7 @@ runs before and after TRL, so that a change of the machine's pace between them s
 import argparse
 import json
 import os
+import sys
 import tempfile
 import zlib
 from collections.abc import Callable, Iterator
@@ -137,6 +138,8 @@ def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator
                   "--tokens_per_micro_batch", str(task.tokens),
                   "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0"]
         for dtype, precision in OURS.items():
+            if args.dtype not in (None, dtype):
+                continue
             before, metrics = train_steps(task.ranks, [*common, *precision], directory / f"{dtype}-before")
             yield ours(f"{dtype}, {task.ranks} ranks, before", before, metrics)
             peers = []  # (wall, CPU) seconds a step
@@ -159,8 +162,18 @@ def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator
 
 
 def bench_real(args: argparse.Namespace) -> Iterator[Row]:
-    """The same on SmolLM2-135M."""
-    yield from bench_step(args, TASKS["real"])
+    """The same on SmolLM2-135M, and in float32 the least that both halves of the step could cost."""
+    task = TASKS["real"]
+    yield from bench_step(args, task)
+    with tempfile.TemporaryDirectory() as name:
+        model, questions = task.setup(Path(name))
+        command = [sys.executable, "bench/floor.py", "--model", model, "--questions", questions, "--batch",
+                   str(task.questions), "--longest_prompt", str(task.longest_prompt)]
+        lines = run(command, os.environ | {"OMP_NUM_THREADS": "2"}, "{").lines
+    floor = json.loads(next(line for line in lines if line.startswith('{"tokens"')))
+    tokens = f"{floor['tokens'] / task.questions / RESPONSES:.0f} tokens a response"
+    yield "vLLM alone, float32, without gradings", f"{floor['generation']:.2f} s", tokens
+    yield "bare forward, backward, AdamW, float32, on the same tokens", f"{floor['update']:.2f} s", tokens
 
 
 def ours(name: str, steps: Steps, metrics: list[dict]) -> Row:
