@@ -158,7 +158,7 @@ def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch)
 
 
 def test_a_change_of_the_config_file_is_noticed(tmp_path):
-    """What a job's file sets belongs to its recipe: another value of it is a change, one set by a knob not."""
+    """What a job's file sets belongs to its recipe: another value is a change, unless a knob sets it."""
     file = tmp_path / "task.yaml"
     knobs = {"config": str(file), "steps": 4}
     file.write_text("lr: 1.0e-5\nsteps: 10\n")
@@ -198,8 +198,8 @@ def made_up(cache):
 
 
 def write(job: Job, **what) -> None:
-    note = {"edition": records.EDITION, "recipe": records.recipe(job.knobs), "knobs": job.knobs, "seconds": 60.0}
-    records.write(job.record_file, note | what)
+    about = {"edition": records.EDITION, "recipe": records.recipe(job.knobs), "knobs": job.knobs}
+    records.write(job.record_file, about | {"seconds": 60.0} | what)
 
 
 def test_rows_are_decided_from_records(made_up):
