@@ -75,8 +75,11 @@ def main(argv: list[str] | None = None) -> int:
     if args.what == "easy":
         print(easy.table())
         return 0
-    wanted = tuning() if args.what == "tune" else [j for row in args.rows for j in jobs_of(row, args.quick)]
-    jobs = sorted(dict.fromkeys(wanted), key=lambda job: job.unit)  # some units are whole if time runs out
+    rows = sorted(args.rows, key=lambda row: FAMILIES.index(row.family))
+    wanted = [tuning()] if args.what == "tune" else [  # unit by unit: some are whole if time runs out
+        sorted((j for row in rows if row.family == family for j in jobs_of(row, args.quick)),
+               key=lambda job: job.unit) for family in FAMILIES]
+    jobs = list(dict.fromkeys(job for family in wanted for job in family))
     left = [job for job in jobs if not job.done]
     print(f"{args.what}: {len(jobs)} jobs, {len(jobs) - len(left)} of them done")
     try:

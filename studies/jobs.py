@@ -85,6 +85,7 @@ class Job:
     def prepare(self) -> None:
         """Make the directory and note what the job is; ValueError where another recipe's work lies there."""
         self.directory.mkdir(parents=True, exist_ok=True)
+        (self.directory / "numbers.json").unlink(missing_ok=True)  # of a run whose record was removed
         about = {"name": self.name, "knobs": self.knobs, "edition": records.EDITION,
                  "recipe": records.recipe(self.knobs)}
         self._write({"seconds": 0.0} | self._note() | about)
@@ -113,7 +114,7 @@ class Job:
 
     def check(self, note: dict, place: Path) -> None:
         """ValueError where a note or a record was made by another edition, or with other settings."""
-        changed = records.changes(note["recipe"], self.knobs)
+        changed = records.other(note["knobs"], self.knobs) | records.changes(note["recipe"], self.knobs)
         if note["edition"] != records.EDITION or changed:
             made = f"with other settings: {changed}" if changed else "by an earlier edition of the code"
             raise ValueError(f"{place} ({self.name}) was made {made}. Remove it, and it is made again.")

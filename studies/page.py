@@ -34,7 +34,7 @@ MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
     """{unit: (the arm's number, the other's)} of the units whose runs are all there; one number for `auc`.
 
-    ValueError where two arms of a unit began from different base models.
+    ValueError where two arms of a unit began from different base models, or were asked other questions.
     """
     found = {}
     for unit in range(row.units):
@@ -42,8 +42,9 @@ def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
         if not jobs or not all(job.done for job in jobs):
             continue
         results = [job.record() for job in jobs]
-        if len({record["result"]["base"] for record in results}) > 1:
-            raise ValueError(f"row {row.number}, unit {unit}: the arms began from different base models")
+        for name, what in (("base", "began from different base models"), ("questions", "were asked others")):
+            if len({record["result"].get(name) for record in results}) > 1:
+                raise ValueError(f"row {row.number}, unit {unit}: the arms {what}")
         held_out = SETTINGS[row.setting].held_out
         found[unit] = tuple(within_question_auc(r["result"]["columns"]) if row.kind == "auc"
                             else end(r, held_out, row.where) for r in results)
@@ -56,11 +57,13 @@ def differences(row: Row, quick: bool = False) -> list[float]:
 
 
 def decide(quick: bool = False) -> list[dict]:
-    """Every row that has two units or more: values, mean, half width and level of its interval, verdict."""
+    """Every row that has two units or more: values, mean, half width and level of its interval; of a primary
+    row with all its units the verdict."""
     all_values = {row.number: differences(row, quick) for row in ROWS}
     ready = [row for row in ROWS if len(all_values[row.number]) > 1]
-    primary = [row for row in ready if row.family == "primary"]
-    # Holm is over the rows that were planned: one that is not there yet counts as undecided
+    units = {row: len({job.unit for job in jobs_of(row, quick)}) for row in ready}
+    primary = [r for r in ready if r.family == "primary" and len(all_values[r.number]) == units[r]]
+    # Holm is over the rows that were planned: one that is not whole yet counts as undecided
     planned = sum(row.family == "primary" for row in ROWS)
     tested = [all_values[row.number] for row in primary] + [[0.0, 0.0]] * (planned - len(primary))
     levels = dict(zip([row.number for row in primary], holm_levels(tested)))
@@ -71,9 +74,11 @@ def decide(quick: bool = False) -> list[dict]:
                  "mean": float(np.mean(values)), "half": half_width(values, level), "level": level}
         if row.kind == "escapes":
             about["counts"] = _escapes(row, quick)
-        if row.family == "primary":
+        if row in primary:
             about |= {"p": p_value(values), "verdict": verdict(values, level)}
-        results.append(about | {"minutes": sum(j.record()["seconds"] for j in _done(row, quick)) / 60})
+        records = [job.record() for job in _done(row, quick)]
+        results.append(about | {"minutes": sum(r["seconds"] for r in records) / 60,
+                                "stopped": sum("stopped" in r["result"] for r in records)})
     return results
 
 
@@ -107,8 +112,9 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             both, arm, other, neither = r["counts"]
             number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"
         answer = r.get("verdict", "–")
+        units = f"{len(r['values'])} of {row.units}" + f", {r['stopped']} runs stopped" * bool(r["stopped"])
         lines.append(f"| {row.number} | [{row.question}](results/row{row.number}.png) | {number} "
-                     f"| {len(r['values'])} of {row.units} | {answer} | {r['minutes']:.0f} | {command} |")
+                     f"| {units} | {answer} | {r['minutes']:.0f} | {command} |")
     return "\n".join(lines) + "\n"
 
 

@@ -25,14 +25,10 @@ class Setting:
     held_out: tuple[str, ...]  # data sources of validation that are not trained on
     quick: dict  # knobs of a trial run
 
-    @property
-    def checkpoints(self) -> dict:
-        """Knobs: validation at thirds of the run, checkpoints at the ENDS of it, and no more of them."""
-        return self.every(self.knobs["steps"])
-
     @staticmethod
     def every(steps: int) -> dict:
-        return {"eval_every": max(1, steps // 3), "save_every": max(1, steps // 20), "keep": 3}
+        """Knobs: validation at thirds of a run, checkpoints at its ENDS (3, and of two interrupts)."""
+        return {"eval_every": max(1, steps // 3), "save_every": max(1, steps // 20), "keep": 5}
 
 
 BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
@@ -41,8 +37,8 @@ SETTINGS = {
                     ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
     "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 4e-5, "entropy_coef": 3e-4}, 8,
                     ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
-    "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40}, 8, ("seed",),
-                    ("calculate",), {"steps": 4, "eval_questions": 4}),
+    "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40,
+                     "eval_questions": 0}, 8, ("seed",), ("calculate",), {"steps": 4, "eval_questions": 4}),
 }
 
 ARMS = {  # name -> knobs
@@ -100,4 +96,5 @@ ROWS = (
           ("random_star", "random o*"), ("uniform", "uniform selection"), ("beta_003", "β = 0.03"),
           ("beta_03", "β = 0.3"), ("beta_1", "β = 1"), ("mu_25", "μ = 0.25"),
           ("on_policy_retiring", "on-policy with retirement and without clip")], start=9)),
+    Row(16, "secondary", "hard: ExGRPO − on-policy, trained", "hard", "exgrpo", "on_policy"),
 )

@@ -9,7 +9,8 @@ import gzip
 import json
 from pathlib import Path
 
-from config import parse_config
+from config import Config
+from runtime.flags import parse_flags
 from worlds.arithmetic import PRESETS
 
 EDITION = 3  # raise it with any change of the code after which a run repeats no more to the bit
@@ -31,7 +32,13 @@ def recipe(knobs: dict) -> dict:
     """The values that a job's knobs leave unsaid, from its config file or defaults, as plain JSON values."""
     flags = ["--config", knobs["config"]] if "config" in knobs else []
     worlds = {name: dataclasses.asdict(world) for name, world in PRESETS.items()}
-    return json.loads(json.dumps({"config": dataclasses.asdict(parse_config(flags)), "worlds": worlds}))
+    return json.loads(json.dumps({"config": parse_flags(Config, flags, "", Config), "worlds": worlds}))
+
+
+def other(then: dict, now: dict) -> dict:
+    """{name: [then, now]} of the knobs that differ, without how many checkpoints are kept."""
+    names = (set(then) | set(now)) - {"keep"}
+    return {n: [then.get(n), now.get(n)] for n in sorted(names) if then.get(n) != now.get(n)}
 
 
 def changes(old: dict, knobs: dict) -> dict:

@@ -1,9 +1,11 @@
-"""One unit of an arm: train, then answer the validation questions from the last three checkpoints.
+"""One unit of an arm: train, then answer the validation questions from the checkpoints at its ENDS.
 
     python -m studies.unit --run_dir DIR [flags of train.py]      continues where it was interrupted
 
-`numbers.json` holds a hash of the base model, and for each of these steps and each data source how many of so
-many responses to each question were right: {"base": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}}.
+`numbers.json` holds hashes of the base model and of the questions, and for each of these steps and each data
+source how many of so many responses to each question were right:
+{"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}}. A run that an error stops,
+once more at the same step, has its last three checkpoints there and `"stopped": step`.
 """
 
 import hashlib
@@ -15,19 +17,39 @@ from collections import defaultdict
 from pathlib import Path
 
 from config import Config, parse_config
-from data import first_of_each_source, load_questions, load_tokenizer, unreadable, with_built_in_world
+from data import (
+    fingerprint,
+    first_of_each_source,
+    load_questions,
+    load_tokenizer,
+    unreadable,
+    with_built_in_world,
+)
 from eval import respond
 from reward import Grader, make_verifier
 from rollout import make_engine
 from runtime import ranks
 from runtime.checkpoint import directories
-from studies.protocol import SAMPLES
+from runtime.faults import leave
+from studies.protocol import ENDS, SAMPLES
 from studies.records import replace
 from tools.export import load_policy
 
 
-def ends(config: Config, checkpoints: list[Path]) -> dict[str, dict[str, list[int]]]:
-    """{step: {data source: right responses of SAMPLES to each question}} of the models of checkpoints."""
+def at_ends(run: Path, steps: int) -> list[Path]:
+    """The checkpoints at the ENDS of a run, those that an interrupt made left aside; of a run that ended
+    before, the last three. KeyError where one is gone."""
+    saved = {int(path.name.rpartition("-")[2]): path for path in directories(run / "checkpoints")}
+    whole = steps in saved
+    wanted = {round(end * steps) for end in ENDS} if whole else sorted(saved)[-len(ENDS) :]
+    return [saved[step] for step in sorted(wanted)]
+
+
+def ends(config: Config, checkpoints: list[Path]) -> dict[str, str | dict]:
+    """The `ends` of numbers.json from the models of checkpoints, and `questions`, a hash of the questions.
+
+    RuntimeError where a verdict ran out of time: it would depend on what else the machine does.
+    """
     device = ranks.setup()
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.val_files, config, tokenizer)
@@ -47,7 +69,9 @@ def ends(config: Config, checkpoints: list[Path]) -> dict[str, dict[str, list[in
                 right[r["source"]][r["question"]] += r["success"]
             step = int(path.name.rpartition("-")[2])
             scores[str(step)] = {source: list(counts.values()) for source, counts in right.items()}
-    return scores
+        if verifier.timeouts:
+            raise RuntimeError(f"{verifier.timeouts} answers were not graded in time: run it again")
+    return {"ends": scores, "questions": fingerprint(tests)[:16]}
 
 
 def base_hash(model: str) -> str:
@@ -62,19 +86,24 @@ def main() -> None:
     """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
     config, training = parse_config(), [sys.executable, "train.py", *sys.argv[1:], "--resume"]
     run = Path(config.run_dir)
+    before = directories(run / "checkpoints")[-1:]
     process = subprocess.Popen(training)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)  # it has the signal too, and saves
-    if code := process.wait():
+    code = process.wait()
+    stopped = code == 1 and before and directories(run / "checkpoints")[-1:] == before  # as it did before
+    if code and not stopped:
         sys.exit(code)
-    if not (run / "model").exists():
+    if not stopped and not (run / "model").exists():
         sys.exit(130)  # interrupted and saved
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     config = with_built_in_world(config)
-    made = {"base": base_hash(config.model), "samples": SAMPLES,
-            "ends": ends(config, directories(run / "checkpoints")[-3:])}
+    made = {"base": base_hash(config.model), "samples": SAMPLES, **ends(config, at_ends(run, config.steps))}
+    if stopped:
+        made["stopped"] = int(max(made["ends"], key=int))
     replace(run / "numbers.json", json.dumps(made).encode())
+    leave(0)  # engines are still up, as at the end of train.py
 
 
 if __name__ == "__main__":

@@ -7,10 +7,14 @@ The scorer is given what a response states last (`stated`), and only its full ma
 carries in `extra_info["gym"]`, as JSON, all that scoring needs: the task, its settings and the entry.
 """
 
+import contextlib
 import functools
 import json
 import re
 import sys
+
+with contextlib.suppress(ImportError):  # takes seconds: not in the first answer's time, should it be there
+    import reasoning_gym  # noqa: F401
 
 INSTALL = "pip install -r requirements-smollm2.txt"
 APART = 500_000  # the library makes entry i of seed s from s + i: training and held-out seeds are this apart

@@ -19,8 +19,8 @@ from studies import __main__ as run
 from studies import easy, jobs, page, pool, records
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
-from studies.protocol import ARMS, ROWS, SETTINGS
-from studies.unit import base_hash, ends
+from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
+from studies.unit import at_ends, base_hash, ends
 from worlds import arithmetic
 
 STUDIES = Path(page.__file__).parent
@@ -58,7 +58,8 @@ def test_every_run_is_a_command_that_train_py_takes(cache, monkeypatch):
             assert job.command[2] == "studies.unit" and config.run_dir == str(job.directory)
             for knob in set(job.knobs) - {"config"}:
                 assert getattr(config, knob) == job.knobs[knob], (job.name, knob)
-            assert config.seed == 3 and config.keep * config.save_every == 0.15 * config.steps
+            saved = [*range(0, config.steps + 1, config.save_every)][-config.keep :]
+            assert config.seed == 3 and {round(e * config.steps) for e in ENDS} <= set(saved)
     assert Job("hard", "base", 3).command[2] == "studies.sampling"
 
 
@@ -152,6 +153,11 @@ def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch)
             with pytest.raises(ValueError, match="'(clip_eps|world hard)'.*Remove it") as error:
                 assert job.done
         assert "'lr'" not in str(error.value)  # the job sets it
+    for change in ({"lr": 1.6e-4}, {"steps": 120}, {"beta": 7.0}):
+        with monkeypatch.context() as patch:
+            patch.setattr(Job, "knobs", job.knobs | change)
+            with pytest.raises(ValueError, match=f"'{[*change][0]}'.*Remove it"):
+                assert job.done
     monkeypatch.setattr(records, "EDITION", records.EDITION + 1)
     with pytest.raises(ValueError, match="earlier edition"):
         assert job.done
@@ -165,6 +171,25 @@ def test_a_change_of_the_config_file_is_noticed(tmp_path):
     before = records.recipe(knobs)
     file.write_text("lr: 2.0e-5\nsteps: 20\n")
     assert records.changes(before, knobs) == {"lr": [1e-5, 2e-5]}
+
+
+def test_numbers_of_a_run_whose_record_was_removed_count_for_nothing(scripted):
+    """A job that is made anew does not end with what an earlier one left in its directory."""
+    job = Job("hard", "uniform", 0)  # its process fails
+    job.directory.mkdir(parents=True)
+    (job.directory / "numbers.json").write_text("{}")
+    assert list(run_jobs([job], 1)) == [job] and not job.done
+
+
+def test_a_units_ends_are_steps_of_the_run(tmp_path):
+    """Not the checkpoints of an interrupt; the last three of a run that stopped; a lost one is an error."""
+    for step in (216, 228, 231, 234, 240):
+        (tmp_path / f"checkpoints/step-{step:07}").mkdir(parents=True)
+    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 240)] == [216, 228, 240]
+    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 400)] == [231, 234, 240]
+    (tmp_path / "checkpoints/step-0000228").rmdir()
+    with pytest.raises(KeyError):
+        at_ends(tmp_path, 240)
 
 
 def test_git_takes_records():
@@ -205,7 +230,7 @@ def write(job: Job, **what) -> None:
 def test_rows_are_decided_from_records(made_up):
     """Row 2: a mean of 11 points at Holm's first level; row 8 has two units; the others are not there yet."""
     decided = {result["row"]: result for result in page.decide()}
-    assert set(decided) == {2, 8} and decided[8]["mean"] == 0.5 and "verdict" not in decided[8]
+    assert set(decided) == {2, 8, 16} and decided[8]["mean"] == 0.5 and "verdict" not in decided[8]
     two = decided[2]
     assert two["mean"] == pytest.approx(0.11) and two["level"] == 0.975 and two["verdict"] == "better"
     assert two["minutes"] == 16 and len(two["values"]) == 8
@@ -213,12 +238,21 @@ def test_rows_are_decided_from_records(made_up):
     assert "| +11.0 ± 1.1 (97.5%) | 8 of 8 | better | 16 |" in text and text.count("not run yet") == 6
 
 
-def test_pairs_begin_from_one_base_model(made_up):
-    """Two arms with different weights at the start are refused, not compared."""
+@pytest.mark.parametrize("name, what", [("base", "began from different base models"),
+                                         ("questions", "were asked others")])
+def test_pairs_differ_in_their_arm_alone(made_up, name, what):
+    """Two arms with different weights at the start, or other questions, are refused, not compared."""
     job = Job("hard", "exgrpo", 5)
-    write(job, rows=[], result=job.record()["result"] | {"base": "other"})
-    with pytest.raises(ValueError, match="row 2, unit 5: the arms began from different base models"):
+    write(job, rows=[], result=job.record()["result"] | {name: "other"})
+    with pytest.raises(ValueError, match=f"row 2, unit 5: the arms {what}"):
         page.decide()
+
+
+def test_nothing_is_decided_before_its_last_unit(made_up):
+    """Seven of eight units, six points ahead or more: a mean and an interval of 95%, and no verdict."""
+    Job("hard", "exgrpo", 7).record_file.unlink()
+    two = next(result for result in page.decide() if result["row"] == 2)
+    assert len(two["values"]) == 7 and two["level"] == 0.95 and "verdict" not in two
 
 
 def test_the_page_is_written_between_its_marks(made_up, tmp_path):
@@ -228,7 +262,7 @@ def test_the_page_is_written_between_its_marks(made_up, tmp_path):
     page.write(copy, tmp_path / "results")
     assert "| +11.0 ± 1.1 (97.5%) |" in copy.read_text() and "A sceptic needs no code" in copy.read_text()
     names = {path.name for path in (tmp_path / "results").iterdir()}
-    assert names == {"rows.json", "row2.png", "row8.png"}
+    assert names == {"rows.json", "row2.png", "row8.png", "row16.png"}
     copy.write_text("no marks")
     with pytest.raises(ValueError, match="lost its markers"):
         page.write(copy, tmp_path / "results")
@@ -277,16 +311,17 @@ def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_
     (tmp_path / "q.jsonl").write_text(arithmetic.rows(questions, "sums"))
     file = tmp_path / "q.jsonl"
     flags = dict(model=tiny_model, train_files=file, val_files=file, reward="bench.step:coin", engine="hf",
-                 rho=0, batch_size=4, num_rollouts=2, k_max=1, steps=4, lr=3e-2, max_grad_norm=1e9,
-                 max_prompt_length=16, max_response_length=8, save_every=1, keep=3, eval_every=0)
+                 rho=0, batch_size=4, num_rollouts=2, k_max=1, steps=20, lr=3e-2, max_grad_norm=1e9,
+                 max_prompt_length=16, max_response_length=8, save_every=1, keep=5, eval_every=0)
     command = [sys.executable, "-m", "studies.unit", "--run_dir", str(tmp_path / "run")]
     flags = [str(x) for name, value in flags.items() for x in (f"--{name}", value)]
     subprocess.run([*command, *flags], check=True, env=os.environ | {"MASTER_PORT": "0"})  # not pytest's own
     made = json.loads((tmp_path / "run/numbers.json").read_text())
     assert made["base"] == base_hash(tiny_model) and made["samples"] == 4
-    assert list(made["ends"]) == ["2", "3", "4"]
+    assert list(made["ends"]) == ["18", "19", "20"] and "stopped" not in made
     counts = [end["sums"] for end in made["ends"].values()]
     assert all(len(c) == 12 and set(c) <= set(range(5)) for c in counts)
-    first, _, last = sorted((tmp_path / "run/checkpoints").iterdir())
-    assert ends(parse_config(flags), [first])["2"]["sums"] == counts[0]
-    assert ends(parse_config(flags), [last])["4"]["sums"] != counts[0]
+    first, _, last = at_ends(tmp_path / "run", 20)
+    assert ends(parse_config(flags), [first])["ends"]["18"]["sums"] == counts[0]
+    again = ends(parse_config(flags), [last])
+    assert again["ends"]["20"]["sums"] != counts[0] and again["questions"] == made["questions"]
