@@ -118,16 +118,16 @@ def respond_and_keep(directory: str, settings: dict, engine, grader: Grader,
 
     The records, texts included, on rank 0, else []. ValueError where they were made with other settings.
     """
-    main = ranks.rank() == 0
-    records, changed = open_kept(Path(directory), settings) if main else ({}, {})
+    main, keys = ranks.rank() == 0, [(_key(q), i) for q, i in wanted]
+    records, changed = open_kept(Path(directory), settings, keys) if main else ({}, {})
     there, changed = ranks.gather((set(records), changed))[0]
     if changed:
         raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. "
                          "Choose another --output.")
-    if missing := [(q, i) for q, i in wanted if (_key(q), i) not in there]:
+    if missing := [pair for pair, key in zip(wanted, keys) if key not in there]:
         respond(engine, grader, missing, config, seed, Kept(directory))
-        records = open_kept(Path(directory), settings)[0] if main else {}
-    return [records[_key(q), i] for q, i in wanted] if main else []
+        records = open_kept(Path(directory), settings, keys)[0] if main else {}
+    return [records[key] for key in keys] if main else []
 
 
 def _key(question: Question) -> str:

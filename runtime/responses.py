@@ -51,10 +51,11 @@ class Kept:
         self.written = time.monotonic()
 
 
-def open_kept(directory: Path, settings: dict) -> tuple[dict, dict]:
+def open_kept(directory: Path, settings: dict, order: list[tuple] = ()) -> tuple[dict, dict]:
     """The records kept so far by (question, sample), and the settings that have changed since.
 
-    What the ranks have added is put into one file first. ValueError where anything there is damaged.
+    What the ranks have added is put into one file first, those of `order` in that order and before others.
+    ValueError where anything there is damaged.
     """
     if directory.exists() and not directory.is_dir():
         raise ValueError(f"--output {directory} is a file: name a directory")
@@ -72,6 +73,7 @@ def open_kept(directory: Path, settings: dict) -> tuple[dict, dict]:
     records = {}
     for file in (whole, *parts):
         records |= {(r["question"], r["sample"]): r for r in _records(file)}
+    records = {key: records[key] for key in order if key in records} | records
     if not changed:
         about.write_text(json.dumps(settings, indent=1))
         aside = whole.with_name("responses.tmp")
