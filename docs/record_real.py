@@ -1,6 +1,7 @@
 """Record what a run of the real model stored and says of it now, for the last cells of docs/one_step.ipynb.
 
-    python docs/record_real.py runs/smollm2
+    python train.py --config configs/smollm2.yaml --start_threshold -1 --steps 8 --run_dir runs/early
+    python docs/record_real.py runs/early
 
 Leaves docs/one_step/real.json: of up to 64 questions of the newest checkpoint's E the o* of now, each with
 the step in which it was generated, its tokens' texts, and log π_past and log π_θ of every token.
