@@ -9,7 +9,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +35,7 @@ class Question:
     answer: str
     source: str  # data_source: what validation is reported by
     row: dict | None = None  # data_source, extra_info and prompt as read, for a reward function that asks
+    times: int = 1  # rows that ask it: 32 of AIME in the official test file
 
 
 def sample_seed(*key) -> int:
@@ -114,11 +115,12 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
     Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as text, which
-    the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count.
+    the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count. How
+    often a row stands there is the question's `times`.
     ValueError names file, row and column for missing columns, empty files, rows of the wrong form, and a
     question with two answers.
     """
-    questions, seen, counts = [], {}, Counter()
+    questions, seen, times, counts = [], {}, Counter(), Counter()
     special = special_tokens(tokenizer)
     for file in files:
         for row_number, row in enumerate(read_rows(file)):
@@ -141,7 +143,8 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             if first_answer != answer:
                 raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same "
                                  f"question has {first_answer!r} in {first_where}; remove one")
-            if again:  # for Avg@k, say: eval.py --samples does that here
+            times[key] += 1
+            if again:  # for Avg@k, say: eval.py takes as many samples
                 counts["repeated"] += 1
                 continue
             question, about = turns[-1]["content"], {name: row.get(name) for name in ROW}
@@ -149,7 +152,8 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     if files and not questions:
         raise ValueError(f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
                          f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?")
-    return questions, dict(counts)
+    asked = [replace(q, times=times[q.source, q.prompt_ids.tobytes()]) for q in questions]
+    return asked, dict(counts)
 
 
 # ---- prompts -------------------------------------------------------------------------------------------

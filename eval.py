@@ -152,8 +152,8 @@ class _Own:
     model: str = knob("", "Hugging Face directory.")
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
     val_files: list[str] = knob([], "The same by training's name, where no data are given.")
-    limit: int = knob(0, "The first so many questions of each source, as eval_questions; 0: all.", 0)
-    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
+    limit: int = knob(0, "The first so many questions of each source; 0: as eval_questions.", 0)
+    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k; as many as rows repeat it.", 1)
     avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
     output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
 
@@ -187,7 +187,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         readable = [q for q in questions if q.id not in dropped]
         readable = first_of_each_source(readable, e.limit or e.eval_questions)
         small = {q.source for q in readable if e.avg_samples and benchmark(q.source) in SMALL}
-        samples = {q.source: e.avg_samples if q.source in small else e.samples for q in readable}
+        samples = {s: e.avg_samples if s in small else  # repeated in its file 32 times: Avg@32
+                   max(e.samples, min(q.times for q in readable if q.source == s))
+                   for s in dict.fromkeys(q.source for q in readable)}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
         engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
         if isinstance(engine, HFEngine) and device.type == "cpu":  # it reports whole batches: small ones

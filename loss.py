@@ -29,7 +29,7 @@ def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
 
     Against ∇ log π_θ a replayed token weighs d f / d log w = β w / (w + β)², where the plain ratio has w:
     0.083 of a fresh one at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞. Until the policy has moved,
-    replay is thus about 1% of the policy term, whichever response it is; where it has, w in the hundreds, the
+    replay is thus about 1% of the policy term, whichever response it is; where it has, w far above 1, the
     plain ratio would rule the update, and f keeps it finite.
     """
     return ratio / (ratio + beta)

@@ -74,23 +74,23 @@ class Packed:
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
     """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts share one.
 
-    Eight tokens, the responses `1` and `2 3 4` to the prompt `5 6`. The row has six: `5 6 1 2 3 4`. Token
-    `2`, at place 3 there, is number 5 of the eight that attention sees and cell 7 of the table of 2 x 5.
+    Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in the row,
+    `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8 of the 3 x 4.
 
-    >>> prompt = np.array([5, 6])
-    >>> packed = pack([(prompt, np.array([1])), (prompt, np.array([2, 3, 4]))])
+    >>> a, b = np.array([5]), np.array([7])
+    >>> packed = pack([(a, np.array([1])), (a, np.array([2, 3, 4])), (b, np.array([8]))])
     >>> for name, tensor in vars(packed).items():
     ...     print(name, tensor.tolist())
-    input_ids [[5, 6, 1, 2, 3, 4]]
-    position_ids [[0, 1, 2, 2, 3, 4]]
-    repeated [0, 1, 2, 0, 1, 3, 4, 5]
-    cu_seqlens [0, 3, 8]
-    once [0, 1, 2, 5, 6, 7]
-    pad_index [[0, 1, 2, 0, 0], [0, 1, 3, 4, 5]]
-    cell_index [0, 1, 2, 7, 8, 9]
-    predictors [1, 1, 3, 4]
-    targets [1, 2, 3, 4]
-    response_mask [[True, False, False], [True, True, True]]
+    input_ids [[5, 1, 2, 3, 4, 7, 8]]
+    position_ids [[0, 1, 1, 2, 3, 0, 1]]
+    repeated [0, 1, 0, 2, 3, 4, 5, 6]
+    cu_seqlens [0, 2, 6, 8]
+    once [0, 1, 3, 4, 5, 6, 7]
+    pad_index [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
+    cell_index [0, 1, 5, 6, 7, 8, 9]
+    predictors [0, 0, 2, 3, 5]
+    targets [1, 2, 3, 4, 8]
+    response_mask [[True, False, False], [True, True, True], [True, False, False]]
     """
     row, places, predictors, end = [], [], [], 0
     for i, (prompt, response) in enumerate(sequences):

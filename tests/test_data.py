@@ -222,6 +222,7 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
     assert [q.source for q in questions] == ["arithmetic", "arithmetic", "other"]
     assert [q.id for q in questions] == [0, 1, 2]
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
+    assert [q.times for q in questions] == [2, 1, 1]
     twice = load_questions([write("a.jsonl", rows)] * 2, limit, tokenizer)  # the same file
     assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5} and len(twice[0]) == 3
     with pytest.raises(ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"):

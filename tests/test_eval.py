@@ -193,6 +193,18 @@ def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capsys
     assert report["average_of/out_of_distribution"] == ["ARC-c"]
 
 
+def test_rows_that_repeat_a_question_are_samples_of_it(tiny_model, device, tmp_path, capsys):
+    """Three rows of each question of a source: Avg@3, as in the official test file; not where some are alone.
+    More may be asked for."""
+    rows = [row("aime", text) for text in ("3a+4", "1a+6")] * 3 + [row("mine", t) for t in ("3a", "3a", "4a")]
+    argv = command(tiny_model, write(tmp_path / "q.jsonl", rows), "--max_response_length", "5")
+    for samples, expected in (("1", [3, 1]), ("4", [4, 4])):
+        evaluation.main([*argv, "--samples", samples])
+        report = json.loads(capsys.readouterr().out)
+        assert [report[f"samples/{source}"] for source in ("aime", "mine")] == expected
+        assert [report[f"questions/{source}"] for source in ("aime", "mine")] == [2, 2]
+
+
 def test_a_prompt_that_fills_the_model_is_refused(tiny_model, device, tmp_path):
     """Where the longest prompt leaves no position for a response, the error names the knobs."""
     file = write(tmp_path / "long.jsonl", [row("arithmetic", "1" * 600)])

@@ -48,7 +48,7 @@ def block(language: str) -> str:
 
 
 def test_the_change_carried_out(tmp_path):
-    """Hardest first, a diff under 15 lines: its test fails before and passes after, and no other breaks."""
+    """Hardest first, a diff under 15 lines: its test fails before and passes after, with all of its file."""
     diff, test = block("diff"), block("python")
     assert len(diff.splitlines()) < 15
     for pattern in ("*.py", "*/*.py", "pyproject.toml"):
