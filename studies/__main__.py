@@ -23,7 +23,7 @@ from studies import easy, page
 from studies.jobs import CACHE, Job, jobs_of
 from studies.measures import end, mean_of
 from studies.pool import run_jobs
-from studies.protocol import ROWS, SETTINGS, TUNING_RATES, TUNING_UNITS
+from studies.protocol import ROWS, SETTINGS, TUNING_RATES, TUNING_UNITS, Row
 
 FAMILIES = ("primary", "secondary", "exploratory")
 
@@ -56,6 +56,13 @@ def print_tuning() -> None:
             print(f"lr {lr:<8g} {name:17} {np.round(value, 3).tolist()}")
 
 
+def in_order(rows: list[Row], quick: bool) -> list[Job]:
+    """The jobs of rows: a family before the next, and in it unit by unit, so that some are whole if time
+    runs out."""
+    jobs = [(FAMILIES.index(row.family), job.unit, job) for row in rows for job in jobs_of(row, quick)]
+    return list(dict.fromkeys(job for *_, job in sorted(jobs, key=lambda place: place[:2])))
+
+
 def run_alone(jobs: list[Job]) -> dict[Job, str]:
     """Run jobs while nobody else does so on this cache; {job: why} for those that failed."""
     CACHE.mkdir(parents=True, exist_ok=True)
@@ -75,11 +82,7 @@ def main(argv: list[str] | None = None) -> int:
     if args.what == "easy":
         print(easy.table())
         return 0
-    rows = sorted(args.rows, key=lambda row: FAMILIES.index(row.family))
-    wanted = [tuning()] if args.what == "tune" else [  # unit by unit: some are whole if time runs out
-        sorted((j for row in rows if row.family == family for j in jobs_of(row, args.quick)),
-               key=lambda job: job.unit) for family in FAMILIES]
-    jobs = list(dict.fromkeys(job for family in wanted for job in family))
+    jobs = tuning() if args.what == "tune" else in_order(args.rows, args.quick)
     left = [job for job in jobs if not job.done]
     print(f"{args.what}: {len(jobs)} jobs, {len(jobs) - len(left)} of them done")
     try:

@@ -289,6 +289,15 @@ def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
     assert mean == pytest.approx(0.11) and half == pytest.approx(page.half_width(values), rel=1e-3)
 
 
+def test_primary_rows_come_first_and_unit_by_unit():
+    """No job of a later family before the last of an earlier one, units in order, each job once."""
+    jobs = run.in_order(run.parse(["all"]).rows, quick=False)
+    primary = [job for row in ROWS if row.family == "primary" for job in jobs_of(row)]
+    assert set(jobs[: len(set(primary))]) == set(primary) and len(set(jobs)) == len(jobs)
+    units = [job.unit for job in jobs[: len(set(primary))]]
+    assert units == sorted(units)
+
+
 def test_the_command_line():
     """Rows by number, by family, all of them; what is no row is refused."""
     assert [row.number for row in run.parse(["2"]).rows] == [2] and len(run.parse(["all"]).rows) == len(ROWS)
