@@ -5,8 +5,8 @@ r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and t
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
-With --output every response is kept within 30 s in responses.jsonl, and a command that is repeated generates
-only what is missing. A record is one response as plain values, see `_record`.
+With --output a response is kept in responses.jsonl within 30 s of its end (hf: of its batch's), and a command
+that is repeated generates only what is missing. A record is one response as plain values, see `_record`.
 """
 
 import json
@@ -16,16 +16,54 @@ from hashlib import blake2b
 from importlib.util import find_spec
 from pathlib import Path
 
+from config import Config
+from runtime.flags import knob, or_refuse, out_of_range, parse_flags
+
+SHARED = (  # knobs that training has too
+    "max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
+    "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
+    "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
+DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
+FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
+        "eval_questions", "limit")  # no response, no reward depends on them
+
+
+@dataclass
+class _Own:
+    model: str = knob("", "Hugging Face directory.")
+    data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
+    val_files: list[str] = knob([], "The same by training's name, where no data are given.")
+    limit: int = knob(0, "The first so many questions of each source; 0: as eval_questions.", 0)
+    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k; as many as rows repeat it.", 1)
+    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
+    output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
+
+
+EvalConfig = make_dataclass("EvalConfig", bases=(_Own,), fields=[
+    (f.name, f.type, knob(DEFAULTS.get(f.name, f.default), **f.metadata))
+    for f in fields(Config) if f.name in SHARED])
+
+
+def parse_command(argv: list[str] | None = None) -> tuple[EvalConfig, Config]:
+    """The command's knobs, and the same as training's; SystemExit or ValueError say what is wrong."""
+    e = EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], Config))
+    for problem in out_of_range(e):
+        raise ValueError(problem)
+    if not e.model or not (e.data or e.val_files):
+        raise SystemExit("eval.py needs --model DIR and --data FILE (see --help)")
+    return e, Config(model=e.model, train_files=e.data or e.val_files, **{n: getattr(e, n) for n in SHARED})
+
+
+COMMAND = or_refuse(parse_command) if __name__ == "__main__" else None  # before seconds of imports
+
 import numpy as np
 
-from config import Config
 from data import Question, first_of_each_source, load_questions, load_tokenizer, sample_seed, unreadable
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import HFEngine, make_engine
 from runtime import ranks
 from runtime.faults import say, watchdog
-from runtime.flags import knob, out_of_range, parse_flags
 from runtime.responses import Kept, model_files, open_kept
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, statistics
@@ -51,7 +89,6 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
     kept = kept or Kept(shown=False)
 
     def work(share: list[int]) -> list[dict]:
-        """The records of this rank's share."""
         mine, ended, records = [wanted[i] for i in share], {}, {}
 
         def on_finish(index: int, trajectory) -> None:
@@ -136,59 +173,22 @@ def _key(question: Question) -> str:
     return blake2b(parts.encode(), digest_size=8).hexdigest()
 
 
-# ---- the command ------------------------------------------------------------------------------------
-
-SHARED = (  # knobs that training has too
-    "max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
-    "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
-    "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
-DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
-FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
-        "eval_questions", "limit")  # no response, no reward depends on them
-
-
-@dataclass
-class _Own:
-    model: str = knob("", "Hugging Face directory.")
-    data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
-    val_files: list[str] = knob([], "The same by training's name, where no data are given.")
-    limit: int = knob(0, "The first so many questions of each source; 0: as eval_questions.", 0)
-    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k; as many as rows repeat it.", 1)
-    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
-    output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
-
-
-EvalConfig = make_dataclass(
-    "EvalConfig",
-    [(f.name, f.type, knob(DEFAULTS.get(f.name, f.default), **f.metadata))
-     for f in fields(Config) if f.name in SHARED],
-    bases=(_Own,))
-
-
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Evaluate a model directory from the command line: print all scores, return the means per source."""
-    e = EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], Config))
-    files = e.data or e.val_files
-    for problem in out_of_range(e):
-        raise SystemExit(problem)
-    if not e.model or not files:
-        raise SystemExit("eval.py needs --model DIR and --data FILE (see --help)")
+    e, config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
-    config = Config(model=e.model, train_files=files, **{name: getattr(e, name) for name in SHARED})
     tokenizer = load_tokenizer(config, e.model)
-    questions, counts = load_questions(files, config, tokenizer)
+    questions, counts = load_questions(config.train_files, config, tokenizer)
     if config.reward == "math" and all(q.source.startswith("arithmetic") for q in questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
     with make_verifier(config) as verifier:
         dropped, malformed = unreadable(questions, verifier.check_golds)
-        counts["answers unreadable"] = len(dropped)
-        counts |= {"answers malformed": malformed} if malformed else {}
+        counts |= {"answers unreadable": len(dropped), "answers malformed": malformed}
         readable = [q for q in questions if q.id not in dropped]
         readable = first_of_each_source(readable, e.limit or e.eval_questions)
-        small = {q.source for q in readable if e.avg_samples and benchmark(q.source) in SMALL}
-        samples = {s: e.avg_samples if s in small else  # repeated in its file 32 times: Avg@32
-                   max(e.samples, min(q.times for q in readable if q.source == s))
+        samples = {s: e.avg_samples if e.avg_samples and benchmark(s) in SMALL else
+                   max(e.samples, min(q.times for q in readable if q.source == s))  # 32 times there: Avg@32
                    for s in dict.fromkeys(q.source for q in readable)}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
         engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
@@ -198,8 +198,8 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         watchdog.enter("evaluation")
         try:
             if e.output:
-                about = _settings(e, config)
-                records = respond_and_keep(e.output, about, engine, grader, wanted, config, e.seed)
+                settings = _settings(e, config)
+                records = respond_and_keep(e.output, settings, engine, grader, wanted, config, e.seed)
             else:
                 records = respond(engine, grader, wanted, config, e.seed, Kept())
         except ranks.Interrupted:
@@ -221,9 +221,9 @@ def _fit_positions(config: Config, questions: list[Question]) -> None:
     config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, config.model).max_position_embeddings
     if longest >= positions:
-        raise ValueError(
-            f"no room for a response: the longest prompt takes {longest} of {positions} positions. Lower "
-            "--max_prompt_length (longer prompts are dropped), or set --max_position_embeddings")
+        raise ValueError(f"no room for a response: the longest prompt takes {longest} of {positions} "
+                         "positions. Lower --max_prompt_length (longer prompts are dropped), or set "
+                         "--max_position_embeddings")
     config.max_response_length = min(config.max_response_length, positions - longest)
 
 

@@ -13,6 +13,7 @@ Only programs started by `ranks.run` are watched.
 import concurrent.futures
 import contextlib
 import faulthandler
+import json
 import os
 import re
 import signal
@@ -25,6 +26,10 @@ from pathlib import Path
 TURN = 0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
 LEFT = ("plan", "rollout", "validate", "evaluation")  # phases that are left at once when interrupted
 FINISHED = ("collect", "update", "sync", "save")  # and those that are finished: they change what is saved
+OUT_OF_MEMORY = ("Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
+                 "(lora_rank), or run fewer ranks here; tools/plan.py adds up what a rank holds")
+WITHOUT_A_WORD = ("died without a word of its own; what other ranks say of it stands above. If of signal 9, "
+                  f"the machine has probably run out of memory. {OUT_OF_MEMORY}")
 OOM_COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -46,6 +51,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Take over signals and begin to watch (main thread only)."""
+        tell_torchrun(f"rank {os.environ.get('RANK', 0)} {WITHOUT_A_WORD}")  # until there is more to say
         faulthandler.enable()
         sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -80,7 +86,8 @@ class Watchdog:
     def end(self, reason: str) -> None:
         """Say why and leave at once: nothing that could wait for another rank is run."""
         lasted = time.monotonic() - self.since
-        say(f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
+        say(said := f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
+        tell_torchrun(said)
         if self.limit and lasted > self.limit / 2:  # others may have died of a hang: here is the rest
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
@@ -91,7 +98,7 @@ class Watchdog:
         if dead := self.dead():  # torchrun ends the others then
             self.end(f"{name}, and {self.death(dead)}: nothing can be saved")
         if self.phase.removeprefix("after ") not in LEFT + FINISHED:
-            self.end(f"{name} outside of the training loop: there is nothing to save")
+            self.end(f"{name} before the first step, or after the last: there is nothing to save")
         if self.interrupted:
             return
         self.interrupted = True
@@ -138,16 +145,15 @@ class Watchdog:
         """That they died, and of what if this machine ran out of memory meanwhile."""
         text = f"{' and '.join(names)} died"
         if oom_kills() > self.oom_kills:
-            text += (": the machine ran out of memory, and the kernel killed a process. Lower "
-                     "tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
-                     "(lora_rank), or run fewer ranks here; tools/plan.py adds up what a rank holds")
+            text += f": the machine ran out of memory, and the kernel killed a process. {OUT_OF_MEMORY}"
         return text
 
     def _watch(self) -> None:
         while not self._ended.wait(TURN / 2):
             if self.limit and time.monotonic() - self.since > self.limit + self.turn:
-                say(f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout={self.limit:g} "
-                    "s: it hangs, or needs a longer one; the stacks show where it waits")
+                say(said := f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout="
+                    f"{self.limit:g} s: it hangs, or needs a longer one; the stacks show where it waits")
+                tell_torchrun(said)
                 time.sleep(1.0)  # the timer ends it
             elif dead := self.dead():
                 self.end(f"{self.death(dead)}, see above")
@@ -196,6 +202,14 @@ def say(text: str) -> None:
     """A line on stderr, from a signal handler or a thread too; lost where nobody reads it."""
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())
+
+
+def tell_torchrun(text: str) -> None:
+    """Leave the text for torchrun's summary of a failed job, where it is the last thing read."""
+    if summary := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        about = {"timestamp": str(int(time.time())), "py_callstack": text}
+        with contextlib.suppress(OSError):
+            Path(summary).write_text(json.dumps({"message": {"message": text, "extraInfo": about}}))
 
 
 def leave(code: int) -> None:

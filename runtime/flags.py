@@ -9,11 +9,9 @@
 
 import argparse
 import dataclasses
-import json
 import math
 import os
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import field
@@ -24,6 +22,7 @@ from typing import Literal, get_args, get_origin
 import yaml
 
 from runtime.console import printable
+from runtime.faults import tell_torchrun
 
 POSITIVE = 1e-300  # the least value of a knob that must be above 0
 AUTO = "auto (0)"  # in the help of a number: the word auto stands for 0
@@ -170,7 +169,5 @@ def or_refuse(read: Callable):
         said = printable(str(error))
         if os.environ.get("LOCAL_RANK", "0") == "0":  # once is enough
             print(said, file=sys.stderr)
-        if summary := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-            shown = {"timestamp": str(int(time.time())), "py_callstack": said}
-            Path(summary).write_text(json.dumps({"message": {"message": said, "extraInfo": shown}}))
+        tell_torchrun(said)
         sys.exit(1)

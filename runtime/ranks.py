@@ -20,7 +20,6 @@ import torch
 import torch.distributed as dist
 import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
-from torch.distributed.elastic.multiprocessing.errors import get_error_handler
 
 from runtime.console import disarm
 from runtime.faults import LEFT, Interrupted, leave, watchdog
@@ -48,7 +47,6 @@ def run(program: Callable[[], object]) -> None:
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
             watchdog.end(f"{watchdog.death(dead)}, see above ({echo})")
-        get_error_handler().record_exception(error)
         watchdog.end(traceback.format_exc().rstrip())  # the message is the last line
 
 

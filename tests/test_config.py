@@ -113,17 +113,21 @@ def test_switches_and_flags_with_dashes():
 
 
 @pytest.mark.parametrize("argv, reason", [
-    (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-    (["--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
-    (["--lr", "inf"], "configuration: lr must be a finite number"),
-    (["--config", "missing.yaml"], "missing.yaml cannot be read"),
-    (["--train_files", "missing.jsonl", "--model", "m"], "no such file: missing.jsonl"),
-    (["--run_dir", "{tmp_path}"], "holds a run .metrics.jsonl.. Continue it with --resume"),
+    (["train.py", "--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
+    (["train.py", "--lr", "fast"], "argument --lr: invalid float value: 'fast'"),
+    (["train.py", "--lr", "inf"], "configuration: lr must be a finite number"),
+    (["train.py", "--config", "missing.yaml"], "missing.yaml cannot be read"),
+    (["train.py", "--train_files", "missing.jsonl", "--model", "m"], "no such file: missing.jsonl"),
+    (["train.py", "--run_dir", "{tmp_path}"], "holds a run .metrics.jsonl.. Continue it with --resume"),
+    (["eval.py"], "eval.py needs --model DIR and --data FILE"),
+    (["eval.py", "--sampels", "4"], "unknown flag --sampels; nearest: --samples"),
+    (["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
+    (["eval.py", "--model", "m", "--data", "missing.jsonl"], "no such file: missing.jsonl"),
 ])
 def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
     """No traceback and nothing heavy imported, from the ranks but one nothing; torchrun's summary has it."""
     (tmp_path / "metrics.jsonl").touch()
-    command = [sys.executable, "-X", "importtime", "train.py", *(w.format(tmp_path=tmp_path) for w in argv)]
+    command = [sys.executable, "-X", "importtime", *(w.format(tmp_path=tmp_path) for w in argv)]
     for rank in "01":
         summary = tmp_path / rank
         environment = os.environ | {"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(summary)}

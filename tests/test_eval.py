@@ -158,7 +158,8 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
     assert {name.removesuffix("/arithmetic") for name in scores} == {
         "pass_at_1", "reward", "length", "truncated", "valid", "shortcut"}
     report = json.loads(capsys.readouterr().out)
-    assert report["questions"] == {"read": 7, "prompts too long": 1, "repeated": 1, "answers unreadable": 0}
+    assert report["questions"] == {"read": 7, "prompts too long": 1, "repeated": 1, "answers unreadable": 0,
+                                   "answers malformed": 0}
     assert {name: report[name] for name in scores} == scores == evaluation.main(argv)
     assert scores != evaluation.main([*argv, "--seed", "1"])
     greedy = [evaluation.main([*argv, "--eval_temperature", "0", "--seed", seed]) for seed in "01"]
@@ -179,7 +180,7 @@ def test_main_with_math(tiny_model, device, tmp_path, capsys):
     scores = evaluation.main(argv)
     assert set(scores) == {"pass_at_1/math", "reward/math", "length/math", "truncated/math"}
     counts = json.loads(capsys.readouterr().out)["questions"]
-    assert counts == {"read": 4, "repeated": 1, "answers unreadable": 1}
+    assert counts == {"read": 4, "repeated": 1, "answers unreadable": 1, "answers malformed": 0}
 
 
 def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capsys):

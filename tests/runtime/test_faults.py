@@ -5,6 +5,7 @@ CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos     # `mak
 moments
 """
 
+import inspect
 import json
 import os
 import random
@@ -166,6 +167,25 @@ def test_a_run_outlives_its_console(tmp_path):
     """`train.py | head`: what nobody reads is lost, the run goes on to its end."""
     codes, _ = suffer("", talks)
     assert codes == [0, 0]
+
+
+@pytest.mark.parametrize("fault, last", [
+    (is_killed, "rank 1 died without a word of its own.*If of signal 9, .* Lower tokens_per_micro_batch"),
+    (raises_while_the_other_waits, "ValueError: row 7 is bad"),
+])
+def test_the_last_line_of_torchruns_summary_says_why(tmp_path, fault, last):
+    """Whether the rank could still speak or not; what the other rank saw stands above it."""
+    program = tmp_path / "program.py"
+    program.write_text("import os, signal, time\n"
+                       "from runtime import ranks\nfrom runtime.faults import watchdog\n"
+                       f"{inspect.getsource(fault)}\n{inspect.getsource(faulty)}\n"
+                       "def life():\n    time.sleep(2)  # the summary orders by whole seconds\n"
+                       f"    faulty({fault.__name__}, 60.0)\nranks.run(life)\n")
+    done = subprocess.run(["torchrun", "--standalone", "--nproc_per_node=2", program], text=True, timeout=120,
+                          capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    lines = done.stderr.rstrip().splitlines()
+    assert done.returncode == 1 and set(lines[-1]) == {"="} and re.search(last, lines[-2])
+    assert "rank 0 stops in phase 'rollout'" in done.stderr and "rank 1 died" in done.stderr
 
 
 def test_a_normal_end_is_no_fault(tmp_path):
