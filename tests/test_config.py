@@ -233,7 +233,7 @@ def test_lora_without_peft_names_the_command(monkeypatch):
 
 
 def test_help_names_every_knob_with_the_papers_value(capsys):
-    """--help lists every knob with a text, and Table 4's values stand in it in brackets."""
+    """--help lists every knob with a text, a switch's negative too; Table 4's values stand in brackets."""
     with pytest.raises(SystemExit) as end:
         parse_config(["--help"])
     assert end.value.code == 0
@@ -242,6 +242,8 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
     for field in dataclasses.fields(Config):
         assert f"--{field.name} " in help, field.name
         assert "".join(field.metadata["help"].split()) in unwrapped, field.name
+        if field.type is bool:
+            assert f"--no_{field.name}Thesameas--{field.name}false." in unwrapped
     for name, value in PAPER.items():
         bracket = re.findall(r"\[([^]]*)\]\.$", Config.__dataclass_fields__[name].metadata["help"])
         assert bracket and re.match(rf"(.*[ :])?{re.escape(value)}\b", bracket[0]), (name, value, bracket)
@@ -259,6 +261,13 @@ def test_every_file_in_configs_loads(file, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     config = parse_config(["--config", str(file)])
     assert all(getattr(config, name) == value for name, value in knobs.items())
+
+
+def test_the_neutral_file_says_why():
+    """Every value of own-model.yaml has its reason beside it."""
+    lines = (ROOT / "configs" / "own-model.yaml").read_text().splitlines()
+    values = [line for line in lines if line and not line.startswith("#")]
+    assert len(values) > 20 and [v for v in values if not re.search(r"\S +# .{6,}", v)] == []
 
 
 def test_the_papers_configuration_has_the_papers_values():

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -271,7 +272,8 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
     half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
-    shell(sys.executable, "train.py", *argv)
+    output = shell(sys.executable, "train.py", *argv)
+    assert re.search(r"an update by \d+ tokens needs \d+\.\d\d GB a rank, \d+\.\d are free", output)
     _, one, two = metrics(run_dir)
     for row in (one, two):
         assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift_bound_share"] < 1

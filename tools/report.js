@@ -160,11 +160,12 @@ function curves() {
     return { title: `Validation, ${source}`, name: `val/pass_at_1/${source}`, dashed, note, share: true };
   });
   const usual = ["pass_at_1", "pass_at_1_fresh", "mean", "all_equal_groups", "none_right", "timeouts"];
+  const isShare = (name) => data.runs.every((run) => points(run, name).every(([, v]) => v >= 0 && v <= 1));
   const named = names.filter((n) => n.startsWith("reward/") && !usual.includes(n.slice("reward/".length)));
   [
     { title: "Pass@1 of the batch", name: "reward/pass_at_1", note: "o* included", share: true },
     ...validation,
-    ...named.map((name) => ({ title: name, name, note: "mean over all responses" })),
+    ...named.map((name) => ({ title: name, name, note: "mean over all responses", share: isShare(name) })),
     { title: "Signal, Σ k(K − k)", name: "fresh/signal", dashed: "replay/signal", note: "fresh groups; dashed: replayed" },
     { title: "Entropy", name: "loss/entropy", note: "nats a token" },
     { title: "Length of a response", name: "rollout/length", note: "tokens" },

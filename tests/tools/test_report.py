@@ -476,11 +476,11 @@ def test_the_right_answers_of_any_step_stand_in_full(chromium, report):
 
 
 def test_charts_name_runs_and_show_what_is_there(tmp_path, chromium, device):
-    """Runs are named beside their colours; a single point is a dot; shares stay in 0 to 1; a read-out has no
-    value of another step; questions that look alike have numbers."""
+    """Runs are named beside their colours; a single point is a dot; shares, named rewards that are such too,
+    stay in 0 to 1; a read-out has no value of another step; questions that look alike have numbers."""
     rows = [[{"step": 0, "val/pass_at_1/a": 1.0, "val/valid/a": 0.5, "val/pass_at_1/b": 1.0},
              {"step": 3, "reward/pass_at_1": 0.0}],
-            [{"step": 2, "reward/pass_at_1": 1.0}]]
+            [{"step": 2, "reward/pass_at_1": 1.0, "reward/polite": 1.0, "reward/words": 120.0}]]
     page = [dict(describe(tmp_path / name / "run", r, 9, device), name=f"runs/{name}/run")
             for name, r in zip("xy", rows)]
     response = {"step": 1, "tokens": ["1"], "special": [], "steps": [], "verdict": None, "entropies": [0.1],
@@ -493,15 +493,17 @@ def test_charts_name_runs_and_show_what_is_there(tmp_path, chromium, device):
 
     async def visitor(tab):
         cards = "[...document.querySelectorAll('#curves figure')].map(e => e.innerText)"
-        batch, validation, _ = await tab.js(cards)
+        batch, validation, *_ = await tab.js(cards)
         assert "x/run" in batch and "y/run" in batch and "x/run" in validation and "y/run" not in validation
         every = "[...document.querySelectorAll('#curves %s')].map(e => %s)"
         read = every % (".read", "[...e.children].map(c => c.innerText)")
-        assert await tab.js(read) == [["step 3", "0", "–"], ["step 0", "1 / 0.500"], ["step 0", "1"]]
-        assert await tab.js(every % ("figure", "e.querySelectorAll('circle').length")) == [2, 2, 1]
-        marks = ("[...document.querySelectorAll('#curves text[text-anchor=end]')]"
-                 ".map(e => Number(e.textContent))")
-        assert 0 <= min(await tab.js(marks)) and max(await tab.js(marks)) == 1
+        assert await tab.js(read) == [["step 3", "0", "–"], ["step 0", "1 / 0.500"], ["step 0", "1"],
+                                      ["step 2", "1"], ["step 2", "120"]]
+        assert await tab.js(every % ("figure", "e.querySelectorAll('circle').length")) == [2, 2, 1, 1, 1]
+        marks = every % ("figure", "[...e.querySelectorAll('text[text-anchor=end]')]"
+                                   ".map(t => Number(t.textContent))")
+        *shares, words = await tab.js(marks)
+        assert all(0 <= min(of) and max(of) == 1 for of in shares) and min(words) < 120 < max(words)
         options = await tab.js("[...document.querySelectorAll('#question option')].map(e => e.textContent)")
         assert len(set(options)) == 2 and options[0].startswith("7: 111")
         assert tab.troubles() == []
