@@ -157,7 +157,7 @@ def signal() -> str:
         done = [job.record() for job in jobs if job.done]
         means = [np.mean([mean_of(record, metric) for record in done]) if done else float("nan")
                  for metric in SIGNAL.values()]
-        cells = " | ".join(f"{m:.3g}" for m in means)
+        cells = " | ".join(f"{m:.3g}" if done else "–" for m in means)
         lines.append(f"| {setting}, {arm} ({len(done)} runs) | {cells} |")
     return "\n".join(lines) + "\n"
 
