@@ -78,5 +78,5 @@ def test_the_step_is_the_runs_own(printed):
     assert "as in the run: True" in text
     loss, logged = re.search(r"mean (-\d\.\d+)\nthe run logged loss/policy = (-\d\.\d+)", text).groups()
     assert loss == logged
-    share, logged = re.search(r"with shaping +(\S+)\n.*\n.*gradient_share = (\S+)", text).groups()
+    share, logged = re.search(r"with shaping +(\S+) .*\n.*\n.*gradient_share = (\S+)", text).groups()
     assert share == logged

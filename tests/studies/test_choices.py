@@ -130,7 +130,7 @@ def star(rule: str, order, seed: int = 0, step: int = 0) -> str:
 @pytest.mark.parametrize("rule", STARS)
 def test_the_star_is_what_the_table_says(rule):
     """In every order of storing, for any seed and step; repeatable. `random` takes each about equally often,
-    and by its place: a response has no name of its own, and the buffer holds them in the order of sampling."""
+    and by its place: a response has no name of its own; the buffer holds them in the order of sampling."""
     forward, backward = list(RESPONSES), list(RESPONSES)[::-1]
     chosen = [star(rule, order, seed, step) for order in (forward, backward) for seed in (0, 1)
               for step in range(60 if rule == "random" else 2)]
