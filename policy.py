@@ -24,7 +24,7 @@ from runtime import ranks
 from runtime.lora import add_adapters, merged
 from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
 
-MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}  # nats a token, of `max_drift: auto`; see docs/metrics.md
+MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}  # nats a token, of `max_drift: auto`; see bench/README.md
 
 
 class Policy:

@@ -17,7 +17,7 @@ import torch
 
 MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the second of a container
 # Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
-# 2**28, 1 GiB, keeps that below a fifth of the arithmetic (152,064 words, H100), where 2**25 took longer.
+# 2**28, 1 GiB, should keep that below a fifth of the arithmetic (152,064 words, H100, reckoned, not run).
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 MOMENTS = "optimiser (two float32 moments, sharded)"
 

@@ -27,7 +27,9 @@ from tools import export
 from train import train
 
 ROOT = Path(__file__).parent.parent
-ENGINE = "vllm" if importlib.util.find_spec("vllm") else "hf"
+# two ranks of vLLM for CUDA want two GPUs
+VLLM = importlib.util.find_spec("vllm") and (torch.version.cuda is None or torch.cuda.device_count() > 1)
+ENGINE = "vllm" if VLLM else "hf"
 STEPS = 3
 PHASES = {"plan", "rollout", "collect", "update", "sync"}
 SETTINGS = ["--batch_size", "8", "--max_prompt_length", "16", "--max_response_length", "24", "--reward",

@@ -12,6 +12,7 @@ import argparse
 import json
 import os
 import platform
+import threading
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import asdict, replace
@@ -27,13 +28,15 @@ from tools.trials import TRIALS
 LAST_START = 120.0  # seconds, when the last check may begin
 
 
-def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Callable[[str, Finding], None],
+def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Callable[..., None],
             start: float) -> bool:
-    """Run the checks in order and `tell` of each; returns whether nothing is wrong.
+    """Run the checks in order and `tell(name, finding)` of each; returns whether nothing is wrong.
 
-    A check that raises is wrong and the last one. Of several ranks the worst finding counts.
+    Of several ranks the worst finding counts. A check that raises, or does not end, is wrong and the last one:
+    `tell(name, finding, alone=True)` on that rank, as others may wait for it.
     """
-    good = True
+    several, good = os.environ.get("WORLD_SIZE", "1") != "1", True
+    own = f"rank {os.environ.get('RANK', 0)}: " if several else ""
     for check in checks:
         name, elapsed = check.__name__.replace("_", " "), max(ranks.gather(time.monotonic() - start))
         watchdog.limit = max(LIMIT - elapsed, 1.0)
@@ -41,14 +44,21 @@ def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Calla
         if elapsed > LAST_START:
             tell(name, Finding("slow", f"not tried, {elapsed:.0f} s are over", "again: caches are warm now"))
             continue
+        late = Finding("wrong", f"{own}not ended when the {LIMIT:.0f} s of the doctor were over",
+                       "where its stacks show that it waits, it hangs; else try a smaller model")
+        alarm = threading.Timer(watchdog.limit - 0.5, tell, (name, late), {"alone": True})
+        alarm.daemon = True
+        alarm.start()
         try:
             finding = check(case)
         except Exception as error:  # whatever it is, it is what the doctor is asked for
-            message = f"{type(error).__name__}: {error}"
-            tell(name, Finding("wrong", message, "mend this first: later checks build on it"))
-            if os.environ.get("WORLD_SIZE", "1") != "1":
+            message = f"{own}{type(error).__name__}: {error}"
+            tell(name, Finding("wrong", message, "mend this first: later checks build on it"), alone=True)
+            if several:
                 raise  # other ranks may wait for this one: ranks.run ends them
             return False
+        finally:
+            alarm.cancel()
         found = ranks.gather(finding)
         worst = max(range(len(found)), key=lambda r: (("ok", "slow", "wrong").index(found[r].verdict), -r))
         finding = found[worst]
@@ -81,8 +91,8 @@ def main() -> None:
     os.dup2(2, 1)  # what else is printed does not belong to the report
     first, form = os.environ.get("RANK", "0") == "0", as_json if args.json else as_text
 
-    def tell(name: str, finding: Finding) -> None:
-        if first:
+    def tell(name: str, finding: Finding, alone: bool = False) -> None:
+        if first or alone:
             print(form(name, finding), file=page, flush=True)
 
     if first and not args.json:

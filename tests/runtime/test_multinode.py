@@ -100,7 +100,8 @@ def plans_from(argv: list[str]) -> list[tuple]:
 @pytest.mark.slow
 def test_eight_ranks_give_the_plans_and_losses_of_one(tmp_path, tokenizer):
     """The 7B file with a two-layer Qwen2, short responses and float32: three steps, two of them with replay,
-    on eight ranks, two of them without a question to answer, and on one."""
+    on eight ranks, two of them without a question to answer, and on one. (Ranks are forked: torchrun would
+    import torch eight times on two cores; `make train` and test_train.py start torchrun.)"""
     from transformers import Qwen2Config, Qwen2ForCausalLM
 
     model = str(tmp_path / "model")

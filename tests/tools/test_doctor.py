@@ -41,7 +41,7 @@ def knobs(directory: Path, model: str) -> dict:
 def report(case: Case, tried) -> dict:
     """{check: finding} of an examination."""
     found = {}
-    examine(case, tried, lambda name, finding: found.update({name: finding}), time.monotonic())
+    examine(case, tried, lambda name, finding, alone=False: found.update({name: finding}), time.monotonic())
     return found
 
 
@@ -211,6 +211,34 @@ def test_time_is_limited(healthy):
     found, late = [], time.monotonic() - 131
     assert examine(healthy[0], TRIALS, lambda name, finding: found.append(finding), late)
     assert [f.verdict for f in found] == ["slow"] * len(TRIALS) and all("not tried" in f.found for f in found)
+
+
+def test_a_check_that_does_not_end_is_wrong(healthy, monkeypatch):
+    """Half a second before the watchdog ends the process the line is there, told by the rank that waits."""
+    found = []
+    monkeypatch.setattr(doctor, "LIMIT", 1.0)
+
+    def waits(case: Case) -> checks.Finding:
+        time.sleep(1.0)
+        return checks.Finding("ok", "")
+
+    examine(healthy[0], [waits], lambda *told, **how: found.append((*told, how)), time.monotonic())
+    (name, late, how), _ = found
+    assert (name, late.verdict, how) == ("waits", "wrong", {"alone": True}) and "not ended when" in late.found
+
+
+def test_a_rank_tells_of_its_own_error(healthy, monkeypatch):
+    """Of several the one that raises has the line, with its number: rank 0 may wait for it."""
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "1")
+
+    def raises(case: Case) -> checks.Finding:
+        raise OSError("no disk")
+
+    found = []
+    with pytest.raises(OSError, match="no disk"):
+        examine(healthy[0], [raises], lambda *told, **how: found.append((*told, how)), time.monotonic())
+    assert [(line.found, how) for _, line, how in found] == [("rank 1: OSError: no disk", {"alone": True})]
 
 
 def test_the_built_in_world_need_not_be_there(device, tmp_path, monkeypatch):

