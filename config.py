@@ -175,6 +175,8 @@ def _problems(c: Config):
         yield f"reward must be 'math' or 'module:function', got {c.reward!r}"
     if c.lora_rank and not find_spec("peft"):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
+    if c.engine == "vllm" and not find_spec("vllm"):
+        yield "engine='vllm' is not installed: run `make install`, or choose --engine hf"
     if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):  # a directory has no origin
         yield f"tracker={c.tracker} needs a library that is not installed: {INSTALL_TRACKER[c.tracker]}"
     read_only = Path("/dev/shm").exists() and not os.access("/dev/shm", os.W_OK)

@@ -5,7 +5,7 @@ r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and t
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
-With --output a response is kept in responses.jsonl within 30 s of its end (hf: of its batch's), and a command
+With --output responses are kept in responses.jsonl every 30 s, as they end (hf: in batches), and a command
 that is repeated generates only what is missing. A record is one response as plain values, see `_record`.
 """
 

@@ -18,6 +18,7 @@ from loss import group_advantages
 from reward import SUCCESS
 from sampler import FreshStream, generator, sample_questions, sample_uniform
 
+SCORED_BY = {"nll": "mean_nll"}  # trajectory_selection -> what of Policy scores the stored; else mean_entropy
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
 
 

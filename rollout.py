@@ -53,18 +53,15 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that is asked for; RuntimeError with the command where vLLM is missing, ValueError where
-    prompt and response exceed the model's positions, or `rollout_tp` does not divide a node's ranks.
+    """The engine that is asked for; ValueError where prompt and response exceed the model's positions, or
+    `rollout_tp` does not divide a node's ranks.
     """
-    available = importlib.util.find_spec("vllm") is not None
-    if config.engine == "vllm" and not available:
-        raise RuntimeError("engine 'vllm' is not installed: run `make install`, or choose --engine hf")
     length = config.max_prompt_length + config.max_response_length
     positions = model_config(config, model).max_position_embeddings
     if length > positions:
         raise ValueError(f"max_prompt_length + max_response_length = {length} tokens, but {model} has "
                          f"{positions} positions: shorten them, or set max_position_embeddings, rope_theta")
-    kind = VLLMEngine if available and config.engine != "hf" else HFEngine
+    kind = VLLMEngine if importlib.util.find_spec("vllm") and config.engine != "hf" else HFEngine
     local = ranks.ranks_per_node()
     if config.rollout_tp > 1 and (kind is HFEngine or local % config.rollout_tp):
         raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and must divide the ranks of "

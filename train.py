@@ -27,14 +27,16 @@ from data import (
     with_built_in_world,
 )
 from eval import validate
-from exgrpo import Experience, step_metrics
+from exgrpo import SCORED_BY, Experience, step_metrics
+from model import model_config
 from policy import Policy
 from reward import SUCCESS, Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
-from runtime.memory import advice
+from runtime.faults import watchdog
+from runtime.memory import Shape, advice, host_needs
 from runtime.tracking import Timer, Tracker
 
 
@@ -42,11 +44,14 @@ def train(config: Config) -> dict[str, float]:
     """Set up and run Algorithm 1; returns the final validation scores."""
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
+    shape = Shape.of(model_config(config, config.model).to_dict())
     tokenizer = load_tokenizer(config, config.model)
     with (ranks.claim(config.run_dir),
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
           make_verifier(config) as verifier,
           suppress(ranks.Interrupted)):  # the run is saved
+        if device.type == "cpu":  # before anything is loaded: a rank may die of it
+            tracker.print(host_needs(config, shape, ranks.ranks_per_node()))
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
@@ -66,7 +71,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         tracker.log(0, validate(engine, grader, tests, config))
     elif row := checkpoints.saved.get("unfinished_row"):  # of a step that was interrupted in its validation
         tracker.step(first_step, row | validate(engine, grader, tests, config))
-    score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
+    score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
     timer = Timer()
     save = Save(checkpoints, policy, experience, tracker, timer, dropped)
 
@@ -191,6 +196,7 @@ def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None
 
 def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
     """Print one prompt as the model sees it, and one response: most template mistakes show here."""
+    watchdog.enter("first validation")
     [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature)
     tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n"
                   f"---- a response, reward {t.reward} ----\n{grader.tokenizer.decode(t.token_ids)}\n----")

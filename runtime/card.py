@@ -10,13 +10,16 @@ from runtime.tracking import validation
 
 KNOBS = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length",
          "temperature", "seed")  # named on the card
+# change what the model is asked, and how its answer is graded
 ASKED = ("prompt_template", "response_prefix", "max_prompt_length", "max_response_length", "rope_theta",
-         "max_position_embeddings", "eval_temperature", "dtype")  # change what the model is asked
-GRADED = ("reward", "grader", "require_box", "verify_timeout")  # and how its answer is graded
+         "max_position_embeddings", "eval_temperature", "eval_questions", "dtype")
+GRADED = ("reward", "grader", "require_box", "verify_timeout")
 
 
-def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) -> None:
-    """Write README.md and generation_config.json; `knobs` are the run's, `rows` its metrics so far.
+def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict],
+                   step: int | None = None) -> None:
+    """Write README.md and generation_config.json; `knobs` are the run's, `rows` its metrics so far, `step`
+    how many steps the weights have had, where the last row may be an earlier one's.
 
     Generation is that of validation, with the one stop token of training: the base model's own settings
     (penalties, further stop tokens) are not what was trained.
@@ -29,7 +32,7 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict]) ->
         sampling = {"do_sample": False}
     GenerationConfig(**sampling, **ids).save_pretrained(directory)
     tested = [(row["step"], scores) for row in rows if (scores := validation(row))] or [(0, {})]
-    steps = rows[-1]["step"] if rows else 0
+    steps = step if step is not None else rows[-1]["step"] if rows else 0
     base, trained = tested[0][1], dict(tested).get(steps, {})  # an earlier step's scores are another model's
     with optional("the model card"):
         card = model_card(knobs, steps, base, trained)
@@ -59,7 +62,10 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
     k, model = knobs, knobs["model"]
     method = "ExGRPO" if k["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
     origin = f"base_model: {json.dumps(model)}\n" if is_hub_name(model) else ""
-    data = plain(", ".join(Path(file).name for file in k["train_files"])) or "the built-in arithmetic world"
+    data, tests = (plain(", ".join(Path(file).name for file in k[files]))
+                   for files in ("train_files", "val_files"))
+    data = f"{data}; validated on {tests or 'nothing'}" if data else (
+        f"the built-in arithmetic world, {k['world']}, seed {k['world_seed']}")
     asked, graded = (", ".join(code(f"{name}={k[name]!r}") for name in names) for names in (ASKED, GRADED))
     adapters = f"LoRA adapters of rank {k['lora_rank']}, α = {k['lora_alpha']:g}, merged"
     trained_part = adapters if k["lora_rank"] else "all weights"

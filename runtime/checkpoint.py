@@ -83,7 +83,8 @@ class Checkpoints:
                    for name, value in self.knobs.items() if old.get(name) != value}
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
-        if noted := {name: change for name, change in changed.items() if name not in FREE}:
+        free = FREE if self.knobs["lr_schedule"] == "constant" else set(FREE) - {"steps"}  # its end moves
+        if noted := {name: change for name, change in changed.items() if name not in free}:
             self.say(f"note: resumed with other knobs than the run was saved with: {noted}")
         return state
 

@@ -19,6 +19,7 @@ MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the
 # Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
 # 2**28, 1 GiB, should keep that below a fifth of the arithmetic (152,064 words, H100, reckoned, not run).
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
+PROCESS_BYTES = 1e9  # host memory of a rank's libraries
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
 
@@ -137,6 +138,22 @@ def update_bytes(shape: Shape, ranks: int, tokens: int, *, device: str, **knobs)
     """
     parts = budget(shape, ranks, tokens, tokens, device=device, **knobs)
     return parts.held[MOMENTS] + sum(parts.update.values()) / (0.75 if device == "cpu" else 0.9)
+
+
+def host_bytes(shape: Shape, ranks: int, tokens: int, *, dtype: str, **knobs) -> float:
+    """What a rank takes of the host where there is no GPU: libraries, engine, cache, all of training."""
+    parts = budget(shape, ranks, tokens, tokens, device="cpu", dtype=dtype, **knobs)
+    engine = (2 if dtype == "bfloat16" else 4) * shape.parameters + 2**30  # VLLM_CPU_KVCACHE_SPACE
+    return PROCESS_BYTES + engine + sum(parts.held.values()) + sum(parts.update.values())
+
+
+def host_needs(c, shape: Shape, ranks: int) -> str:
+    """A line on that, for the knobs of a run."""
+    knobs = dict(dtype=c.dtype, lora_rank=c.lora_rank, gradient_checkpointing=c.gradient_checkpointing)
+    free = available_bytes() / ranks
+    tokens = c.tokens_per_micro_batch or tokens_that_fit(shape, ranks, free, device="cpu", **knobs)
+    need = host_bytes(shape, ranks, tokens, **knobs) / 1e9
+    return f"about {need:.1f} GB of memory needed by each of {ranks} ranks, {free / 1e9:.1f} free for it"
 
 
 def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **knobs) -> int:

@@ -316,5 +316,6 @@ def test_engine_choice(device, tiny_model, monkeypatch):
     assert isinstance(make_engine(make_config(engine="hf"), tiny_model, EOS, device), HFEngine)
     monkeypatch.setattr(rollout.importlib.util, "find_spec", lambda name: None)
     assert isinstance(make_engine(make_config(), tiny_model, EOS, device), HFEngine)
-    with pytest.raises(RuntimeError, match="make install"):
-        make_engine(make_config(engine="vllm"), tiny_model, EOS, device)
+    monkeypatch.setattr("config.find_spec", lambda name: None)
+    with pytest.raises(ValueError, match="make install"):
+        make_config(engine="vllm")

@@ -20,7 +20,7 @@ from config import Config
 from data import WORLDS, load_tokenizer, read_rows, render, with_built_in_world
 from policy import Policy
 from runtime import ranks
-from runtime.memory import Budget, available_bytes
+from runtime.memory import PROCESS_BYTES, Budget, available_bytes, host_bytes
 from tools.plan import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, model_shape, plan
 from worlds.arithmetic import PRESETS
 from worlds.base_model import build_world, place_of
@@ -29,7 +29,6 @@ ROOT = Path(__file__).resolve().parent.parent
 LIMIT = 175.0  # seconds that the doctor may take
 DRIVERS = {"12": 525, "13": 580}  # CUDA of the wheels -> the oldest driver
 PIN = re.compile(r"^(?:ENGINE := )?([\w.-]+)(?:\[\w+\])?==([\w.]+)", re.M)
-PROCESS_BYTES = 1e9  # host memory of a rank's libraries
 SHARED_MEMORY = Path("/dev/shm")
 
 
@@ -162,12 +161,10 @@ def gpu_memory(case: Case) -> Finding:
 def host_memory(case: Case) -> Finding:
     """Memory of the host while the ranks of a node load the model; without GPUs everything is there."""
     c, shape, each = case.config, model_shape(case.config.model), ranks.ranks_per_node()
-    size = 2 if c.dtype == "bfloat16" else 4
     rank = PROCESS_BYTES + 2 * shape.parameters  # as stored, in 16 bits
     if case.device.type == "cpu":
-        parts = planned(case, case.micro_batch())
-        engine = size * shape.parameters + 2**30  # VLLM_CPU_KVCACHE_SPACE
-        rank = PROCESS_BYTES + engine + sum(parts.held.values()) + sum(parts.update.values())
+        rank = host_bytes(shape, each, case.micro_batch(), dtype=c.dtype, lora_rank=c.lora_rank,
+                          gradient_checkpointing=c.gradient_checkpointing)
     free = available_bytes()
     found = f"{free / 1e9:.0f} GB free, about {rank / 1e9:.1f} needed by each of {each} ranks"
     return judge(found, each * rank > free, "fewer ranks; without a GPU a smaller tokens_per_micro_batch too")

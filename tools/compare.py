@@ -106,7 +106,7 @@ def difference(base: dict, other: dict) -> str:
     """Of two {question: share of right responses}: the mean over the questions of both, ± 1.96 errors."""
     both = [other[question] - share for question, share in base.items() if question in other]
     if len(both) < 2:
-        return "– (no question of both)"
+        return "– (fewer than two questions of both)"
     error = Z * float(np.std(both, ddof=1)) / math.sqrt(len(both))
     mean = float(np.mean(both))
     return f"{100 * mean:+.1f} [{100 * (mean - error):+.1f}, {100 * (mean + error):+.1f}] of {len(both)}"

@@ -21,10 +21,9 @@ from pathlib import Path
 import pyarrow.parquet
 import yaml
 
-from reward import Verifier, last_box
 from runtime.console import printable
+from runtime.flags import or_refuse
 from runtime.tables import read_jsonl
-from worlds import gym
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 # usual names of columns, the first that is there counts
@@ -95,6 +94,8 @@ def answer_of(value, extract: str) -> str | None:
         value = int(value) if value.is_integer() else value  # a column of whole numbers with gaps
     text = str(value)
     if extract == "box":
+        from reward import last_box
+
         return last_box(text) or None
     if extract:
         _, found, text = text.rpartition(extract)
@@ -154,6 +155,16 @@ def parser() -> argparse.ArgumentParser:
     return p
 
 
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags; ValueError where the output is there already, or is none."""
+    a = parser().parse_args(argv)
+    if a.output.suffix != ".parquet":
+        raise ValueError("--output must end in .parquet")
+    if a.output.exists() and not a.overwrite:
+        raise ValueError(f"{a.output} exists; --overwrite replaces it")
+    return a
+
+
 def write(rows: list[dict], output: Path) -> None:
     """The rows as a parquet file, made aside and moved, and a line on the first."""
     output.parent.mkdir(parents=True, exist_ok=True)
@@ -165,6 +176,8 @@ def write(rows: list[dict], output: Path) -> None:
 
 def convert_gym(a: argparse.Namespace) -> Counter:
     """Make training and held-out questions of a task; the training file stands when both do."""
+    from worlds import gym
+
     name = a.input.removeprefix("gym:")
     settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in a.set)}
     train, test = gym.rows(name, settings, a.seed, a.size, a.held_out, a.data_source or name, a.system)
@@ -177,11 +190,7 @@ def convert_gym(a: argparse.Namespace) -> Counter:
 
 def main(argv: list[str] | None = None) -> Counter:
     """Convert, print the report, return its counts."""
-    a = parser().parse_args(argv)
-    if a.output.suffix != ".parquet":
-        raise ValueError("--output must end in .parquet")
-    if a.output.exists() and not a.overwrite:
-        raise ValueError(f"{a.output} exists; --overwrite replaces it")
+    a = parse(argv)
     if a.input.startswith("gym:"):
         return convert_gym(a)
     columns, read = open_source(a.input, a.subset, a.split)
@@ -193,6 +202,8 @@ def main(argv: list[str] | None = None) -> Counter:
     system = Path(a.system).read_text().strip() if a.system and Path(a.system[:255]).is_file() else a.system
     if system and system == a.system and len(system.split()) == 1:
         raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
+    from reward import Verifier  # seconds of imports, after what can be refused
+
     with Verifier(2, function=a.reward) as verifier:
         rows, counts, unreadable = convert(items, verifier.gold_parses, system, a.extract)
     print(printable(f"{a.input}: question from column {question!r}, answer from column {answer!r}"))
@@ -209,4 +220,4 @@ def main(argv: list[str] | None = None) -> Counter:
 
 
 if __name__ == "__main__":
-    main()
+    or_refuse(main)

@@ -22,6 +22,7 @@ import torch
 from config import parse_config
 from runtime import ranks
 from runtime.faults import leave, watchdog
+from runtime.flags import or_refuse
 from tools.checks import CHECKS, LIMIT, Case, Finding
 from tools.trials import TRIALS
 
@@ -32,7 +33,7 @@ def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Calla
             start: float) -> bool:
     """Run the checks in order and `tell(name, finding)` of each; returns whether nothing is wrong.
 
-    Of several ranks the worst finding counts. A check that raises, or does not end, is wrong and the last one:
+    Of several ranks the worst finding counts. A check that raises, or does not end, is wrong and the last:
     `tell(name, finding, alone=True)` on that rank, as others may wait for it.
     """
     several, good = os.environ.get("WORLD_SIZE", "1") != "1", True
@@ -86,7 +87,7 @@ def main() -> None:
     parser.add_argument("--config", metavar="FILE", help="YAML file of knobs; flags of train.py override it")
     parser.add_argument("--json", action="store_true", help="a JSON object a line")
     args, flags = parser.parse_known_args()
-    case = Case(parse_config(flags + (["--config", args.config] if args.config else [])))
+    case = Case(or_refuse(lambda: parse_config(flags + (["--config", args.config] if args.config else []))))
     page = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what else is printed does not belong to the report
     first, form = os.environ.get("RANK", "0") == "0", as_json if args.json else as_text

@@ -12,6 +12,25 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
+from runtime.flags import or_refuse
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags of the command; ValueError where the output is there already."""
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
+    parser.add_argument("--output", required=True, type=Path, help="directory of the model, a new one")
+    args = parser.parse_args(argv)
+    if args.output.exists():
+        raise ValueError(f"{args.output} exists: choose another --output")
+    if not args.checkpoint.is_dir():
+        raise ValueError(f"{args.checkpoint}: there is no such checkpoint")
+    return args
+
+
+ARGS = or_refuse(parse) if __name__ == "__main__" else None  # before seconds of imports
+
 import torch
 
 from config import Config
@@ -52,24 +71,19 @@ def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Polic
 def main(argv: list[str] | None = None) -> None:
     """Export a checkpoint from the command line; ValueError where it is damaged or the output is there
     already."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
-    parser.add_argument("--output", required=True, type=Path, help="directory of the model, a new one")
-    args = parser.parse_args(argv)
+    args = ARGS or parse(argv)
     device = ranks.setup()
-    if args.output.exists():
-        raise ValueError(f"{args.output} exists: choose another --output")
     if why := problem(args.checkpoint):
         raise ValueError(f"{args.checkpoint} is no whole checkpoint: {why}")
-    saved = json.loads((args.checkpoint / "state.json").read_text())["config"]
+    state = json.loads((args.checkpoint / "state.json").read_text())
+    saved = state["config"]
     config = configuration(saved, args.checkpoint.absolute().parent.parent)
     tokenizer = load_tokenizer(config, config.model)
     load_policy(config, args.checkpoint, device).save_pretrained(args.output)
     if ranks.rank() == 0:
         rows = [json.loads(line) for line in (args.checkpoint / "metrics.jsonl").read_text().splitlines()]
         tokenizer.save_pretrained(args.output)
-        describe_model(args.output, saved, tokenizer, rows)
+        describe_model(args.output, saved, tokenizer, rows, state["step"])
         print(f"wrote {args.output}")
 
 

@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import pickle
+import re
 import shutil
 import time
 from pathlib import Path
@@ -370,10 +371,13 @@ def test_a_score_belongs_to_the_step_that_was_validated(tmp_path):
 
 
 def test_changed_knobs_are_said(copy, capsys):
-    """A run may go on with another learning rate, but not silently; more steps need no word."""
+    """A run may go on with another learning rate, but not silently; more steps need no word, unless the rate
+    falls towards the last."""
     pick(copy, lr=0.5, steps=900)
     said = capsys.readouterr().out
     assert "'lr': '4e-05 -> 0.5'" in said and "steps" not in said
+    pick(copy, lr_schedule="cosine", steps=900)
+    assert re.search(r"'steps': '\d+ -> 900'", capsys.readouterr().out)
 
 
 def test_another_model_is_refused(device, copy):

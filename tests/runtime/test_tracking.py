@@ -59,8 +59,13 @@ def test_the_card_has_every_knob_of_question_and_grading(config):
     assert {"grader", "require_box", "reward", "response_prefix", "prompt_template", "rope_theta"} <= names
     knobs = dataclasses.asdict(config) | {"grader": "official", "require_box": False}
     card = model_card(knobs, 700, {}, {})
-    for name in {*names, "eval_temperature"}:
+    for name in {*names, "eval_temperature", "eval_questions"}:
         assert f"`{name}={knobs[name]!r}`" in card, name
+    files = {"train_files": ["a/train.parquet"], "val_files": ["b/x.parquet", "y.jsonl"]}
+    built_in = {"train_files": [], "world": "hard", "world_seed": 5}
+    for more, said in ((files, "train.parquet; validated on x.parquet, y.jsonl"),
+                       (built_in, "arithmetic world, hard, seed 5")):
+        assert f"{said}\n" in model_card(knobs | more, 700, {}, {})
 
 
 def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
@@ -71,6 +76,9 @@ def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
     assert "**Not validated**: after step 3" in card and "0.250" not in card and "0.500" not in card
     describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows[:2])
     assert "| reward/x | 0.250 | 0.500 |" in (tmp_path / "README.md").read_text()
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows[:2], 3)  # saved before its row was
+    card = (tmp_path / "README.md").read_text()
+    assert "**Not validated**: after step 3" in card and "**Steps**: 3 " in card
 
 
 def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):

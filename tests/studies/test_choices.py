@@ -14,7 +14,7 @@ from transformers import get_scheduler
 from buffer import ReplayBuffer, Trajectory
 from config import Config
 from data import Question
-from exgrpo import Experience, Group
+from exgrpo import SCORED_BY, Experience, Group
 
 K, DRAWS = 8, 600
 
@@ -31,11 +31,12 @@ SHARES = {  # of the draws: lowest and highest of k = 4, of k = 1, of k = 7
     "4 a little before 1 and 7 alike": [(0.345, 0.42), (0.27, 0.345), (0.27, 0.345)],
     "all alike": [(0.29, 0.38), (0.29, 0.38), (0.29, 0.38)],
 }
-STARS = {  # trajectory_selection: o* of four responses; {name: (mean score, tokens)}
-    "entropy": "lowest mean", "nll": "lowest mean", "official": "lowest sum", "highest_entropy": "highest",
+STARS = {  # trajectory_selection: o* of five responses; {name: (mean entropy, mean NLL, tokens)}
+    "entropy": "lowest entropy", "nll": "lowest NLL", "official": "lowest sum", "highest_entropy": "highest",
     "random": "any",
 }
-RESPONSES = {"lowest mean": (0.2, 10), "lowest sum": (0.5, 2), "highest": (0.9, 6), "other": (0.6, 8)}
+RESPONSES = {"lowest entropy": (0.2, 0.5, 10), "lowest NLL": (0.4, 0.1, 9), "lowest sum": (0.5, 0.6, 2),
+             "highest": (0.9, 0.8, 6), "other": (0.6, 0.7, 8)}
 BUCKETS = {  # difficulty: the bucket of a question with rewards 0, 0, .3, .6, .6, .6, .6, .7 and std .268
     "success": 5, "spread": 4,  # of 8, where the batch has spreads from 0 to .5
 }
@@ -50,18 +51,20 @@ TABLES = {
     "sigma_unit": {unit for _, unit in QUESTIONS}, "trajectory_selection": set(STARS),
     "difficulty": set(BUCKETS), "clip": set(CLIPS), "retire": set(RETIRES), "lr_schedule": set(RATES),
 }
-ELSEWHERE = {  # no preference among experiences: a value of these is tested where it is used
-    "grader": "tests/test_reward.py", "engine": "tests/test_rollout.py", "dtype": "tests/test_policy.py",
-    "behavior_logprobs": "tests/test_policy.py", "tracker": "tests/runtime/test_tracking.py",
-    "world": "tests/worlds/test_arithmetic.py"}
+ELSEWHERE = {  # no preference among experiences: these values are tested where they are used
+    "grader": {"strict", "official", "both"},  # tests/test_reward.py
+    "engine": {"auto", "vllm", "hf"},  # tests/test_rollout.py
+    "dtype": {"float32", "bfloat16"}, "behavior_logprobs": {"engine", "recompute"},  # tests/test_policy.py
+    "tracker": {"none", "tensorboard", "wandb"},  # tests/runtime/test_tracking.py
+    "world": {"easy", "hard", "weak"},  # tests/worlds/test_arithmetic.py
+}
 
 
 def test_every_choice_stands_in_a_table():
     """A value added to a knob of config.py has to say what it prefers, a knob added has to have a table."""
     choices = {name: set(get_args(f.type)) for name, f in Config.__dataclass_fields__.items()
                if get_origin(f.type) is Literal}
-    assert choices.keys() == TABLES.keys() | ELSEWHERE.keys()
-    assert {name: choices[name] for name in TABLES} == TABLES
+    assert choices == TABLES | ELSEWHERE
     assert set(QUESTIONS) == {(s, u) for s in TABLES["question_selection"] for u in TABLES["sigma_unit"]}
 
 
@@ -121,9 +124,9 @@ def star(rule: str, order, seed: int = 0, step: int = 0) -> str:
                             start_threshold=-1.0), [Question(0, "", np.array([1], np.int32), "", "")])
     names = list(RESPONSES)
     for name in order:
-        run.buffer.add(0, 4, [response(*[names.index(name)] * RESPONSES[name][1])])
-    means = [mean for mean, _ in RESPONSES.values()]
-    plan = run.plan(step, lambda sequences: [means[ids[0]] for _, ids in sequences])
+        run.buffer.add(0, 4, [response(*[names.index(name)] * RESPONSES[name][2])])
+    column = {"mean_entropy": 0, "mean_nll": 1}[SCORED_BY.get(rule, "mean_entropy")]
+    plan = run.plan(step, lambda sequences: [RESPONSES[names[ids[0]]][column] for _, ids in sequences])
     return names[plan.replayed[0].token_ids[0]]
 
 
@@ -133,7 +136,7 @@ def test_the_star_is_what_the_table_says(rule):
     and by its place: a response has no name of its own; the buffer holds them in the order of sampling."""
     forward, backward = list(RESPONSES), list(RESPONSES)[::-1]
     chosen = [star(rule, order, seed, step) for order in (forward, backward) for seed in (0, 1)
-              for step in range(60 if rule == "random" else 2)]
+              for step in range(75 if rule == "random" else 2)]
     if STARS[rule] == "any":
         assert all(40 <= n <= 80 for n in Counter(chosen).values()) and set(chosen) == set(RESPONSES)
     else:

@@ -63,7 +63,7 @@ def test_a_question_file_becomes_questions(tmp_path, tokenizer, capsys):
 def lenient(monkeypatch):
     """A verifier that reads every answer, and costs nothing to start."""
     verifier = SimpleNamespace(gold_parses=lambda answers: [True] * len(answers))
-    monkeypatch.setattr("tools.convert.Verifier", lambda *_, **__: contextlib.nullcontext(verifier))
+    monkeypatch.setattr("reward.Verifier", lambda *_, **__: contextlib.nullcontext(verifier))
 
 
 def test_a_file_in_the_layout(tmp_path, lenient):

@@ -114,10 +114,9 @@ def container(patch, case, directory):
     return "--ipc=host"
 
 
-def no_vllm(patch, case, directory):
-    patch.setattr("rollout.importlib.util.find_spec", lambda name: None)
-    case.config = replace(case.config, engine="vllm")
-    return "make install"
+def tensor_parallel(patch, case, directory):
+    case.config = replace(case.config, rollout_tp=2)
+    return "needs the vllm engine"
 
 
 def patience_is_short(patch, case, directory):
@@ -179,7 +178,8 @@ def sync_that_does_not_look(patch, case, directory):
 @pytest.mark.parametrize("name, break_it", [
     ("driver", old_driver), ("wheels", other_version), ("ranks reach each other", sums_that_are_wrong),
     ("model and questions", prompts_too_long), ("gpu memory", busy_gpu), ("host memory", little_memory),
-    ("disk", no_disk), ("file limits", few_files), ("shared memory", container), ("engine start", no_vllm),
+    ("disk", no_disk), ("file limits", few_files), ("shared memory", container),
+    ("engine start", tensor_parallel),
     ("generation", patience_is_short), ("drift", another_temperature), ("sync", weights_stay_old),
     ("packed kernel", attention_to_the_future), ("update memory", a_hoard),
     ("update speed", patience_is_short), ("update speed", no_gradient), ("step and run", endless_run),
