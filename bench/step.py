@@ -86,15 +86,15 @@ class Task:
     setup: Callable[[Path], tuple[str, str]]  # makes model and questions
     questions: int  # of a step
     longest_prompt: int
-    micro_batch: int  # responses of a forward and backward of TRL
+    micro_batches: tuple[int, ...]  # responses of a forward and backward of TRL, each tried
     tokens: int  # of a micro-batch of ours
     ranks: int  # of ours, on two cores
     steps: tuple[int, int]  # timed, and with --full
     bars: dict[str, float]  # dtype -> ours / the fastest TRL, at most
 
 
-TASKS = {"step": Task(write_setup, 32, 32, 64, 4096, 2, (5, 20), {"float32": 0.70, "bfloat16": 0.75}),
-         "real": Task(real_setup, 16, 128, 16, 1024, 1, (2, 10), {"float32": 0.25, "bfloat16": 0.25})}
+TASKS = {"step": Task(write_setup, 32, 32, (64,), 4096, 2, (5, 20), {"float32": 0.70, "bfloat16": 0.75}),
+         "real": Task(real_setup, 16, 128, (16, 32), 1024, 1, (2, 10), {"float32": 0.25, "bfloat16": 0.25})}
 
 
 def train_steps(ranks: int, flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
@@ -116,14 +116,16 @@ def trl_steps(task: Task, dtype: str, flags: list[str], full: bool) -> Iterator[
     for name, (against, processes, precision) in TRL.items():
         if against != dtype or name in SLOWER and not full:
             continue
-        command = torchrun(processes, "bench/peer.py", "--batch", str(task.questions), "--micro_batch",
-                           str(task.micro_batch), *flags, *precision)
-        try:
-            yield name, run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
-        except RuntimeError as error:
-            if "TRL does not import" not in str(error):
-                raise
-            return
+        for size in task.micro_batches:
+            command = torchrun(processes, "bench/peer.py", "--batch", str(task.questions), "--micro_batch",
+                               str(size), *flags, *precision)
+            try:
+                steps = run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
+            except RuntimeError as error:
+                if "TRL does not import" not in str(error):
+                    raise
+                return
+            yield f"{name}, micro-batches of {size}", steps
 
 
 def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator[Row]:
