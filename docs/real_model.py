@@ -1,0 +1,123 @@
+"""What real-model.md says of its runs, from what they left: every number there comes from here.
+
+    python docs/real_model.py                                            print it, from assets/smollm2.json.gz
+    python docs/real_model.py runs/smollm2 runs/smollm2-s1 runs/smollm2-s2     keep what three runs have left
+
+A run is that of `make smollm`: its `base` and `trained` evaluations, every response, and its metrics.
+"""
+
+import gzip
+import json
+import re
+import sys
+from collections import Counter
+from pathlib import Path
+
+import numpy as np
+
+KEPT = Path(__file__).parent / "assets" / "smollm2.json.gz"
+T = {2: 12.706, 3: 4.303, 4: 3.182}  # two-sided 95% of Student's t, by the number of runs
+
+
+def collect(runs: list[Path]) -> dict:
+    """The evaluation of the base, which all runs share, those after training, and the metrics."""
+
+    def responses(directory: Path) -> list[dict]:
+        lines = (directory / "responses.jsonl").read_text().splitlines()
+        fields = ("source", "text", "gold", "sample", "success", "response")
+        return [{name: record[name] for name in fields} for record in map(json.loads, lines)]
+
+    bases = [responses(run / "base") for run in runs]
+    assert all(base == bases[0] for base in bases), "the runs began from different models"
+    metrics = [list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines())) for run in runs]
+    return {"base": bases[0], "trained": [responses(run / "trained") for run in runs], "metrics": metrics}
+
+
+def shares(records: list[dict], kind: str) -> np.ndarray:
+    """Of every question of a kind the share of right responses, in the order of the questions."""
+    right = {}
+    for r in (r for r in records if r["source"] == kind):
+        right.setdefault(r["text"], []).append(r["success"])
+    return np.array([np.mean(right[text]) for text in sorted(right)])
+
+
+def table(kept: dict) -> str:
+    """Pass@1 in percent, base and runs, and the mean difference with its 95% t interval over the runs."""
+    n = len(kept["trained"])
+    lines = ["| Pass@1 | base | after 40 steps, by seed | mean difference, 95% over seeds |",
+             "|---|---|---|---|"]
+    for kind in dict.fromkeys(r["source"] for r in kept["base"]):
+        base, trained = shares(kept["base"], kind), [shares(run, kind) for run in kept["trained"]]
+        gains = [100 * float(np.mean(after - base)) for after in trained]
+        half = T[n] * np.std(gains, ddof=1) / np.sqrt(n)
+        seeds = ", ".join(f"{100 * after.mean():.1f}" for after in trained)
+        mean = np.mean(gains)
+        interval = f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
+        lines.append(f"| {kind} | {100 * base.mean():.1f} | {seeds} | {interval} |")
+    return "\n".join(lines)
+
+
+def forms(records: list[dict]) -> Counter:
+    """How right answers look, their numbers as N."""
+    return Counter(re.sub(r"\d+", "N", r["response"].strip()) for r in records if r["success"])
+
+
+def by_operator(records: list[dict], kind: str) -> str:
+    """Right responses of a kind, by the operator in the question."""
+    found = {}
+    for r in (r for r in records if r["source"] == kind):
+        operator = re.search(r"\d ([-+*/]) \d", r["text"])[1]
+        found.setdefault(operator, []).append(r["success"])
+    return ", ".join(f"{o} {100 * np.mean(s):.0f}% of {len(s)}" for o, s in sorted(found.items()))
+
+
+def gcd(records: list[dict]) -> str:
+    """What is said to the gcd of two even numbers, and what always saying 2 would bring."""
+    said, twos = Counter(), []
+    for r in (r for r in records if r["source"] == "gcd"):
+        twos.append(r["gold"] == "2")
+        if all(int(number) % 2 == 0 for number in re.findall(r"\d+", r["text"])):
+            said[(re.findall(r"\d+", r["response"]) or ["nothing"])[-1]] += 1
+    return f"two even numbers: {dict(said.most_common())}; 2 is the gcd of {100 * np.mean(twos):.0f}%"
+
+
+def metrics(rows: list[dict]) -> str:
+    """A run in one line."""
+    steps, replayed = [r for r in rows if r["step"]], [r for r in rows if r.get("replay/questions")]
+
+    def column(name: str, of: list[dict] = steps) -> list[float]:
+        return [r[name] for r in of]
+
+    seconds, entropy = column("time/step"), column("loss/entropy")
+    none, equal = column("reward/none_right"), column("reward/all_equal_groups")
+    text = (f"groups with no success {100 * np.mean(none[:3]):.0f}% in the first 3 steps, "
+            f"{100 * np.mean(none[-3:]):.0f}% in the last 3, and {100 * np.mean(equal[-3:]):.0f}% all-equal; "
+            f"entropy {entropy[0]:.2f} -> {entropy[-1]:.2f}; drift up to {max(column('engine/drift')):.1e}; "
+            f"{steps[-1]['buckets/retired']} retired; {sum(seconds) / 60:.0f} min of steps, "
+            f"{np.median(seconds):.0f} s the median")
+    if not replayed:
+        return f"{text}; nothing was replayed"
+    low, high = (f(column("replay/gradient_share", replayed)) for f in (min, max))
+    ratios, ess = column("replay/ratio_max", replayed), column("replay/ess", replayed)
+    return (f"{text}; replays from step {replayed[0]['step']}, gradient share {100 * low:.1f} to "
+            f"{100 * high:.1f}%, largest w* {min(ratios):.1f} to {max(ratios):.1f}, "
+            f"ESS {min(ess):.2f} to {max(ess):.2f}")
+
+
+def main(runs: list[str]) -> None:
+    """Keep what the runs have left, or print what was kept."""
+    if runs:
+        kept = collect([Path(run) for run in runs])
+        KEPT.write_bytes(gzip.compress(json.dumps(kept).encode(), mtime=0))
+    kept = json.loads(gzip.decompress(KEPT.read_bytes()))
+    print(table(kept))
+    for seed, (records, rows) in enumerate(zip(kept["trained"], kept["metrics"])):
+        found = forms(records)
+        print(f"\nseed {seed}: {found.total()} right answers in {len(found)} forms")
+        print("\n".join(f"  {n:4} {form!r:.100}" for form, n in found.most_common()))
+        print(f"  sum: {by_operator(records, 'sum')}; calculate: {by_operator(records, 'calculate')}")
+        print(f"  gcd: {gcd(records)}\n  {metrics(rows)}")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,49 @@
+"""What real-model.md says of its runs is what docs/real_model.py prints from what they left."""
+
+import importlib.util
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+spec = importlib.util.spec_from_file_location("real_model", ROOT / "docs" / "real_model.py")
+spec.loader.exec_module(real_model := importlib.util.module_from_spec(spec))
+
+
+@pytest.fixture(scope="module")
+def printed() -> str:
+    """What the command prints of the runs kept."""
+    lines = []
+    real_model.print = lambda *parts: lines.append(" ".join(map(str, parts)))
+    real_model.main([])
+    return "\n".join(lines)
+
+
+def test_the_page_has_the_table(printed):
+    """Row by row, with its interval over seeds."""
+    page = (ROOT / "docs" / "real-model.md").read_text()
+    rows = [line for line in printed.splitlines() if line.startswith("| ")]
+    assert len(rows) == 5 and [row for row in rows if row not in page] == []
+
+
+def test_the_readme_has_its_means(printed):
+    """Base, and of the runs mean, lowest and highest."""
+    rows = [[cell.strip() for cell in row.split("|")[2:4]] for row in printed.splitlines()[2:6]]
+    base = " | ".join(f"{float(before) / 100:.3f}" for before, _ in rows)
+    seeds = [[float(after) / 100 for after in afters.split(", ")] for _, afters in rows]
+    trained = " | ".join(f"{np.mean(of):.3f} ({min(of):.3f}–{max(of):.3f})" for of in seeds)
+    readme = (ROOT / "README.md").read_text()
+    assert f"| base | {base} |" in readme and f"| ExGRPO | {trained} |" in readme, trained
+
+
+def test_the_interval_is_students_t_over_runs():
+    """Three runs that gain 10, 20 and 30 points: 20 ± 4.303 · 10 / √3."""
+    def run(right: float) -> list[dict]:
+        return [{"source": "x", "text": str(i), "success": i < 100 * right} for i in range(100)]
+
+    kept = {"base": run(0.1), "trained": [run(r) for r in (0.2, 0.3, 0.4)]}
+    low, high = map(float, re.search(r"\[(\S+), (\S+)\]", real_model.table(kept)).groups())
+    half = 4.303 * 10 / np.sqrt(3)
+    assert low == pytest.approx(20 - half, abs=0.06) and high == pytest.approx(20 + half, abs=0.06)
