@@ -44,13 +44,13 @@ def train(config: Config) -> dict[str, float]:
     """Set up and run Algorithm 1; returns the final validation scores."""
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
-    shape = Shape.of(model_config(config, config.model).to_dict())
     tokenizer = load_tokenizer(config, config.model)
     with (ranks.claim(config.run_dir),
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
           make_verifier(config) as verifier,
           suppress(ranks.Interrupted)):  # the run is saved
         if device.type == "cpu":  # before anything is loaded: a rank may die of it
+            shape = Shape.of(model_config(config, config.model).to_dict())
             tracker.print(host_needs(config, shape, ranks.ranks_per_node()))
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest

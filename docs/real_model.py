@@ -1,9 +1,10 @@
-"""What real-model.md says of its runs, from what they left: every number there comes from here.
+"""The table of real-model.md, the forms of the right answers, and metrics, from what its runs left.
 
     python docs/real_model.py                                            print it, from assets/smollm2.json.gz
     python docs/real_model.py runs/smollm2 runs/smollm2-s1 runs/smollm2-s2     keep what three runs have left
 
-A run is that of `make smollm`: its `base` and `trained` evaluations, every response, and its metrics.
+A run is that of `make smollm`, of seeds 0, 1 and 2 in this order: its `base` and `trained` evaluations, every
+response, and its metrics.
 """
 
 import gzip
@@ -16,7 +17,7 @@ from pathlib import Path
 import numpy as np
 
 KEPT = Path(__file__).parent / "assets" / "smollm2.json.gz"
-T = {2: 12.706, 3: 4.303, 4: 3.182}  # two-sided 95% of Student's t, by the number of runs
+T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95% of Student's t, by the number of runs
 
 
 def collect(runs: list[Path]) -> dict:
@@ -71,6 +72,14 @@ def by_operator(records: list[dict], kind: str) -> str:
     return ", ".join(f"{o} {100 * np.mean(s):.0f}% of {len(s)}" for o, s in sorted(found.items()))
 
 
+def agreed(records: list[dict]) -> float:
+    """The share of questions to which all responses end in the same number."""
+    said = {}
+    for r in records:
+        said.setdefault((r["source"], r["text"]), set()).add(tuple(re.findall(r"-?\d+", r["response"])[-1:]))
+    return float(np.mean([len(numbers) == 1 for numbers in said.values()]))
+
+
 def gcd(records: list[dict]) -> str:
     """What is said to the gcd of two even numbers, and what always saying 2 would bring."""
     said, twos = Counter(), []
@@ -91,10 +100,11 @@ def metrics(rows: list[dict]) -> str:
     seconds, entropy = column("time/step"), column("loss/entropy")
     none, equal = column("reward/none_right"), column("reward/all_equal_groups")
     text = (f"groups with no success {100 * np.mean(none[:3]):.0f}% in the first 3 steps, "
-            f"{100 * np.mean(none[-3:]):.0f}% in the last 3, and {100 * np.mean(equal[-3:]):.0f}% all-equal; "
+            f"{100 * np.mean(none[-3:]):.0f}% in the last 3, all right then "
+            f"{100 * (np.mean(equal[-3:]) - np.mean(none[-3:])):.0f}%; "
             f"entropy {entropy[0]:.2f} -> {entropy[-1]:.2f}; drift up to {max(column('engine/drift')):.1e}; "
             f"{steps[-1]['buckets/retired']} retired; {sum(seconds) / 60:.0f} min of steps, "
-            f"{np.median(seconds):.0f} s the median")
+            f"{np.median(seconds):.0f} s the median, {min(seconds):.0f} to {max(seconds):.0f}")
     if not replayed:
         return f"{text}; nothing was replayed"
     low, high = (f(column("replay/gradient_share", replayed)) for f in (min, max))
@@ -116,7 +126,8 @@ def main(runs: list[str]) -> None:
         print(f"\nseed {seed}: {found.total()} right answers in {len(found)} forms")
         print("\n".join(f"  {n:4} {form!r:.100}" for form, n in found.most_common()))
         print(f"  sum: {by_operator(records, 'sum')}; calculate: {by_operator(records, 'calculate')}")
-        print(f"  gcd: {gcd(records)}\n  {metrics(rows)}")
+        print(f"  gcd: {gcd(records)}; the same number four times to {100 * agreed(records):.0f}%")
+        print(f"  {metrics(rows)}")
 
 
 if __name__ == "__main__":

@@ -64,8 +64,9 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
     origin = f"base_model: {json.dumps(model)}\n" if is_hub_name(model) else ""
     data, tests = (plain(", ".join(Path(file).name for file in k[files]))
                    for files in ("train_files", "val_files"))
-    data = f"{data}; validated on {tests or 'nothing'}" if data else (
-        f"the built-in arithmetic world, {k['world']}, seed {k['world_seed']}")
+    data = f"{data}; validated on {tests or 'nothing'}"
+    if any(Path(file).parent.name.startswith("arithmetic-") for file in k["train_files"]):
+        data += f" (the built-in arithmetic world, {k['world']}, seed {k['world_seed']})"
     asked, graded = (", ".join(code(f"{name}={k[name]!r}") for name in names) for names in (ASKED, GRADED))
     adapters = f"LoRA adapters of rank {k['lora_rank']}, α = {k['lora_alpha']:g}, merged"
     trained_part = adapters if k["lora_rank"] else "all weights"

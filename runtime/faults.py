@@ -28,8 +28,8 @@ LEFT = ("plan", "rollout", "validate", "evaluation")  # phases that are left at 
 FINISHED = ("collect", "update", "sync", "save")  # and those that are finished: they change what is saved
 OUT_OF_MEMORY = ("Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
                  "(lora_rank), or run fewer ranks here; tools/plan.py adds up what a rank holds")
-WITHOUT_A_WORD = ("died without a word of its own; what other ranks say of it stands above. If of signal 9, "
-                  f"the machine has probably run out of memory. {OUT_OF_MEMORY}")
+SILENT = ("died without a message, nobody knows when; what other ranks saw of it stands elsewhere here. If "
+          f"signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}")
 OOM_COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
 
 
@@ -51,7 +51,7 @@ class Watchdog:
 
     def start(self) -> None:
         """Take over signals and begin to watch (main thread only)."""
-        tell_torchrun(f"rank {os.environ.get('RANK', 0)} {WITHOUT_A_WORD}")  # until there is more to say
+        tell_torchrun(f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7)  # until there is more to say
         faulthandler.enable()
         sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -83,11 +83,11 @@ class Watchdog:
         """Names of the processes that have died."""
         return [name for name, pid in self.peers.items() if not _alive(pid)]
 
-    def end(self, reason: str) -> None:
-        """Say why and leave at once: nothing that could wait for another rank is run."""
+    def end(self, reason: str, echo: bool = False) -> None:
+        """Say why, or of whose failure this is the echo, and leave: nothing that could wait is run."""
         lasted = time.monotonic() - self.since
         say(said := f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
-        tell_torchrun(said)
+        tell_torchrun(said, later=echo)
         if self.limit and lasted > self.limit / 2:  # others may have died of a hang: here is the rest
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
@@ -96,9 +96,9 @@ class Watchdog:
     def _note(self, number, frame) -> None:
         name = signal.Signals(number).name
         if dead := self.dead():  # torchrun ends the others then
-            self.end(f"{name}, and {self.death(dead)}: nothing can be saved")
+            self.end(f"{name}, and {self.death(dead)}: nothing can be saved", echo=True)
         if self.phase.removeprefix("after ") not in LEFT + FINISHED:
-            self.end(f"{name} before the first step, or after the last: there is nothing to save")
+            self.end(f"{name} outside of the steps: there is nothing to save")
         if self.interrupted:
             return
         self.interrupted = True
@@ -156,7 +156,7 @@ class Watchdog:
                 tell_torchrun(said)
                 time.sleep(1.0)  # the timer ends it
             elif dead := self.dead():
-                self.end(f"{self.death(dead)}, see above")
+                self.end(f"{self.death(dead)}, see above", echo=True)
 
 
 class Console:
@@ -204,10 +204,13 @@ def say(text: str) -> None:
         os.write(2, f"{text}\n".encode())
 
 
-def tell_torchrun(text: str) -> None:
-    """Leave the text for torchrun's summary of a failed job, where it is the last thing read."""
+def tell_torchrun(text: str, later: float = 0) -> None:
+    """Leave the text for torchrun's summary of a failed job, which ends with its ranks' earliest one.
+
+    An echo says that it is a second `later`, what stands for no message at all a year.
+    """
     if summary := os.environ.get("TORCHELASTIC_ERROR_FILE"):
-        about = {"timestamp": str(int(time.time())), "py_callstack": text}
+        about = {"timestamp": str(int(time.time() + later)), "py_callstack": text}
         with contextlib.suppress(OSError):
             Path(summary).write_text(json.dumps({"message": {"message": text, "extraInfo": about}}))
 

@@ -159,7 +159,7 @@ def _typed(knob: dataclasses.Field, value, file: str):
 def or_refuse(read: Callable):
     """What `read()` returns. Its refusal is one sentence on stderr, without traceback, and ends this process.
 
-    To be used before anything heavy is imported. torchrun's summary repeats the sentence.
+    Best used before anything heavy is imported. torchrun's summary repeats the sentence.
     """
     try:
         return read()

@@ -148,10 +148,10 @@ def host_bytes(shape: Shape, ranks: int, tokens: int, *, dtype: str, **knobs) ->
 
 
 def host_needs(c, shape: Shape, ranks: int) -> str:
-    """A line on that, for the knobs of a run."""
+    """A line on that, for the knobs of a run; auto takes no more than 256 tokens if it must."""
     knobs = dict(dtype=c.dtype, lora_rank=c.lora_rank, gradient_checkpointing=c.gradient_checkpointing)
     free = available_bytes() / ranks
-    tokens = c.tokens_per_micro_batch or tokens_that_fit(shape, ranks, free, device="cpu", **knobs)
+    tokens = max(c.tokens_per_micro_batch or 256, c.max_prompt_length + c.max_response_length)
     need = host_bytes(shape, ranks, tokens, **knobs) / 1e9
     return f"about {need:.1f} GB of memory needed by each of {ranks} ranks, {free / 1e9:.1f} free for it"
 

@@ -46,7 +46,7 @@ def run(program: Callable[[], object]) -> None:
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
-            watchdog.end(f"{watchdog.death(dead)}, see above ({echo})")
+            watchdog.end(f"{watchdog.death(dead)}, see above ({echo})", echo=True)
         watchdog.end(traceback.format_exc().rstrip())  # the message is the last line
 
 

@@ -155,9 +155,8 @@ def signal() -> str:
     for setting, arm in arms:
         jobs = [Job(setting, arm, unit) for unit in range(SETTINGS[setting].units)]
         done = [job.record() for job in jobs if job.done]
-        means = [np.mean([mean_of(record, metric) for record in done]) if done else float("nan")
-                 for metric in SIGNAL.values()]
-        cells = " | ".join(f"{m:.3g}" if done else "–" for m in means)
+        cells = " | ".join(f"{np.mean([mean_of(record, metric) for record in done]):.3g}" if done else "–"
+                           for metric in SIGNAL.values())
         lines.append(f"| {setting}, {arm} ({len(done)} runs) | {cells} |")
     return "\n".join(lines) + "\n"
 

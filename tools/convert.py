@@ -156,7 +156,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags; ValueError where the output is there already, or is none."""
+    """The flags; ValueError where the output is there already, or is no .parquet."""
     a = parser().parse_args(argv)
     if a.output.suffix != ".parquet":
         raise ValueError("--output must end in .parquet")
@@ -220,4 +220,5 @@ def main(argv: list[str] | None = None) -> Counter:
 
 
 if __name__ == "__main__":
-    or_refuse(main)
+    or_refuse(parse)
+    main()

@@ -21,7 +21,7 @@ import torch
 
 from config import parse_config
 from runtime import ranks
-from runtime.faults import leave, watchdog
+from runtime.faults import leave, tell_torchrun, watchdog
 from runtime.flags import or_refuse
 from tools.checks import CHECKS, LIMIT, Case, Finding
 from tools.trials import TRIALS
@@ -47,7 +47,8 @@ def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Calla
             continue
         late = Finding("wrong", f"{own}not ended when the {LIMIT:.0f} s of the doctor were over",
                        "where its stacks show that it waits, it hangs; else try a smaller model")
-        alarm = threading.Timer(watchdog.limit - 0.5, tell, (name, late), {"alone": True})
+        told = threading.Event()
+        alarm = threading.Timer(watchdog.limit - 0.5, _tell_late, (told, tell, name, late))
         alarm.daemon = True
         alarm.start()
         try:
@@ -60,12 +61,19 @@ def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Calla
             return False
         finally:
             alarm.cancel()
+        if told.is_set():
+            return False
         found = ranks.gather(finding)
         worst = max(range(len(found)), key=lambda r: (("ok", "slow", "wrong").index(found[r].verdict), -r))
         finding = found[worst]
         tell(name, replace(finding, found=f"rank {worst}: {finding.found}") if worst else finding)
         good = good and finding.verdict != "wrong"
     return good
+
+
+def _tell_late(told: threading.Event, tell: Callable[..., None], name: str, finding: Finding) -> None:
+    told.set()
+    tell(name, finding, alone=True)
 
 
 def as_text(name: str, finding: Finding) -> str:
@@ -105,6 +113,8 @@ def main() -> None:
     ranks.barrier()
     watchdog.stop()
     ranks.barrier()  # nobody watches any more: ranks may end one by one
+    if not good:
+        tell_torchrun("something is wrong with this machine or this run: see the report above")
     leave(0 if good else 1)
 
 

@@ -16,7 +16,7 @@ from runtime.flags import or_refuse
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags of the command; ValueError where the output is there already."""
+    """The flags of the command; ValueError where the output is there already, or no such checkpoint is."""
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
@@ -50,7 +50,8 @@ def configuration(saved: dict, run: Path) -> Config:
     """
     if unknown := set(saved) - {f.name for f in fields(Config)}:
         raise ValueError(f"its configuration has knobs that this version does not know: {sorted(unknown)}")
-    config = replace(Config(**saved | {"val_files": [], "tracker": "none"}), trust_remote_code=False)
+    here = {"val_files": [], "tracker": "none", "engine": "auto"}  # what the run had need not be here
+    config = replace(Config(**saved | here), trust_remote_code=False)
     places = [path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()]
     if places:
         return replace(config, model=str(places[0]))

@@ -60,7 +60,8 @@ def table(phases: list[dict[str, float]]) -> tuple[list[str], list[float]]:
 
 def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     """The budget of a configuration on GPUs of `gigabytes` each, for the three phases of a step."""
-    config = Config(**read_yaml(Config, file) | {"train_files": [], "val_files": []})  # no file need be
+    elsewhere = {"train_files": [], "val_files": [], "engine": "auto"}  # no file, no engine need be here
+    config = Config(**read_yaml(Config, file) | elsewhere)
     shape, total = model_shape(config.model), gigabytes * 1e9
     longest = config.max_prompt_length + config.max_response_length
     size, trained = 2 if config.dtype == "bfloat16" else 4, 0 if config.lora_rank else shape.parameters

@@ -55,7 +55,7 @@ class World:
 
 PRESETS = {
     "easy": World(),
-    # most groups without a success, a third of the successes flawed: the paper's regime
+    # most groups without a success, nearly half of the successes flawed
     "hard": World(train_size=3840, digits=2, hard_error=(0.9, 0.99), favourite=0.95, shortcut=0.30,
                   hard_share=(("+", 0.25), ("-", 0.38), ("*", 0.52))),
     # what is missing is the habit of writing steps: almost no success, but those there are generalise

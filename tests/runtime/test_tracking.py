@@ -62,9 +62,9 @@ def test_the_card_has_every_knob_of_question_and_grading(config):
     for name in {*names, "eval_temperature", "eval_questions"}:
         assert f"`{name}={knobs[name]!r}`" in card, name
     files = {"train_files": ["a/train.parquet"], "val_files": ["b/x.parquet", "y.jsonl"]}
-    built_in = {"train_files": [], "world": "hard", "world_seed": 5}
+    built_in = {"train_files": [".cache/arithmetic-1234/train.jsonl"], "world": "hard", "world_seed": 5}
     for more, said in ((files, "train.parquet; validated on x.parquet, y.jsonl"),
-                       (built_in, "arithmetic world, hard, seed 5")):
+                       (built_in, "(the built-in arithmetic world, hard, seed 5)")):
         assert f"{said}\n" in model_card(knobs | more, 700, {}, {})
 
 

