@@ -1,10 +1,9 @@
 """The table of real-model.md, the forms of the right answers, and metrics, from what its runs left.
 
-    python docs/real_model.py                                            print it, from assets/smollm2.json.gz
-    python docs/real_model.py runs/smollm2 runs/smollm2-s1 runs/smollm2-s2     keep what three runs have left
+    python docs/real_model.py              print it, from assets/smollm2.json.gz
+    python docs/real_model.py GATE RUN ... keep what the gate's run and those of seeds 0, 1, ... have left
 
-A run is that of `make smollm`, of seeds 0, 1 and 2 in this order: its `base` and `trained` evaluations, every
-response, and its metrics.
+A run is a directory of `make smollm`: its `base` and `trained` evaluations, every response, and its metrics.
 """
 
 import gzip
@@ -17,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 KEPT = Path(__file__).parent / "assets" / "smollm2.json.gz"
+KINDS = ("sum", "product", "gcd", "calculate")
 T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95% of Student's t, by the number of runs
 
 
@@ -26,7 +26,8 @@ def collect(runs: list[Path]) -> dict:
     def responses(directory: Path) -> list[dict]:
         lines = (directory / "responses.jsonl").read_text().splitlines()
         fields = ("source", "text", "gold", "sample", "success", "response")
-        return [{name: record[name] for name in fields} for record in map(json.loads, lines)]
+        records = [{name: record[name] for name in fields} for record in map(json.loads, lines)]
+        return sorted(records, key=lambda r: (KINDS.index(r["source"]), r["text"], r["sample"]))
 
     bases = [responses(run / "base") for run in runs]
     assert all(base == bases[0] for base in bases), "the runs began from different models"
@@ -43,12 +44,13 @@ def shares(records: list[dict], kind: str) -> np.ndarray:
 
 
 def table(kept: dict) -> str:
-    """Pass@1 in percent, base and runs, and the mean difference with its 95% t interval over the runs."""
-    n = len(kept["trained"])
+    """Pass@1 in percent, base and runs, and the mean difference with its 95% t interval over the runs; the
+    first run, the gate's, apart."""
+    n = len(kept["trained"]) - 1
     lines = ["| Pass@1 | base | after 40 steps, by seed | mean difference, 95% over seeds |",
              "|---|---|---|---|"]
     for kind in dict.fromkeys(r["source"] for r in kept["base"]):
-        base, trained = shares(kept["base"], kind), [shares(run, kind) for run in kept["trained"]]
+        base, trained = shares(kept["base"], kind), [shares(run, kind) for run in kept["trained"][1:]]
         gains = [100 * float(np.mean(after - base)) for after in trained]
         half = T[n] * np.std(gains, ddof=1) / np.sqrt(n)
         seeds = ", ".join(f"{100 * after.mean():.1f}" for after in trained)
@@ -121,9 +123,10 @@ def main(runs: list[str]) -> None:
         KEPT.write_bytes(gzip.compress(json.dumps(kept).encode(), mtime=0))
     kept = json.loads(gzip.decompress(KEPT.read_bytes()))
     print(table(kept))
-    for seed, (records, rows) in enumerate(zip(kept["trained"], kept["metrics"])):
-        found = forms(records)
-        print(f"\nseed {seed}: {found.total()} right answers in {len(found)} forms")
+    for run, (records, rows) in enumerate(zip(kept["trained"], kept["metrics"])):
+        found, name = forms(records), f"seed {run - 1}" if run else "gate, seed 100, on-policy"
+        print(f"\n{name}: {found.total()} right answers in {len(found)} forms")
+        print("  " + ", ".join(f"{kind} {100 * shares(records, kind).mean():.1f}" for kind in KINDS))
         print("\n".join(f"  {n:4} {form!r:.100}" for form, n in found.most_common()))
         print(f"  sum: {by_operator(records, 'sum')}; calculate: {by_operator(records, 'calculate')}")
         print(f"  gcd: {gcd(records)}; the same number four times to {100 * agreed(records):.0f}%")

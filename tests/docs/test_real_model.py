@@ -43,7 +43,7 @@ def test_the_interval_is_students_t_over_runs():
     def run(right: float) -> list[dict]:
         return [{"source": "x", "text": str(i), "success": i < 100 * right} for i in range(100)]
 
-    kept = {"base": run(0.1), "trained": [run(r) for r in (0.2, 0.3, 0.4)]}
+    kept = {"base": run(0.1), "trained": [run(r) for r in (0.9, 0.2, 0.3, 0.4)]}  # the gate's first
     low, high = map(float, re.search(r"\[(\S+), (\S+)\]", real_model.table(kept)).groups())
     half = 4.303 * 10 / np.sqrt(3)
     assert low == pytest.approx(20 - half, abs=0.06) and high == pytest.approx(20 + half, abs=0.06)
