@@ -33,9 +33,9 @@ class Setting:
 
 BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
 SETTINGS = {
-    "hard": Setting({"world": "hard", **BUILT_IN, "steps": 240, "lr": 4e-5}, 8, ("world_seed", "seed"),
+    "hard": Setting({"world": "hard", **BUILT_IN, "steps": 240, "lr": 1.6e-4}, 8, ("world_seed", "seed"),
                     ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
-    "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 4e-5, "entropy_coef": 3e-4}, 8,
+    "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 1.6e-4, "entropy_coef": 3e-4}, 8,
                     ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
     "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40,
                      "eval_questions": 0}, 8, ("seed",), ("calculate",), {"steps": 4, "eval_questions": 4}),

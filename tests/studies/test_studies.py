@@ -153,7 +153,7 @@ def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch)
             with pytest.raises(ValueError, match="'(clip_eps|world hard)'.*Remove it") as error:
                 assert job.done
         assert "'lr'" not in str(error.value)  # the job sets it
-    for change in ({"lr": 1.6e-4}, {"steps": 120}, {"beta": 7.0}):
+    for change in ({"lr": 7e-5}, {"steps": 120}, {"beta": 7.0}):
         with monkeypatch.context() as patch:
             patch.setattr(Job, "knobs", job.knobs | change)
             with pytest.raises(ValueError, match=f"'{[*change][0]}'.*Remove it"):
