@@ -180,7 +180,8 @@ def test_the_last_line_of_torchruns_summary_says_why(tmp_path, fault, last):
                        "from runtime import ranks\nfrom runtime.faults import watchdog\n"
                        f"{inspect.getsource(fault)}\n{inspect.getsource(faulty)}\n"
                        f"ranks.run(lambda: faulty({fault.__name__}, 60.0))\n")
-    done = subprocess.run(["torchrun", "--standalone", "--nproc_per_node=2", program], text=True, timeout=120,
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    done = subprocess.run([*torchrun, program], text=True, timeout=120,
                           capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
     lines = done.stderr.rstrip().splitlines()
     assert done.returncode == 1 and set(lines[-1]) == {"="} and re.search(last, lines[-2])
