@@ -19,11 +19,10 @@ from pathlib import Path
 from config import Config
 from runtime.flags import knob, or_refuse, out_of_range, parse_flags
 
-SHARED = (  # knobs that training has too
-    "max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
-    "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
-    "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
-DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # other than there
+SHARED = ("max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
+          "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
+          "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
+DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # not as training
 FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
         "eval_questions", "limit")  # no response, no reward depends on them
 
@@ -89,6 +88,7 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
     kept = kept or Kept(shown=False)
 
     def work(share: list[int]) -> list[dict]:
+        """The records of this rank's share."""
         mine, ended, records = [wanted[i] for i in share], {}, {}
 
         def on_finish(index: int, trajectory) -> None:

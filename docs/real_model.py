@@ -15,9 +15,12 @@ from pathlib import Path
 
 import numpy as np
 
+sys.path.insert(0, str(Path(__file__).parent.parent))
+
+from studies.measures import half_width
+
 KEPT = Path(__file__).parent / "assets" / "smollm2.json.gz"
 KINDS = ("sum", "product", "gcd", "calculate")
-T = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}  # two-sided 95% of Student's t, by the number of runs
 
 
 def collect(runs: list[Path]) -> dict:
@@ -46,15 +49,13 @@ def shares(records: list[dict], kind: str) -> np.ndarray:
 def table(kept: dict) -> str:
     """Pass@1 in percent, base and runs, and the mean difference with its 95% t interval over the runs; the
     first run, the gate's, apart."""
-    n = len(kept["trained"]) - 1
     lines = ["| Pass@1 | base | after 40 steps, by seed | mean difference, 95% over seeds |",
              "|---|---|---|---|"]
     for kind in dict.fromkeys(r["source"] for r in kept["base"]):
         base, trained = shares(kept["base"], kind), [shares(run, kind) for run in kept["trained"][1:]]
         gains = [100 * float(np.mean(after - base)) for after in trained]
-        half = T[n] * np.std(gains, ddof=1) / np.sqrt(n)
         seeds = ", ".join(f"{100 * after.mean():.1f}" for after in trained)
-        mean = np.mean(gains)
+        mean, half = np.mean(gains), half_width(gains)
         interval = f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
         lines.append(f"| {kind} | {100 * base.mean():.1f} | {seeds} | {interval} |")
     return "\n".join(lines)

@@ -18,7 +18,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-import pyarrow.parquet
 import yaml
 
 from runtime.console import printable
@@ -36,6 +35,8 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], R
     """The column names of a file or hub data set, and a function that reads the rows of some columns."""
     path = Path(name)
     if path.suffix == ".parquet" and path.exists():
+        import pyarrow.parquet
+
         table = pyarrow.parquet.ParquetFile(path)
         return table.schema_arrow.names, lambda names: table.read(names).to_pylist()
     if path.suffix == ".jsonl" and path.exists():
@@ -167,6 +168,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 def write(rows: list[dict], output: Path) -> None:
     """The rows as a parquet file, made aside and moved, and a line on the first."""
+    import pyarrow.parquet
+
     output.parent.mkdir(parents=True, exist_ok=True)
     aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
