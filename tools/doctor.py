@@ -62,6 +62,8 @@ def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Calla
         finally:
             alarm.cancel()
         if told.is_set():
+            if several:
+                raise TimeoutError(late.found)  # as above
             return False
         found = ranks.gather(finding)
         worst = max(range(len(found)), key=lambda r: (("ok", "slow", "wrong").index(found[r].verdict), -r))

@@ -226,6 +226,9 @@ def test_a_check_that_does_not_end_is_wrong(healthy, monkeypatch):
                        time.monotonic())
     (name, late, how), = found
     assert (name, late.verdict, how) == ("waits", "wrong", {"alone": True}) and "not ended when" in late.found
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(TimeoutError, match="rank 0: not ended when"):  # ends the others, which may wait
+        examine(healthy[0], [waits], lambda *told, **how: None, time.monotonic())
 
 
 def test_a_rank_tells_of_its_own_error(healthy, monkeypatch):
