@@ -9,14 +9,13 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from studies import easy
+from studies import easy, signal
 from studies.jobs import ROOT, Job, jobs_of
 from studies.measures import (
     ESCAPED,
     end,
     half_width,
     holm_levels,
-    mean_of,
     p_value,
     verdict,
     within_question_auc,
@@ -131,7 +130,8 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
     text = page.read_text()
     for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
                           ("exploratory rows", table(decided, ("exploratory",))),
-                          ("easy rows", easy.table()), ("signal", signal())):
+                          ("easy rows", easy.table()), ("signal", signal.runs()),
+                          ("groups", signal.groups())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)
@@ -139,26 +139,6 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
             raise ValueError(f"{page} has lost its markers {begin!r} and {finish!r}")
         text = f"{before}{begin}\n{content}{finish}{after}"
     page.write_text(text)
-
-
-SIGNAL = {"groups without signal": "reward/all_equal_groups", "without a success": "reward/none_right",
-          "w* of replayed tokens, mean": "replay/ratio", "effective sample size of w*": "replay/ess",
-          "replayed share of the policy term": "replay/gradient_share",
-          "tokens generated a step": "rollout/tokens", "seconds a step": "time/step"}
-
-
-def signal() -> str:
-    """Markdown: what there was to learn from, means over steps and units, of the arms of the decided rows."""
-    arms = dict.fromkeys((row.setting, arm) for row in ROWS if row.family != "exploratory"
-                         for arm in row.arms if arm != "base")
-    lines = ["| mean over the run | " + " | ".join(SIGNAL) + " |", "|---" * (len(SIGNAL) + 1) + "|"]
-    for setting, arm in arms:
-        jobs = [Job(setting, arm, unit) for unit in range(SETTINGS[setting].units)]
-        done = [job.record() for job in jobs if job.done]
-        cells = " | ".join(f"{np.mean([mean_of(record, metric) for record in done]):.3g}" if done else "–"
-                           for metric in SIGNAL.values())
-        lines.append(f"| {setting}, {arm} ({len(done)} runs) | {cells} |")
-    return "\n".join(lines) + "\n"
 
 
 # ---- pictures ---------------------------------------------------------------------------------------------

@@ -16,7 +16,7 @@ import pytest
 
 from config import Config, parse_config
 from studies import __main__ as run
-from studies import easy, jobs, page, pool, records
+from studies import easy, jobs, page, pool, records, signal
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
@@ -215,7 +215,8 @@ def made_up(cache):
             counts = [4] * right + [0] * (100 - right)
             result = {"base": f"b{unit}", "samples": 4,
                       "ends": {step: {"arithmetic": [4, 0], "arithmetic-ood": counts} for step in "123"}}
-            write(Job("hard", arm, unit), rows=[{"step": 1, "reward/pass_at_1_fresh": 0.5}], result=result)
+            row = {"step": 1, "reward/pass_at_1_fresh": 0.5, "fresh/k=8": 32}
+            write(Job("hard", arm, unit), rows=[row], result=result)
         columns = {"question": [0, 0], "reward": [1, 1], "valid": [1, 0], "entropy": [0.1, 0.2 + 0.01 * unit]}
         if unit < 2:
             write(Job("hard", "base", unit), result={"base": f"b{unit}", "columns": columns})
@@ -274,6 +275,25 @@ def test_the_committed_page_follows_from_the_committed_records(tmp_path):
     shutil.copy(page.PAGE, copy)
     page.write(copy, tmp_path / "results")
     assert copy.read_text() == page.PAGE.read_text() and easy.table() in copy.read_text()
+
+
+def test_what_groups_teach_is_counted_over_runs(cache):
+    """Two runs of three steps, K = 2, by hand: shares of groups by k, k(K − k) a group, bucket sizes."""
+    for unit, right in ((0, 1), (1, 3)):
+        counts = {"fresh/k=0": 2, "fresh/k=1": right, "fresh/k=2": 1, "replay/k=0": 0, "replay/k=1": 1,
+                  "replay/k=2": 1, "replay/from_k=1": 2}
+        rows = [{"step": 0}] + [counts | {"step": s, "buckets/k=1": 10 * s} for s in (1, 2, 3)]
+        write(Job("hard", "exgrpo", unit), rows=rows, result={})
+    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")]
+                       for line in signal.groups().splitlines()]
+    assert head == ["mean over the runs", "k = 0", "k = 1", "k = 2", "k(K − k)"]
+    assert [line[0].removeprefix("hard: ") for line in lines] == [
+        "fresh groups", "replayed groups", "drawn from the bucket", "questions in the bucket at step 1",
+        "questions in the bucket at step 2", "questions in the bucket at step 3"]
+    assert [line[1:] for line in lines] == [  # fresh: 2, (1 + 3)/2 and 1 of 5 a step
+        ["40.0%", "40.0%", "20.0%", "0.40"], ["0.0%", "50.0%", "50.0%", "0.50"],
+        ["0.0%", "100.0%", "0.0%", "1.00"],
+        ["–", "10", "–", "–"], ["–", "20", "–", "–"], ["–", "30", "–", "–"]]
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
