@@ -56,6 +56,8 @@ ARMS = {  # name -> knobs
     "beta_1": {"beta": 1.0},
     "mu_25": {"mu": 0.25},
     "on_policy_retiring": {"rho": 0.0, "retire": "on", "clip": "off"},  # the rest of the difference
+    "fast": {"lr": 3.2e-4}, "on_policy_fast": {"rho": 0.0, "lr": 3.2e-4},  # twice and half the rate of `hard`
+    "slow": {"lr": 8e-5}, "on_policy_slow": {"rho": 0.0, "lr": 8e-5},
 }
 
 
@@ -97,4 +99,8 @@ ROWS = (
           ("beta_03", "β = 0.3"), ("beta_1", "β = 1"), ("mu_25", "μ = 0.25"),
           ("on_policy_retiring", "on-policy with retirement and without clip")], start=9)),
     Row(16, "secondary", "hard: ExGRPO − on-policy, trained", "hard", "exgrpo", "on_policy"),
+    Row(17, "exploratory", "hard: ExGRPO − on-policy, both at twice the learning rate", "hard", "fast",
+        "on_policy_fast", "held out", len(EXPLORED)),
+    Row(18, "exploratory", "hard: ExGRPO − on-policy, both at half the learning rate", "hard", "slow",
+        "on_policy_slow", "held out", len(EXPLORED)),
 )

@@ -66,7 +66,7 @@ def test_every_run_is_a_command_that_train_py_takes(cache, monkeypatch):
 def test_the_cache_tells_jobs_apart(cache):
     """Every setting, arm, unit, rate and size has a directory and a record of its own."""
     every = [Job(s, a, u, quick, lr) for s in SETTINGS for a in [*ARMS, "base"] for u in (0, 1)
-             for quick in (False, True) for lr in (0.0, 1e-5)]
+             for quick in (False, True) for lr in (0.0, 1e-5) if not lr or "lr" not in ARMS.get(a, {})]
     assert len({job.directory for job in every}) == len({job.record_file for job in every}) == len(every)
 
 
