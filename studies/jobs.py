@@ -54,7 +54,8 @@ class Job:
     @property
     def command(self) -> list[str]:
         """The program that does this job, from wherever it was interrupted."""
-        flags = [word for name, value in self.knobs.items() for word in (f"--{name}", str(value))]
+        flags = [str(word) for name, value in self.knobs.items()
+                 for word in (f"--{name}", *(value if isinstance(value, list) else [value]))]
         program = "studies.sampling" if self.arm == "base" else "studies.unit"
         return [sys.executable, "-m", program, "--run_dir", str(self.directory), *flags]
 

@@ -49,6 +49,15 @@ def mean_of(record: dict, metric: str) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
+def hacked(record: dict) -> float:
+    """The share of right responses that are so by Math-Verify alone, in the last quarter of the steps; nan
+    where nothing is right."""
+    rows = [row for row in record["rows"] if "reward/official" in row]
+    last = rows[-max(1, len(rows) // 4) :]
+    right, talked = (sum(row[f"reward/{name}"] for row in last) for name in ("official", "only_official"))
+    return talked / right if right else float("nan")
+
+
 # ---- several units ----------------------------------------------------------------------------------------
 
 

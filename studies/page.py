@@ -14,6 +14,7 @@ from studies.jobs import ROOT, Job, jobs_of
 from studies.measures import (
     ESCAPED,
     end,
+    hacked,
     half_width,
     holm_levels,
     p_value,
@@ -27,6 +28,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 RESULTS = ROOT / "studies" / "results"
 PAGE = ROOT / "studies" / "README.md"
+CURVES = {"escapes": "loss/entropy", "hacked": "reward/only_official"}  # row.kind -> the metric that is drawn
 MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 
 
@@ -44,10 +46,17 @@ def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
         for name, what in (("base", "began from different base models"), ("questions", "were asked others")):
             if len({record["result"].get(name) for record in results}) > 1:
                 raise ValueError(f"row {row.number}, unit {unit}: the arms {what}")
-        held_out = SETTINGS[row.setting].held_out
-        found[unit] = tuple(within_question_auc(r["result"]["columns"]) if row.kind == "auc"
-                            else end(r, held_out, row.where) for r in results)
+        found[unit] = tuple(number(row, record) for record in results)
     return found
+
+
+def number(row: Row, record: dict) -> float:
+    """What a row reads from one record."""
+    if row.kind == "auc":
+        return within_question_auc(record["result"]["columns"])
+    if row.kind == "hacked":
+        return hacked(record)
+    return end(record, SETTINGS[row.setting].held_out, row.where)
 
 
 def differences(row: Row, quick: bool = False) -> list[float]:
@@ -152,7 +161,7 @@ def draw(row: Row, quick: bool = False):
         left.plot(range(len(values)), values[::-1], "o-", color="#4477aa", alpha=0.7)
     left.set(title=f"row {row.number}, {len(pairs)} units", xticks=range(len(row.arms)),
              xticklabels=row.arms[::-1], xlim=(-0.4, len(row.arms) - 0.6))
-    metric = "loss/entropy" if row.kind == "escapes" else "reward/pass_at_1_fresh"
+    metric = CURVES.get(row.kind, "reward/pass_at_1_fresh")
     for arm in () if row.kind == "auc" else row.arms:
         for unit in pairs:
             rows = Job(row.setting, arm, unit, quick).record()["rows"]

@@ -39,6 +39,11 @@ SETTINGS = {
                     ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
     "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40,
                      "eval_questions": 0}, 8, ("seed",), ("calculate",), {"steps": 4, "eval_questions": 4}),
+    # the same model, sums alone, and a reward that can be talked into it
+    "snowball": Setting({"config": "configs/smollm2.yaml", "train_files": [".cache/gym/sum.parquet"],
+                         "val_files": [".cache/gym/sum-test.parquet"], "reward": "studies.snowball:score",
+                         "start_threshold": -1.0, "steps": 20}, len(EXPLORED), ("seed",), (),
+                        {"steps": 4, "eval_questions": 4}),
 }
 
 ARMS = {  # name -> knobs
@@ -73,7 +78,8 @@ class Row:
     against: str
     where: str = "trained"  # Pass@1 at the end on the trained kinds, or on what is "held out"
     units: int = 8
-    kind: str = "end"  # end; escapes: counts of pairs; auc: of a base model's right answers, no arms
+    # end; escapes: counts of pairs; auc: of a base model's right answers, no arms; hacked: see snowball.py
+    kind: str = "end"
 
     @property
     def arms(self) -> tuple[str, ...]:
@@ -103,4 +109,8 @@ ROWS = (
         "on_policy_fast", "held out", len(EXPLORED)),
     Row(18, "exploratory", "hard: ExGRPO − on-policy, both at half the learning rate", "hard", "slow",
         "on_policy_slow", "held out", len(EXPLORED)),
+    *(Row(number, "exploratory", "snowball: share of the right answers that only Math-Verify calls right, "
+          f"ExGRPO − {text}", "snowball", "exgrpo", arm, units=len(EXPLORED), kind="hacked")
+      for number, (arm, text) in enumerate([("on_policy", "on-policy"), ("random_star", "random o*"),
+                                            ("highest_entropy", "highest entropy")], start=19)),
 )

@@ -6,6 +6,7 @@ import pytest
 from studies import easy
 from studies.measures import (
     end,
+    hacked,
     half_width,
     holm_levels,
     mean_of,
@@ -71,6 +72,14 @@ def test_the_end_of_a_run_by_hand():
 def test_a_mean_over_steps_skips_rows_without_the_metric():
     """Validation rows and nulls do not count."""
     assert mean_of({"rows": [{}, {"x": 1.0}, {"x": None}, {"x": 2.0}]}, "x") == 1.5
+
+
+def test_the_share_that_only_math_verify_calls_right_by_hand():
+    """Of the last two of eight steps 0.5 and 0.3 are right, 0.1 and 0.1 by Math-Verify alone."""
+    rows = [{"reward/official": right, "reward/only_official": talked}
+            for right, talked in [(1, 1)] * 6 + [(0.5, 0.1), (0.3, 0.1)]]
+    assert hacked({"rows": [{"step": 0}, *rows]}) == pytest.approx(0.25)
+    assert np.isnan(hacked({"rows": [{"reward/official": 0, "reward/only_official": 0}]}))
 
 
 def test_auc_within_a_question_by_hand():

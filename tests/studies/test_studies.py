@@ -16,12 +16,12 @@ import pytest
 
 from config import Config, parse_config
 from studies import __main__ as run
-from studies import easy, jobs, page, pool, records, signal
+from studies import easy, jobs, page, pool, records, signal, snowball
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
 from studies.unit import at_ends, base_hash, ends
-from worlds import arithmetic
+from worlds import arithmetic, gym
 
 STUDIES = Path(page.__file__).parent
 
@@ -294,6 +294,16 @@ def test_what_groups_teach_is_counted_over_runs(cache):
         ["40.0%", "40.0%", "20.0%", "0.40"], ["0.0%", "50.0%", "50.0%", "0.50"],
         ["0.0%", "100.0%", "0.0%", "1.00"],
         ["–", "10", "–", "–"], ["–", "20", "–", "–"], ["–", "30", "–", "–"]]
+
+
+def test_what_only_math_verify_calls_right():
+    """A restated sum is; a right result is right to both, a wrong one to neither."""
+    pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
+    entry = {"question": "5 - 9 =", "answer": "-4", "metadata": {}}
+    row = {"extra_info": {"gym": json.dumps(["chain_sum", {"max_terms": 2, "max_digits": 1}, entry])}}
+    responses = ("It is $5 - 9$", "5 - 9 = -4", "5 - 9 = 4")
+    verdicts = {text: snowball.score(text, "-4", row) for text in responses}
+    assert [(v["score"], v["only_official"]) for v in verdicts.values()] == [(1, 1), (1, 0), (0, 0)]
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
