@@ -18,6 +18,7 @@ from studies.protocol import ARMS, SETTINGS, Row
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "studies" / "cache"
 RECORDS = ROOT / "studies" / "results" / "runs"
+PROGRAMS = {"base": "studies.sampling", "dynamic": "studies.dynamic"}  # of an arm; else studies.unit
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class Job:
 
     @property
     def directory(self) -> Path:
-        key = json.dumps([self.arm == "base", self.knobs], sort_keys=True)
+        key = json.dumps([PROGRAMS.get(self.arm, False), self.knobs], sort_keys=True)
         return CACHE / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     @property
@@ -56,7 +57,7 @@ class Job:
         """The program that does this job, from wherever it was interrupted."""
         flags = [str(word) for name, value in self.knobs.items()
                  for word in (f"--{name}", *(value if isinstance(value, list) else [value]))]
-        program = "studies.sampling" if self.arm == "base" else "studies.unit"
+        program = PROGRAMS.get(self.arm, "studies.unit")
         return [sys.executable, "-m", program, "--run_dir", str(self.directory), *flags]
 
     # ---- what is there of it ------------------------------------------------------------------------

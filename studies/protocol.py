@@ -61,6 +61,7 @@ ARMS = {  # name -> knobs
     "beta_1": {"beta": 1.0},
     "mu_25": {"mu": 0.25},
     "on_policy_retiring": {"rho": 0.0, "retire": "on", "clip": "off"},  # the rest of the difference
+    "dynamic": {"rho": 0.0},  # with a program of its own
     "fast": {"lr": 3.2e-4}, "on_policy_fast": {"rho": 0.0, "lr": 3.2e-4},  # twice and half the rate of `hard`
     "slow": {"lr": 8e-5}, "on_policy_slow": {"rho": 0.0, "lr": 8e-5},
 }
@@ -113,4 +114,6 @@ ROWS = (
           f"ExGRPO − {text}", "snowball", "exgrpo", arm, units=len(EXPLORED), kind="hacked")
       for number, (arm, text) in enumerate([("on_policy", "on-policy"), ("random_star", "random o*"),
                                             ("highest_entropy", "highest entropy")], start=19)),
+    Row(22, "exploratory", "hard: ExGRPO − dynamic sampling at equal generated tokens", "hard", "exgrpo",
+        "dynamic", "held out", len(EXPLORED)),
 )

@@ -82,9 +82,9 @@ def base_hash(model: str) -> str:
     return digest.hexdigest()[:16]
 
 
-def main() -> None:
+def main(program: tuple[str, ...] = ("train.py",)) -> None:
     """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
-    config, training = parse_config(), [sys.executable, "train.py", *sys.argv[1:], "--resume"]
+    config, training = parse_config(), [sys.executable, *program, *sys.argv[1:], "--resume"]
     run = Path(config.run_dir)
     before = directories(run / "checkpoints")[-1:]
     process = subprocess.Popen(training)

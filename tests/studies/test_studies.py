@@ -55,7 +55,8 @@ def test_every_run_is_a_command_that_train_py_takes(cache, monkeypatch):
         for arm in ARMS:
             job = Job(setting, arm, 3)
             config = parse_config(job.command[3:])
-            assert job.command[2] == "studies.unit" and config.run_dir == str(job.directory)
+            program = "studies.dynamic" if arm == "dynamic" else "studies.unit"
+            assert job.command[2] == program and config.run_dir == str(job.directory)
             for knob in set(job.knobs) - {"config"}:
                 assert getattr(config, knob) == job.knobs[knob], (job.name, knob)
             saved = [*range(0, config.steps + 1, config.save_every)][-config.keep :]

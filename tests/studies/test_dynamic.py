@@ -1,0 +1,66 @@
+"""Dynamic sampling on scripted rewards: full batches, tokens counted, nothing asked twice."""
+
+import numpy as np
+import pytest
+
+from buffer import Trajectory
+from config import Config
+from data import Question
+from studies import dynamic
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """Twelve questions, K = 2, B = 2; only those that `run.mixed` names have one right response of two."""
+    config = Config(rho=0.0, batch_size=2, num_rollouts=2, k_max=1, steps=2)
+    questions = [Question(i, f"q{i}", np.array([1, i], np.int32), "", "x") for i in range(12)]
+    run = dynamic.Dynamic(config, questions)
+    run.mixed, run.asked = set(), []
+
+    def ask(questions, seeds, temperature, step):
+        run.asked.append([q.id for q in questions])
+        return [[Trajectory(np.array([q.id, i, 0]), np.zeros(3, np.float32), step,
+                            float(i == 0 and q.id in run.mixed), True) for i in range(2)] for q in questions]
+
+    run.ask = ask
+    monkeypatch.setattr(dynamic, "TOKENS", 9)
+    return run
+
+
+def step(run, number: int):
+    plan = run.plan(number, lambda _: [])
+    seeds = run.seeds(plan)
+    return plan, run.groups(plan, run.ask([run.questions[q] for q in plan.fresh], seeds, 1.0, number))
+
+
+def test_further_questions_replace_groups_without_signal(run):
+    """The third and the fifth of the stream's order have signal: three times two are asked, no two alike."""
+    order = run.stream.draw(12, ())
+    run.stream.queue = order[::-1]
+    run.mixed = {order[2], order[4], order[6]}
+    plan, groups = step(run, 0)
+    assert run.asked == [order[:2], order[2:4], order[4:6]] and run.stream.queue[::-1] == order[6:]
+    assert plan.fresh == [g.question.id for g in groups] == [order[2], order[4]]
+    assert run.tokens == run.step_tokens == 3 * 2 * 2 * 3
+    assert dynamic.metrics(plan, groups, run)["rollout/tokens"] == 36
+    assert run.plan(1, lambda _: []) is None  # 36 tokens of 2 steps times 9: the run ends
+
+
+def test_a_step_asks_so_much_and_no_more(run, monkeypatch):
+    """Nothing has signal: after LIMIT batches, or when no question is left, the last groups stand in."""
+    monkeypatch.setattr(dynamic, "LIMIT", 3)
+    _, groups = step(run, 0)
+    assert len(run.asked) == 3 and [g.question.id for g in groups] == run.asked[-1]
+    monkeypatch.setattr(dynamic, "LIMIT", 30)
+    run.asked.clear()
+    plan = dynamic.Plan(1, run.stream.draw(2, ()), {})
+    run.groups(plan, run.ask([run.questions[q] for q in plan.fresh], run.seeds(plan), 1.0, 1))
+    assert sorted(q for batch in run.asked for q in batch) == list(range(12))
+
+
+def test_tokens_are_part_of_a_checkpoint(run):
+    """A resumed run has spent what it had spent."""
+    run.tokens = 7
+    state, run.tokens = run.state_dict(), 0
+    run.load_state_dict(state, run.buffer)
+    assert run.tokens == 7
