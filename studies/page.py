@@ -29,6 +29,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 RESULTS = ROOT / "studies" / "results"
 PAGE = ROOT / "studies" / "README.md"
 CURVES = {"escapes": "loss/entropy", "hacked": "reward/only_official"}  # row.kind -> the metric that is drawn
+LEFT = {"auc": "AUC − 0.5", "hacked": "share of right answers"}  # row.kind -> what the pairs are
 MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 
 
@@ -140,7 +141,7 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
     for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
                           ("exploratory rows", table(decided, ("exploratory",))),
                           ("easy rows", easy.table()), ("signal", signal.runs()),
-                          ("groups", signal.groups())):
+                          ("groups", signal.groups()), ("judged", signal.judged())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)
@@ -161,15 +162,18 @@ def draw(row: Row, quick: bool = False):
         left.plot(range(len(values)), values[::-1], "o-", color="#4477aa", alpha=0.7)
     left.set(title=f"row {row.number}, {len(pairs)} units", xticks=range(len(row.arms)),
              xticklabels=row.arms[::-1], xlim=(-0.4, len(row.arms) - 0.6))
+    left.set_ylabel(LEFT.get(row.kind, f"Pass@1 at the end, {row.where}"))
     metric = CURVES.get(row.kind, "reward/pass_at_1_fresh")
     for arm in () if row.kind == "auc" else row.arms:
         for unit in pairs:
-            rows = Job(row.setting, arm, unit, quick).record()["rows"]
-            points = [(r["step"], r[metric]) for r in rows if metric in r]
+            rows = [r for r in Job(row.setting, arm, unit, quick).record()["rows"] if metric in r]
+            window = max(1, len(rows) // 12)
+            smooth = np.convolve([r[metric] for r in rows], np.full(window, 1 / window), "valid")
             colour = "#4477aa" if arm == row.arm else "#ee6677"
             label = arm if unit == min(pairs) else None
-            right.plot(*zip(*points), lw=0.8, color=colour, alpha=0.6, label=label)
-    right.set(title=metric, xlabel="step")
+            steps = [r["step"] for r in rows][window - 1 :]
+            right.plot(steps, smooth, lw=0.9, color=colour, alpha=0.7, label=label)
+    right.set(title=f"{metric}, running mean", xlabel="step")
     if row.kind != "auc":
         right.legend(fontsize=7)
     return figure

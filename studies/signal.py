@@ -5,6 +5,8 @@ its advantages are all 0 and it teaches nothing; k = K/2 teaches most. The table
 that are there, of the arms of the decided rows.
 """
 
+from itertools import product
+
 import numpy as np
 
 from studies.jobs import Job
@@ -70,3 +72,22 @@ def groups() -> str:
             lines.append([f"{setting}: questions in the bucket at step {step}", "–", *sizes, "–", "–"])
         head = [head[0], *(f"k = {n}" for n in k), "k(K − k)"]
     return markdown(head, lines)
+
+
+def judged() -> str:
+    """Markdown, unit by unit of the built-in worlds, before training and after: of the responses to the
+    validation questions (one each) the right ones / those whose every step is right / bare answers."""
+    names = ["pass_at_1", "valid", "shortcut"]
+    places = [("trained", "arithmetic"), ("out of distribution", "arithmetic-ood")]
+    lines = []
+    for setting, unit in product(("hard", "weak"), range(8)):
+        jobs = [Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
+        if not all(job.done for job in jobs):
+            continue
+        scored = [[row for row in job.record()["rows"] if "val/valid/arithmetic" in row] for job in jobs]
+        rows = scored[0][0], scored[0][-1], scored[1][-1]  # the base, then what each arm made of it
+        cells = [" / ".join(f"{row[f'val/{name}/{source}']:.2f}" for name in names)
+                 for _, source in places for row in rows]
+        lines.append([f"{setting}, base {unit}", *cells])
+    head = [f"{where}: {who}" for where, _ in places for who in ("base", "on-policy", "ExGRPO")]
+    return markdown(["right / valid / bare", *head], lines)

@@ -216,8 +216,10 @@ def made_up(cache):
             counts = [4] * right + [0] * (100 - right)
             result = {"base": f"b{unit}", "samples": 4,
                       "ends": {step: {"arithmetic": [4, 0], "arithmetic-ood": counts} for step in "123"}}
+            judged = {f"val/{name}/{source}": right / 100 for source in ("arithmetic", "arithmetic-ood")
+                      for name in ("pass_at_1", "valid", "shortcut")}
             row = {"step": 1, "reward/pass_at_1_fresh": 0.5, "fresh/k=8": 32}
-            write(Job("hard", arm, unit), rows=[row], result=result)
+            write(Job("hard", arm, unit), rows=[dict.fromkeys(judged, 0.1), row | judged], result=result)
         columns = {"question": [0, 0], "reward": [1, 1], "valid": [1, 0], "entropy": [0.1, 0.2 + 0.01 * unit]}
         if unit < 2:
             write(Job("hard", "base", unit), result={"base": f"b{unit}", "columns": columns})
@@ -295,6 +297,14 @@ def test_what_groups_teach_is_counted_over_runs(cache):
         ["40.0%", "40.0%", "20.0%", "0.40"], ["0.0%", "50.0%", "50.0%", "0.50"],
         ["0.0%", "100.0%", "0.0%", "1.00"],
         ["–", "10", "–", "–"], ["–", "20", "–", "–"], ["–", "30", "–", "–"]]
+
+
+def test_the_judges_verdicts_stand_unit_by_unit(made_up):
+    """The base's once, then on-policy's and ExGRPO's last ones, trained and out of distribution."""
+    [first, *_, last] = signal.judged().splitlines()[2:]
+    base, other, arm = (" / ".join([f"{value:.2f}"] * 3) for value in (0.1, 0.5, 0.62))
+    assert last == f"| hard, base 7 | {base} | {other} | {arm} | {base} | {other} | {arm} |"
+    assert first.startswith("| hard, base 0 |") and "0.60" in first
 
 
 def test_what_only_math_verify_calls_right():
