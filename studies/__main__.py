@@ -58,8 +58,9 @@ def print_tuning() -> None:
 
 def in_order(rows: list[Row], quick: bool) -> list[Job]:
     """The jobs of rows: a family before the next, and in it unit by unit, so that some are whole if time
-    runs out."""
-    jobs = [(FAMILIES.index(row.family), job.unit, job) for row in rows for job in jobs_of(row, quick)]
+    runs out; exploratory rows one by one."""
+    jobs = [(FAMILIES.index(row.family), job.unit * (row.family != "exploratory"), job)
+            for row in rows for job in jobs_of(row, quick)]
     return list(dict.fromkeys(job for *_, job in sorted(jobs, key=lambda place: place[:2])))
 
 

@@ -1,7 +1,8 @@
 """Dynamic sampling (DAPO, arXiv 2503.14476), what one would do instead of replay: fresh questions are asked
-until B groups carry signal.
+until B groups carry signal, in at most LIMIT batches; then a step makes do with those that were found.
 
-A run ends once it has generated as many tokens as ExGRPO does. The rest is on-policy, as with `--rho 0`.
+A run ends once it has generated as many tokens as ExGRPO's run of the same unit, whose record must be there:
+it makes fewer updates. The rest is on-policy, as with `--rho 0`.
 """
 
 from functools import partial
@@ -9,44 +10,49 @@ from functools import partial
 import numpy as np
 
 import train
-from config import parse_config
+from config import Config, parse_config
 from exgrpo import Experience, Group, Plan, step_metrics
 from rollout import roll_out
 from runtime import ranks
+from studies.jobs import Job
 from studies.unit import main
 
-TOKENS = 9_000  # for each step of `steps`: what ExGRPO generates on `hard`
-LIMIT = 10  # batches asked in a step, at most
+LIMIT = 10
+
+
+def budget(config: Config) -> int:
+    """Tokens that ExGRPO's run of `hard` generated in as many steps; FileNotFoundError if it was not made."""
+    record = Job("hard", "exgrpo", config.seed).record()
+    tokens = [row["rollout/tokens"] for row in record["rows"] if "rollout/tokens" in row]
+    return sum(tokens) * config.steps // len(tokens)
 
 
 class Dynamic(Experience):
-    """Batches of B groups with signal, within a budget of generated tokens."""
+    """Batches of B groups with signal, until as many tokens are generated as the budget has."""
 
-    tokens = step_tokens = 0  # generated in all, and in this step
+    tokens = 0  # generated in all
+    asked = ()  # the groups of this step, with and without signal
 
     def plan(self, step, score) -> Plan | None:
         """None, which ends the run, when the tokens are spent."""
-        left = self.tokens < self.config.steps * TOKENS
-        return super().plan(step, score) if left else None
+        return super().plan(step, score) if self.tokens < budget(self.config) else None
 
     def groups(self, plan: Plan, rollouts) -> list[Group]:
         """B groups with signal: of the plan's questions, and of further fresh ones until they are found."""
-        B, asked, found, self.step_tokens = self.config.batch_size, [], [], 0
-        new = plan
+        B, asked, found, new = self.config.batch_size, [], [], plan
         while True:
-            groups = super().groups(new, rollouts)
-            asked += new.fresh
-            self.step_tokens += sum(len(t.token_ids) for group in groups for t in group.trajectories)
-            found += [group for group in groups if np.ptp(group.rewards) > 0]
+            asked += super().groups(new, rollouts)
+            found = [group for group in asked if np.ptp(group.rewards) > 0]
             if len(found) >= B or len(asked) >= LIMIT * B:
                 break
-            new = Plan(plan.step, self.stream.draw(B, self.buffer.retired, skip=asked), {})
+            skip = [group.question.id for group in asked]
+            new = Plan(plan.step, self.stream.draw(B, self.buffer.retired, skip), {})
             if not new.fresh:
                 break
             questions = [self.questions[q] for q in new.fresh]
             rollouts = self.ask(questions, self.seeds(new), self.config.temperature, plan.step)
-        self.tokens += self.step_tokens
-        found = found[:B] or groups
+        self.asked, found = asked, found[:B] or asked[-B:]
+        self.tokens += sum(len(t.token_ids) for group in asked for t in group.trajectories)
         plan.fresh = [group.question.id for group in found]
         return found
 
@@ -65,8 +71,8 @@ def remembering(engine, grader, *what):
 
 
 def metrics(plan: Plan, groups: list[Group], experience: Dynamic) -> dict[str, float]:
-    """As ever, with the tokens of the groups that were not used."""
-    return step_metrics(plan, groups, experience) | {"rollout/tokens": experience.step_tokens}
+    """As ever, of all groups that were asked."""
+    return step_metrics(plan, experience.asked, experience) | {"dynamic/trained": len(groups)}
 
 
 def run() -> None:

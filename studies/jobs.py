@@ -18,7 +18,7 @@ from studies.protocol import ARMS, SETTINGS, Row
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "studies" / "cache"
 RECORDS = ROOT / "studies" / "results" / "runs"
-PROGRAMS = {"base": "studies.sampling", "dynamic": "studies.dynamic"}  # of an arm; else studies.unit
+PROGRAMS = {"base": "studies.sampling", "dynamic": "studies.dynamic", "snowball": "studies.snowball"}
 
 
 @dataclass(frozen=True)
@@ -45,20 +45,24 @@ class Job:
             knobs["lr"] = self.lr
         if self.quick:
             knobs |= setting.quick
-        return knobs | setting.every(knobs["steps"])
+        return setting.every(knobs["steps"]) | knobs
 
     @property
     def directory(self) -> Path:
-        key = json.dumps([PROGRAMS.get(self.arm, False), self.knobs], sort_keys=True)
+        key = json.dumps([self.program != "studies.unit" and self.program, self.knobs], sort_keys=True)
         return CACHE / hashlib.sha256(key.encode()).hexdigest()[:16]
+
+    @property
+    def program(self) -> str:
+        """The module that does this job: of its arm, or of its setting, or the one that most have."""
+        return PROGRAMS.get(self.arm) or PROGRAMS.get(self.setting) or "studies.unit"
 
     @property
     def command(self) -> list[str]:
         """The program that does this job, from wherever it was interrupted."""
         flags = [str(word) for name, value in self.knobs.items()
                  for word in (f"--{name}", *(value if isinstance(value, list) else [value]))]
-        program = PROGRAMS.get(self.arm, "studies.unit")
-        return [sys.executable, "-m", program, "--run_dir", str(self.directory), *flags]
+        return [sys.executable, "-m", self.program, "--run_dir", str(self.directory), *flags]
 
     # ---- what is there of it ------------------------------------------------------------------------
 

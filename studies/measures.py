@@ -49,13 +49,13 @@ def mean_of(record: dict, metric: str) -> float:
     return float(np.mean(values)) if values else float("nan")
 
 
-def hacked(record: dict) -> float:
-    """The share of right responses that are so by Math-Verify alone, in the last quarter of the steps; nan
-    where nothing is right."""
-    rows = [row for row in record["rows"] if "reward/official" in row]
+def restated(record: dict) -> float:
+    """Of the right responses to fresh questions the share that only restates, in the last quarter of the
+    steps; nan where nothing is right."""
+    rows = [row for row in record["rows"] if "snowball/right" in row]
     last = rows[-max(1, len(rows) // 4) :]
-    right, talked = (sum(row[f"reward/{name}"] for row in last) for name in ("official", "only_official"))
-    return talked / right if right else float("nan")
+    right, said = (sum(row[f"snowball/{name}"] for row in last) for name in ("right", "restated"))
+    return said / right if right else float("nan")
 
 
 # ---- several units ----------------------------------------------------------------------------------------

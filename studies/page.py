@@ -9,15 +9,15 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from studies import easy, signal
+from studies import easy, taught
 from studies.jobs import ROOT, Job, jobs_of
 from studies.measures import (
     ESCAPED,
     end,
-    hacked,
     half_width,
     holm_levels,
     p_value,
+    restated,
     verdict,
     within_question_auc,
 )
@@ -28,8 +28,8 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 RESULTS = ROOT / "studies" / "results"
 PAGE = ROOT / "studies" / "README.md"
-CURVES = {"escapes": "loss/entropy", "hacked": "reward/only_official"}  # row.kind -> the metric that is drawn
-LEFT = {"auc": "AUC − 0.5", "hacked": "share of right answers"}  # row.kind -> what the pairs are
+CURVES = {"escapes": "loss/entropy", "restated": "snowball/restated"}  # row.kind -> the metric that is drawn
+LEFT = {"auc": "AUC − 0.5", "restated": "share of right answers"}  # row.kind -> what the pairs are
 MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 
 
@@ -55,8 +55,8 @@ def number(row: Row, record: dict) -> float:
     """What a row reads from one record."""
     if row.kind == "auc":
         return within_question_auc(record["result"]["columns"])
-    if row.kind == "hacked":
-        return hacked(record)
+    if row.kind == "restated":
+        return restated(record)
     return end(record, SETTINGS[row.setting].held_out, row.where)
 
 
@@ -87,7 +87,7 @@ def decide(quick: bool = False) -> list[dict]:
             about |= {"p": p_value(values), "verdict": verdict(values, level)}
         records = [job.record() for job in _done(row, quick)]
         results.append(about | {"minutes": sum(r["seconds"] for r in records) / 60,
-                                "stopped": sum("stopped" in r["result"] for r in records)})
+                                "ended": sum("ended" in r["result"] for r in records)})
     return results
 
 
@@ -117,11 +117,13 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             continue
         level = f" ({100 * r['level']:g}%)"
         number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"
+        if row.family == "exploratory":  # an interval of two units says nothing
+            number = ", ".join(f"{100 * value:+.1f}" for value in r["values"])
         if row.kind == "escapes":
             both, arm, other, neither = r["counts"]
             number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"
         answer = r.get("verdict", "–")
-        units = f"{len(r['values'])} of {row.units}" + f", {r['stopped']} runs stopped" * bool(r["stopped"])
+        units = f"{len(r['values'])} of {row.units}" + f", {r['ended']} runs ended early" * bool(r["ended"])
         lines.append(f"| {row.number} | [{row.question}](results/row{row.number}.png) | {number} "
                      f"| {units} | {answer} | {r['minutes']:.0f} | {command} |")
     return "\n".join(lines) + "\n"
@@ -140,8 +142,8 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
     text = page.read_text()
     for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
                           ("exploratory rows", table(decided, ("exploratory",))),
-                          ("easy rows", easy.table()), ("signal", signal.runs()),
-                          ("groups", signal.groups()), ("judged", signal.judged())):
+                          ("easy rows", easy.table()), ("what runs taught", taught.runs()),
+                          ("buckets", taught.buckets()), ("judges", taught.judged())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -34,16 +34,16 @@ class Setting:
 BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
 SETTINGS = {
     "hard": Setting({"world": "hard", **BUILT_IN, "steps": 240, "lr": 1.6e-4}, 8, ("world_seed", "seed"),
-                    ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
+                    ("arithmetic-ood",), {"steps": 20, "eval_questions": 40, "save_every": 1}),
     "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 1.6e-4, "entropy_coef": 3e-4}, 8,
                     ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
     "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40,
                      "eval_questions": 0}, 8, ("seed",), ("calculate",), {"steps": 4, "eval_questions": 4}),
-    # the same model, sums alone, and a reward that can be talked into it
+    # the same model, sums alone, and a reward that can be talked into it; with a program of its own
     "snowball": Setting({"config": "configs/smollm2.yaml", "train_files": [".cache/gym/sum.parquet"],
                          "val_files": [".cache/gym/sum-test.parquet"], "reward": "studies.snowball:score",
-                         "start_threshold": -1.0, "steps": 20}, len(EXPLORED), ("seed",), (),
-                        {"steps": 4, "eval_questions": 4}),
+                         "start_threshold": -1.0, "steps": 20, "eval_questions": 0}, len(EXPLORED),
+                        ("seed",), (), {"steps": 4, "eval_questions": 4}),
 }
 
 ARMS = {  # name -> knobs
@@ -61,7 +61,7 @@ ARMS = {  # name -> knobs
     "beta_1": {"beta": 1.0},
     "mu_25": {"mu": 0.25},
     "on_policy_retiring": {"rho": 0.0, "retire": "on", "clip": "off"},  # the rest of the difference
-    "dynamic": {"rho": 0.0},  # with a program of its own
+    "dynamic": {"rho": 0.0, "save_every": 4, "keep": 100},  # with a program of its own, which ends early
     "fast": {"lr": 3.2e-4}, "on_policy_fast": {"rho": 0.0, "lr": 3.2e-4},  # twice and half the rate of `hard`
     "slow": {"lr": 8e-5}, "on_policy_slow": {"rho": 0.0, "lr": 8e-5},
 }
@@ -79,12 +79,19 @@ class Row:
     against: str
     where: str = "trained"  # Pass@1 at the end on the trained kinds, or on what is "held out"
     units: int = 8
-    # end; escapes: counts of pairs; auc: of a base model's right answers, no arms; hacked: see snowball.py
+    # end; escapes: counts of pairs; auc: of a base model's right answers, no arms; restated: see snowball.py
     kind: str = "end"
 
     @property
     def arms(self) -> tuple[str, ...]:
         return ("base",) if self.kind == "auc" else (self.arm, self.against)
+
+
+def explored(first: int, question: str, against: list[tuple[str, str]], setting: str = "hard",
+             arm: str = "exgrpo", kind: str = "end") -> list[Row]:
+    """Exploratory rows, numbered from `first` on: an arm less each of others, (name, what the page says)."""
+    return [Row(number, "exploratory", question + text, setting, arm, other, "held out", len(EXPLORED), kind)
+            for number, (other, text) in enumerate(against, first)]
 
 
 ROWS = (
@@ -100,20 +107,16 @@ ROWS = (
         kind="escapes"),
     Row(8, "secondary", "hard, base models: low entropy tells valid from flawed right answers of a question "
         "(AUC − 0.5)", "hard", "base", "base", kind="auc"),
-    *(Row(number, "exploratory", f"hard: ExGRPO − {text}", "hard", "exgrpo", arm, "held out", len(EXPLORED))
-      for number, (arm, text) in enumerate([
-          ("random_star", "random o*"), ("uniform", "uniform selection"), ("beta_003", "β = 0.03"),
-          ("beta_03", "β = 0.3"), ("beta_1", "β = 1"), ("mu_25", "μ = 0.25"),
-          ("on_policy_retiring", "on-policy with retirement and without clip")], start=9)),
+    *explored(9, "snowball: right responses that only restate the sum, share of them; ExGRPO − ", [
+        ("on_policy", "on-policy"), ("highest_entropy", "highest entropy"), ("random_star", "random o*")],
+        setting="snowball", kind="restated"),
+    *explored(12, "hard: ExGRPO − ", [
+        ("random_star", "random o*"), ("uniform", "uniform selection"), ("beta_003", "β = 0.03"),
+        ("beta_03", "β = 0.3")]),
     Row(16, "secondary", "hard: ExGRPO − on-policy, trained", "hard", "exgrpo", "on_policy"),
-    Row(17, "exploratory", "hard: ExGRPO − on-policy, both at twice the learning rate", "hard", "fast",
-        "on_policy_fast", "held out", len(EXPLORED)),
-    Row(18, "exploratory", "hard: ExGRPO − on-policy, both at half the learning rate", "hard", "slow",
-        "on_policy_slow", "held out", len(EXPLORED)),
-    *(Row(number, "exploratory", "snowball: share of the right answers that only Math-Verify calls right, "
-          f"ExGRPO − {text}", "snowball", "exgrpo", arm, units=len(EXPLORED), kind="hacked")
-      for number, (arm, text) in enumerate([("on_policy", "on-policy"), ("random_star", "random o*"),
-                                            ("highest_entropy", "highest entropy")], start=19)),
-    Row(22, "exploratory", "hard: ExGRPO − dynamic sampling at equal generated tokens", "hard", "exgrpo",
-        "dynamic", "held out", len(EXPLORED)),
+    *explored(17, "hard: ExGRPO − ", [
+        ("beta_1", "β = 1"), ("dynamic", "dynamic sampling at equal generated tokens"), ("mu_25", "μ = 0.25"),
+        ("on_policy_retiring", "on-policy with retirement and without clip")]),
+    *explored(21, "hard, twice the learning rate: ExGRPO − ", [("on_policy_fast", "on-policy")], arm="fast"),
+    *explored(22, "hard, half the learning rate: ExGRPO − ", [("on_policy_slow", "on-policy")], arm="slow"),
 )

@@ -1,16 +1,41 @@
-"""The snowball of App. F.4, in the open: a reward that can be talked into it, and what is right by it alone.
+"""The snowball of App. F.4: a reward that can be talked into it, and what is right by that alone.
 
-Math-Verify by itself computes what it is given: a response that only restates its sum (`5 - 9 =`) is right.
-Is it stored, and replayed the more readily the surer the model is of it? `measures.py:hacked` counts.
+Math-Verify by itself computes what it is given: a response that only restates its sum (`5 - 9`) is right.
 """
 
+import numpy as np
+
+import train
+from config import parse_config
+from exgrpo import Experience, Group, Plan, step_metrics
+from runtime import ranks
+from studies.unit import main
 from verifier.math_answers import official_reward
-from worlds import gym
+from worlds.gym import NUMBER
 
 
 def score(response: str, answer: str, row: dict) -> dict[str, float]:
-    """Math-Verify's verdict on all of the response is the reward; logged beside it, `only_official`: that the
-    task's own scorer, which reads what the response states last, says otherwise."""
+    """Math-Verify's verdict on all of the response is the reward; logged beside it, `restated`: that it says
+    so though the answer, a number, is nowhere in the response."""
     official = official_reward(response, answer)
-    return {"score": official, "official": official,
-            "only_official": official and 1 - gym.score(response, answer, row)}
+    said = [number.replace("−", "-") for number in NUMBER.findall(response)]
+    return {"score": official, "restated": official * (answer not in said)}
+
+
+def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
+    """As ever, and how many responses to fresh questions were right, and restated; the replayed questions are
+    chosen by what was right before."""
+    new = [t for group in groups if not group.replayed for t in group.trajectories]
+    return step_metrics(plan, groups, experience) | {
+        "snowball/right": int(np.sum([t.reward for t in new])),
+        "snowball/restated": int(np.sum([t.also["restated"] for t in new]))}
+
+
+def run() -> None:
+    """`train.py` with these metrics."""
+    train.step_metrics = metrics
+    ranks.run(lambda: train.train(parse_config()))
+
+
+if __name__ == "__main__":
+    main(("-c", "from studies import snowball; snowball.run()"))

@@ -4,8 +4,9 @@
 
 `numbers.json` holds hashes of the base model and of the questions, and for each of these steps and each data
 source how many of so many responses to each question were right:
-{"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}}. A run that an error stops,
-once more at the same step, has its last three checkpoints there and `"stopped": step`.
+{"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}}. A run that ends before its
+last step, as nothing is left to ask or an error stops it once more at the same step, has its last three
+checkpoints there and `"ended": step`.
 """
 
 import hashlib
@@ -36,12 +37,12 @@ from studies.records import replace
 from tools.export import load_policy
 
 
-def at_ends(run: Path, steps: int) -> list[Path]:
-    """The checkpoints at the ENDS of a run, those that an interrupt made left aside; of a run that ended
-    before, the last three. KeyError where one is gone."""
+def at_ends(run: Path, steps: int, every: int) -> list[Path]:
+    """The checkpoints at the ENDS of a run; of one that ended before, the last three. Those that an interrupt
+    made are left aside: a run keeps one `every` so many steps, and its last. KeyError where one is gone."""
     saved = {int(path.name.rpartition("-")[2]): path for path in directories(run / "checkpoints")}
-    whole = steps in saved
-    wanted = {round(end * steps) for end in ENDS} if whole else sorted(saved)[-len(ENDS) :]
+    kept = [step for step in sorted(saved) if step % every == 0 or step == max(saved)]
+    wanted = {round(end * steps) for end in ENDS} if steps in saved else kept[-len(ENDS) :]
     return [saved[step] for step in sorted(wanted)]
 
 
@@ -99,9 +100,10 @@ def main(program: tuple[str, ...] = ("train.py",)) -> None:
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     config = with_built_in_world(config)
-    made = {"base": base_hash(config.model), "samples": SAMPLES, **ends(config, at_ends(run, config.steps))}
-    if stopped:
-        made["stopped"] = int(max(made["ends"], key=int))
+    checkpoints = at_ends(run, config.steps, config.save_every)
+    made = {"base": base_hash(config.model), "samples": SAMPLES, **ends(config, checkpoints)}
+    if (last := max(map(int, made["ends"]))) < config.steps:
+        made["ended"] = last
     replace(run / "numbers.json", json.dumps(made).encode())
     leave(0)  # engines are still up, as at the end of train.py
 

@@ -15,15 +15,15 @@ def run(monkeypatch):
     config = Config(rho=0.0, batch_size=2, num_rollouts=2, k_max=1, steps=2)
     questions = [Question(i, f"q{i}", np.array([1, i], np.int32), "", "x") for i in range(12)]
     run = dynamic.Dynamic(config, questions)
-    run.mixed, run.asked = set(), []
+    run.mixed, run.batches = set(), []
 
     def ask(questions, seeds, temperature, step):
-        run.asked.append([q.id for q in questions])
+        run.batches.append([q.id for q in questions])
         return [[Trajectory(np.array([q.id, i, 0]), np.zeros(3, np.float32), step,
                             float(i == 0 and q.id in run.mixed), True) for i in range(2)] for q in questions]
 
     run.ask = ask
-    monkeypatch.setattr(dynamic, "TOKENS", 9)
+    monkeypatch.setattr(dynamic, "budget", lambda config: 9 * config.steps)
     return run
 
 
@@ -39,10 +39,12 @@ def test_further_questions_replace_groups_without_signal(run):
     run.stream.queue = order[::-1]
     run.mixed = {order[2], order[4], order[6]}
     plan, groups = step(run, 0)
-    assert run.asked == [order[:2], order[2:4], order[4:6]] and run.stream.queue[::-1] == order[6:]
+    assert run.batches == [order[:2], order[2:4], order[4:6]] and run.stream.queue[::-1] == order[6:]
     assert plan.fresh == [g.question.id for g in groups] == [order[2], order[4]]
-    assert run.tokens == run.step_tokens == 3 * 2 * 2 * 3
-    assert dynamic.metrics(plan, groups, run)["rollout/tokens"] == 36
+    assert run.tokens == 3 * 2 * 2 * 3
+    metrics = dynamic.metrics(plan, groups, run)
+    assert metrics["rollout/tokens"] == 36 and metrics["dynamic/trained"] == 2
+    assert [metrics[f"fresh/k={k}"] for k in range(3)] == [4, 2, 0]  # all that were asked
     assert run.plan(1, lambda _: []) is None  # 36 tokens of 2 steps times 9: the run ends
 
 
@@ -50,12 +52,12 @@ def test_a_step_asks_so_much_and_no_more(run, monkeypatch):
     """Nothing has signal: after LIMIT batches, or when no question is left, the last groups stand in."""
     monkeypatch.setattr(dynamic, "LIMIT", 3)
     _, groups = step(run, 0)
-    assert len(run.asked) == 3 and [g.question.id for g in groups] == run.asked[-1]
+    assert len(run.batches) == 3 and [g.question.id for g in groups] == run.batches[-1]
     monkeypatch.setattr(dynamic, "LIMIT", 30)
-    run.asked.clear()
+    run.batches.clear()
     plan = dynamic.Plan(1, run.stream.draw(2, ()), {})
     run.groups(plan, run.ask([run.questions[q] for q in plan.fresh], run.seeds(plan), 1.0, 1))
-    assert sorted(q for batch in run.asked for q in batch) == list(range(12))
+    assert sorted(q for batch in run.batches for q in batch) == list(range(12))
 
 
 def test_tokens_are_part_of_a_checkpoint(run):

@@ -6,11 +6,11 @@ import pytest
 from studies import easy
 from studies.measures import (
     end,
-    hacked,
     half_width,
     holm_levels,
     mean_of,
     p_value,
+    restated,
     t_quantile,
     verdict,
     within_question_auc,
@@ -74,12 +74,12 @@ def test_a_mean_over_steps_skips_rows_without_the_metric():
     assert mean_of({"rows": [{}, {"x": 1.0}, {"x": None}, {"x": 2.0}]}, "x") == 1.5
 
 
-def test_the_share_that_only_math_verify_calls_right_by_hand():
-    """Of the last two of eight steps 0.5 and 0.3 are right, 0.1 and 0.1 by Math-Verify alone."""
-    rows = [{"reward/official": right, "reward/only_official": talked}
-            for right, talked in [(1, 1)] * 6 + [(0.5, 0.1), (0.3, 0.1)]]
-    assert hacked({"rows": [{"step": 0}, *rows]}) == pytest.approx(0.25)
-    assert np.isnan(hacked({"rows": [{"reward/official": 0, "reward/only_official": 0}]}))
+def test_the_share_that_only_restates_by_hand():
+    """Of the last two of eight steps 5 and 3 are right, of which 1 and 1 restate."""
+    rows = [{"snowball/right": right, "snowball/restated": said}
+            for right, said in [(9, 9)] * 6 + [(5, 1), (3, 1)]]
+    assert restated({"rows": [{"step": 0}, *rows]}) == pytest.approx(0.25)
+    assert np.isnan(restated({"rows": [{"snowball/right": 0, "snowball/restated": 0}]}))
 
 
 def test_auc_within_a_question_by_hand():

@@ -16,12 +16,12 @@ import pytest
 
 from config import Config, parse_config
 from studies import __main__ as run
-from studies import easy, jobs, page, pool, records, signal, snowball
+from studies import easy, jobs, page, pool, records, snowball, taught
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
 from studies.unit import at_ends, base_hash, ends
-from worlds import arithmetic, gym
+from worlds import arithmetic
 
 STUDIES = Path(page.__file__).parent
 
@@ -52,10 +52,10 @@ def test_every_run_is_a_command_that_train_py_takes(cache, monkeypatch):
     """Each job's flags parse into the configuration that its knobs name."""
     monkeypatch.setattr(Path, "exists", lambda _: True)  # the real model's questions are made by make smollm
     for setting in SETTINGS:
-        for arm in ARMS:
+        for arm in ARMS if setting == "hard" else [arm for arm in ARMS if arm != "dynamic"]:
             job = Job(setting, arm, 3)
             config = parse_config(job.command[3:])
-            program = "studies.dynamic" if arm == "dynamic" else "studies.unit"
+            program = jobs.PROGRAMS.get(arm) or jobs.PROGRAMS.get(setting) or "studies.unit"
             assert job.command[2] == program and config.run_dir == str(job.directory)
             for knob in set(job.knobs) - {"config"}:
                 assert getattr(config, knob) == job.knobs[knob], (job.name, knob)
@@ -186,11 +186,12 @@ def test_a_units_ends_are_steps_of_the_run(tmp_path):
     """Not the checkpoints of an interrupt; the last three of a run that stopped; a lost one is an error."""
     for step in (216, 228, 231, 234, 240):
         (tmp_path / f"checkpoints/step-{step:07}").mkdir(parents=True)
-    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 240)] == [216, 228, 240]
-    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 400)] == [231, 234, 240]
+    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 240, 12)] == [216, 228, 240]
+    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 400, 12)] == [216, 228, 240]
+    assert [int(path.name[-3:]) for path in at_ends(tmp_path, 400, 9)] == [216, 234, 240]  # 240: its last
     (tmp_path / "checkpoints/step-0000228").rmdir()
     with pytest.raises(KeyError):
-        at_ends(tmp_path, 240)
+        at_ends(tmp_path, 240, 12)
 
 
 def test_git_takes_records():
@@ -208,6 +209,12 @@ def test_records_keep_five_digits():
 # ---- the page ---------------------------------------------------------------------------------------------
 
 
+STEP = {"fresh/k=0": 1, "fresh/k=1": 0, "fresh/k=2": 0, "fresh/signal": 0, "reward/pass_at_1_fresh": 0.5,
+        "replay/k=0": 0, "replay/k=1": 1, "replay/k=2": 1, "replay/from_k=1": 2, "replay/questions": 2,
+        "rollout/tokens": 100, "time/step": 2.0, "replay/ratio": 1.5, "replay/ess": 0.5,
+        "replay/gradient_share": 0.01}  # of K = 2
+
+
 @pytest.fixture
 def made_up(cache):
     """Eight units of `hard`: ExGRPO ends 10 points above on-policy, give or take 2; two of its bases."""
@@ -218,8 +225,8 @@ def made_up(cache):
                       "ends": {step: {"arithmetic": [4, 0], "arithmetic-ood": counts} for step in "123"}}
             judged = {f"val/{name}/{source}": right / 100 for source in ("arithmetic", "arithmetic-ood")
                       for name in ("pass_at_1", "valid", "shortcut")}
-            row = {"step": 1, "reward/pass_at_1_fresh": 0.5, "fresh/k=8": 32}
-            write(Job("hard", arm, unit), rows=[dict.fromkeys(judged, 0.1), row | judged], result=result)
+            rows = [dict.fromkeys(judged, 0.1), STEP | {"step": 1} | judged]
+            write(Job("hard", arm, unit), rows=rows, result=result)
         columns = {"question": [0, 0], "reward": [1, 1], "valid": [1, 0], "entropy": [0.1, 0.2 + 0.01 * unit]}
         if unit < 2:
             write(Job("hard", "base", unit), result={"base": f"b{unit}", "columns": columns})
@@ -280,41 +287,51 @@ def test_the_committed_page_follows_from_the_committed_records(tmp_path):
     assert copy.read_text() == page.PAGE.read_text() and easy.table() in copy.read_text()
 
 
-def test_what_groups_teach_is_counted_over_runs(cache):
-    """Two runs of three steps, K = 2, by hand: shares of groups by k, k(K − k) a group, bucket sizes."""
+def table_of(markdown: str) -> list[list[str]]:
+    """The cells of its head and of its lines."""
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in markdown.splitlines()]
+    return [cells[0], *cells[2:]]
+
+
+def test_what_groups_teach_by_hand(cache):
+    """Two runs of three steps, K = 2: of five fresh groups a step one or three are mixed; o* counts not."""
     for unit, right in ((0, 1), (1, 3)):
-        counts = {"fresh/k=0": 2, "fresh/k=1": right, "fresh/k=2": 1, "replay/k=0": 0, "replay/k=1": 1,
-                  "replay/k=2": 1, "replay/from_k=1": 2}
-        rows = [{"step": 0}] + [counts | {"step": s, "buckets/k=1": 10 * s} for s in (1, 2, 3)]
-        write(Job("hard", "exgrpo", unit), rows=rows, result={})
-    head, _, *lines = [[cell.strip() for cell in line.strip("|").split("|")]
-                       for line in signal.groups().splitlines()]
-    assert head == ["mean over the runs", "k = 0", "k = 1", "k = 2", "k(K − k)"]
-    assert [line[0].removeprefix("hard: ") for line in lines] == [
-        "fresh groups", "replayed groups", "drawn from the bucket", "questions in the bucket at step 1",
-        "questions in the bucket at step 2", "questions in the bucket at step 3"]
-    assert [line[1:] for line in lines] == [  # fresh: 2, (1 + 3)/2 and 1 of 5 a step
-        ["40.0%", "40.0%", "20.0%", "0.40"], ["0.0%", "50.0%", "50.0%", "0.50"],
-        ["0.0%", "100.0%", "0.0%", "1.00"],
-        ["–", "10", "–", "–"], ["–", "20", "–", "–"], ["–", "30", "–", "–"]]
+        counts = STEP | {"fresh/k=0": 3 - right, "fresh/k=1": right, "fresh/k=2": 2}
+        rows = [counts | {"step": s, "buckets/k=1": 10 * s, "replay/questions": 2 * (s > 1)}
+                for s in (1, 2, 3)]
+        write(Job("hard", "exgrpo", unit), rows=[{"step": 0}, *rows, {"step": 3}], result={})
+    [line] = [line for line in table_of(taught.runs()) if line[0] == "hard, exgrpo (2 runs)"]
+    # fresh: 4/5 and 2/5 not mixed, 2/5 and 0 all wrong, 1/4 of 1/5 and of 3/5; replayed: one new response
+    assert line[1:] == ["0.6", "0.2", "0.1", "0", "1.5", "0.5", "0.01", "100", "2"]
+    assert table_of(taught.buckets()) == [
+        ["mean over the runs", "k = 1"], ["hard: drawn from the bucket", "100%"],
+        *([f"hard: questions in it after step {step}", str(10 * step)] for step in (1, 2, 3))]
 
 
 def test_the_judges_verdicts_stand_unit_by_unit(made_up):
     """The base's once, then on-policy's and ExGRPO's last ones, trained and out of distribution."""
-    [first, *_, last] = signal.judged().splitlines()[2:]
+    [first, *_, last] = taught.judged().splitlines()[2:]
     base, other, arm = (" / ".join([f"{value:.2f}"] * 3) for value in (0.1, 0.5, 0.62))
     assert last == f"| hard, base 7 | {base} | {other} | {arm} | {base} | {other} | {arm} |"
     assert first.startswith("| hard, base 0 |") and "0.60" in first
 
 
-def test_what_only_math_verify_calls_right():
-    """A restated sum is; a right result is right to both, a wrong one to neither."""
-    pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
-    entry = {"question": "5 - 9 =", "answer": "-4", "metadata": {}}
-    row = {"extra_info": {"gym": json.dumps(["chain_sum", {"max_terms": 2, "max_digits": 1}, entry])}}
-    responses = ("It is $5 - 9$", "5 - 9 = -4", "5 - 9 = 4")
-    verdicts = {text: snowball.score(text, "-4", row) for text in responses}
-    assert [(v["score"], v["only_official"]) for v in verdicts.values()] == [(1, 1), (1, 0), (0, 0)]
+def test_what_only_restates_its_sum():
+    """Math-Verify calls it right, and the answer is not in it; a cut or chatty answer is one."""
+    restated = {"It is $5 - 9$": 1, "5 - 9 =": 1, "5 - 9 = -4": 0, "The answer is -4 apples": 0,
+                "5 - 9 = -4. Therefore, the result of 5 - 9": 0}
+    verdicts = {text: snowball.score(text, "-4", {}) for text in restated}
+    assert {text: v["restated"] for text, v in verdicts.items() if v["score"] == 1} == restated
+    assert snowball.score("5 - 9 = 4", "-4", {}) == {"score": 0, "restated": 0}
+
+
+def test_the_snowball_counts_fresh_questions(monkeypatch):
+    """Replayed groups are left aside."""
+    monkeypatch.setattr(snowball, "step_metrics", lambda *_: {})
+    new = [SimpleNamespace(reward=reward, also={"restated": restated})
+           for reward, restated in ((1.0, 1.0), (0.0, 0.0), (1.0, 0.0))]
+    groups = [SimpleNamespace(replayed=replayed, trajectories=new) for replayed in (False, True, False)]
+    assert snowball.metrics(None, groups, None) == {"snowball/right": 4, "snowball/restated": 2}
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
@@ -368,10 +385,10 @@ def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_
     subprocess.run([*command, *flags], check=True, env=os.environ | {"MASTER_PORT": "0"})  # not pytest's own
     made = json.loads((tmp_path / "run/numbers.json").read_text())
     assert made["base"] == base_hash(tiny_model) and made["samples"] == 4
-    assert list(made["ends"]) == ["18", "19", "20"] and "stopped" not in made
+    assert list(made["ends"]) == ["18", "19", "20"] and "ended" not in made
     counts = [end["sums"] for end in made["ends"].values()]
     assert all(len(c) == 12 and set(c) <= set(range(5)) for c in counts)
-    first, _, last = at_ends(tmp_path / "run", 20)
+    first, _, last = at_ends(tmp_path / "run", 20, 1)
     assert ends(parse_config(flags), [first])["ends"]["18"]["sums"] == counts[0]
     again = ends(parse_config(flags), [last])
     assert again["ends"]["20"]["sums"] != counts[0] and again["questions"] == made["questions"]

@@ -1,0 +1,111 @@
+"""What there was to learn from: how mixed fresh and replayed groups were, and what the buckets held.
+
+Of n responses to a question k are right, a share p = k/n. Their rewards have the variance p(1 − p): where it
+is 0 their advantages are 0 and they teach nothing; at p = 1/2 they teach most. Replayed groups count their
+K − 1 new responses, not o*, which is always right. The tables are means over the records that are there, of
+the arms of the decided rows.
+"""
+
+from itertools import product
+
+import numpy as np
+
+from studies.jobs import Job
+from studies.protocol import ROWS, SETTINGS
+
+DECIDED = [row for row in ROWS if row.family != "exploratory"]
+REPLAY = {"w*, mean": "replay/ratio", "effective share of replayed tokens": "replay/ess",
+          "replayed share of the policy term": "replay/gradient_share"}
+RUN = {"tokens generated a step": "rollout/tokens", "seconds a step": "time/step"}
+
+
+def done(setting: str, arm: str) -> list[dict]:
+    """The records that are there of an arm."""
+    jobs = [Job(setting, arm, unit) for unit in range(SETTINGS[setting].units)]
+    return [job.record() for job in jobs if job.done]
+
+
+def steps(record: dict) -> list[dict]:
+    """The rows of metrics of a run's steps, without those of a validation alone."""
+    return [row for row in record["rows"] if "fresh/signal" in row]
+
+
+def markdown(head: list[str], lines: list[list[str]]) -> str:
+    """A table."""
+    return "\n".join("| " + " | ".join(cells) + " |" for cells in (head, ["---"] * len(head), *lines)) + "\n"
+
+
+def by_k(rows: list[dict], metric: str) -> np.ndarray:
+    """(K + 1,) what the metrics `metric`=k count in these rows, k = 0..K; 0 where there is no such metric."""
+    K = max(int(name[8:]) for name in rows[0] if name.startswith("fresh/k="))
+    return np.array([sum(row.get(f"{metric}={k}", 0) for row in rows) for k in range(K + 1)])
+
+
+def mixed(counts: np.ndarray) -> float:
+    """Mean p(1 − p) of groups of n responses; counts (n + 1,): how many of them have k = 0..n right."""
+    p = np.linspace(0, 1, len(counts))
+    return float(counts @ (p * (1 - p)) / max(counts.sum(), 1))
+
+
+def numbers(record: dict) -> list[float]:
+    """A line of `runs`; nan where nothing is replayed."""
+    rows = steps(record)
+    fresh = by_k(rows, "fresh/k")
+    replaying = [row for row in rows if row["replay/questions"]]
+    return [(fresh[0] + fresh[-1]) / fresh.sum(), fresh[0] / fresh.sum(), mixed(fresh),
+            mixed(by_k(rows, "replay/k")[1:]) if replaying else np.nan,
+            *(np.mean([row[m] for row in replaying]) if replaying else np.nan for m in REPLAY.values()),
+            *(np.mean([row[m] for row in rows]) for m in RUN.values())]
+
+
+def runs() -> str:
+    """Markdown: means over steps and units of every arm."""
+    head = ["fresh groups all right or all wrong", "all wrong", "p(1 − p), fresh", "replayed", *REPLAY, *RUN]
+    lines = []
+    for setting, arm in dict.fromkeys((row.setting, arm) for row in DECIDED for arm in row.arms):
+        if arm == "base":
+            continue
+        values = [numbers(record) for record in done(setting, arm)]
+        means = np.mean(values, axis=0) if values else np.full(len(head), np.nan)
+        lines.append([f"{setting}, {arm} ({len(values)} runs)",
+                      *("–" if np.isnan(mean) else f"{mean:.3g}" for mean in means)])
+    return markdown(["mean over the run", *head], lines)
+
+
+def buckets() -> str:
+    """Markdown, ExGRPO's runs of each setting: the share of draws that each bucket had, and the questions in
+    it after a third, two thirds and all of the steps."""
+    head, lines = ["mean over the runs"], []
+    for setting in dict.fromkeys(row.setting for row in DECIDED):
+        records = [steps(record) for record in done(setting, "exgrpo")]
+        if not records:
+            continue
+        drawn = sum(by_k(rows, "replay/from_k") for rows in records)[1:-1]
+        shares = [f"{n:.0%}" for n in drawn / max(drawn.sum(), 1)]
+        lines.append([f"{setting}: drawn from the bucket", *shares])
+        last = max(len(rows) for rows in records)
+        for step in sorted({max(1, last // 3), max(1, 2 * last // 3), last}):
+            held = [by_k(rows[step - 1 : step], "buckets/k")[1:-1] for rows in records if len(rows) >= step]
+            lines.append([f"{setting}: questions in it after step {step}",
+                          *(f"{n:.0f}" for n in np.mean(held, axis=0))])
+        head = [head[0], *(f"k = {k + 1}" for k in range(len(drawn)))]
+    return markdown(head, lines)
+
+
+def judged() -> str:
+    """Markdown, unit by unit of the built-in worlds, before training and after: of the responses to the
+    validation questions (one each) the right ones / those whose every step is right / bare answers."""
+    names = ["pass_at_1", "valid", "shortcut"]
+    places = [("trained", "arithmetic"), ("out of distribution", "arithmetic-ood")]
+    lines = []
+    for setting, unit in product(("hard", "weak"), range(max(s.units for s in SETTINGS.values()))):
+        jobs = [Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
+        if not all(job.done for job in jobs):
+            continue
+        scored = [[row for row in job.record()["rows"] if "val/valid/arithmetic" in row] for job in jobs]
+        rows = scored[0][0], scored[0][-1], scored[1][-1]  # the base, then what each arm made of it
+        cells = [" / ".join(f"{row[f'val/{name}/{source}']:.2f}" for name in names)
+                 for _, source in places for row in rows]
+        lines.append([f"{setting}, base {unit}", *cells])
+    head = [f"{where}: {who}" for where, _ in places for who in ("base", "on-policy", "ExGRPO")]
+    return markdown(["right / valid / bare", *head], lines)
