@@ -73,16 +73,19 @@ def runs() -> str:
 
 
 def buckets() -> str:
-    """Markdown, ExGRPO's runs of each setting: the share of draws that each bucket had, and the questions in
-    it after a third, two thirds and all of the steps."""
+    """Markdown, ExGRPO's runs of each setting: the share of draws that each bucket had, how often a question
+    in it was drawn, and the questions in it after a third, two thirds and all of the steps."""
     head, lines = ["mean over the runs"], []
     for setting in dict.fromkeys(row.setting for row in DECIDED):
         records = [steps(record) for record in done(setting, "exgrpo")]
         if not records:
             continue
         drawn = sum(by_k(rows, "replay/from_k") for rows in records)[1:-1]
-        shares = [f"{n:.0%}" for n in drawn / max(drawn.sum(), 1)]
-        lines.append([f"{setting}: drawn from the bucket", *shares])
+        held = sum(by_k(rows, "buckets/k") for rows in records)
+        waited = (held - sum(by_k(rows[-1:], "buckets/k") for rows in records))[1:-1]  # for a step to draw
+        for name, shares in (("draws from the bucket", drawn / max(drawn.sum(), 1)),
+                             ("chance of a question in it to be drawn", drawn / np.maximum(waited, 1))):
+            lines.append([f"{setting}: {name}", *(f"{share:.0%}" for share in shares)])
         last = max(len(rows) for rows in records)
         for step in sorted({max(1, last // 3), max(1, 2 * last // 3), last}):
             held = [by_k(rows[step - 1 : step], "buckets/k")[1:-1] for rows in records if len(rows) >= step]

@@ -304,7 +304,8 @@ def test_what_groups_teach_by_hand(cache):
     # fresh: 4/5 and 2/5 not mixed, 2/5 and 0 all wrong, 1/4 of 1/5 and of 3/5; replayed: one new response
     assert line[1:] == ["0.6", "0.2", "0.1", "0", "1.5", "0.5", "0.01", "100", "2"]
     assert table_of(taught.buckets()) == [
-        ["mean over the runs", "k = 1"], ["hard: drawn from the bucket", "100%"],
+        ["mean over the runs", "k = 1"], ["hard: draws from the bucket", "100%"],
+        ["hard: chance of a question in it to be drawn", "20%"],  # 2 · 3 of 10 + 20
         *([f"hard: questions in it after step {step}", str(10 * step)] for step in (1, 2, 3))]
 
 
