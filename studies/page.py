@@ -66,10 +66,10 @@ def differences(row: Row, quick: bool = False) -> list[float]:
 
 
 def decide(quick: bool = False) -> list[dict]:
-    """Every row that has two units or more: values, mean, half width and level of its interval; of a primary
-    row with all its units the verdict."""
+    """Every row that has two units or more (exploratory: one): values, mean, half width and level of its
+    interval; of a primary row with all its units the verdict."""
     all_values = {row.number: differences(row, quick) for row in ROWS}
-    ready = [row for row in ROWS if len(all_values[row.number]) > 1]
+    ready = [row for row in ROWS if len(all_values[row.number]) > (row.family != "exploratory")]
     units = {row: len({job.unit for job in jobs_of(row, quick)}) for row in ready}
     primary = [r for r in ready if r.family == "primary" and len(all_values[r.number]) == units[r]]
     # Holm is over the rows that were planned: one that is not whole yet counts as undecided
@@ -80,7 +80,8 @@ def decide(quick: bool = False) -> list[dict]:
     for row in ready:
         values, level = all_values[row.number], levels.get(row.number, 0.95)
         about = {"row": row.number, "family": row.family, "question": row.question, "values": values,
-                 "mean": float(np.mean(values)), "half": half_width(values, level), "level": level}
+                 "mean": float(np.mean(values)), "level": level,
+                 "half": half_width(values, level) if len(values) > 1 else None}
         if row.kind == "escapes":
             about["counts"] = _escapes(row, quick)
         if row in primary:
@@ -105,7 +106,7 @@ def _escapes(row: Row, quick: bool) -> list[int]:
 
 
 def table(results: list[dict], families: tuple[str, ...]) -> str:
-    """Markdown of the rows of some families; a row without two units says so."""
+    """Markdown of the rows of some families; a row that is not ready says so."""
     found = {result["row"]: result for result in results}
     lines = ["| # | question | paired difference, points | units | answer | core-minutes | command |",
              "|---|---|---|---|---|---|---|"]
@@ -116,9 +117,10 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             lines.append(f"| {row.number} | {row.question} | {cells} |")
             continue
         level = f" ({100 * r['level']:g}%)"
-        number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"
         if row.family == "exploratory":  # an interval of two units says nothing
             number = ", ".join(f"{100 * value:+.1f}" for value in r["values"])
+        else:
+            number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"
         if row.kind == "escapes":
             both, arm, other, neither = r["counts"]
             number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"

@@ -31,19 +31,21 @@ class Setting:
         return {"eval_every": max(1, steps // 3), "save_every": max(1, steps // 20), "keep": 5}
 
 
+QUICK = {"steps": 6, "eval_questions": 20, "save_every": 1}  # of a trial run
+QUICK_REAL = QUICK | {"steps": 3, "batch_size": 4}
 BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
 SETTINGS = {
     "hard": Setting({"world": "hard", **BUILT_IN, "steps": 240, "lr": 1.6e-4}, 8, ("world_seed", "seed"),
-                    ("arithmetic-ood",), {"steps": 20, "eval_questions": 40, "save_every": 1}),
+                    ("arithmetic-ood",), QUICK),
     "weak": Setting({"world": "weak", **BUILT_IN, "steps": 120, "lr": 1.6e-4, "entropy_coef": 3e-4}, 8,
-                    ("world_seed", "seed"), ("arithmetic-ood",), {"steps": 20, "eval_questions": 40}),
+                    ("world_seed", "seed"), ("arithmetic-ood",), QUICK),
     "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40,
-                     "eval_questions": 0}, 8, ("seed",), ("calculate",), {"steps": 4, "eval_questions": 4}),
+                     "eval_questions": 0}, 8, ("seed",), ("calculate",), QUICK_REAL),
     # the same model, sums alone, and a reward that can be talked into it; with a program of its own
     "snowball": Setting({"config": "configs/smollm2.yaml", "train_files": [".cache/gym/sum.parquet"],
                          "val_files": [".cache/gym/sum-test.parquet"], "reward": "studies.snowball:score",
                          "start_threshold": -1.0, "steps": 20, "eval_questions": 0}, len(EXPLORED),
-                        ("seed",), (), {"steps": 4, "eval_questions": 4}),
+                        ("seed",), (), QUICK_REAL),
 }
 
 ARMS = {  # name -> knobs
