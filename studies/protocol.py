@@ -32,7 +32,7 @@ class Setting:
 
 
 QUICK = {"steps": 6, "eval_questions": 20, "save_every": 1}  # of a trial run
-QUICK_REAL = QUICK | {"steps": 3, "batch_size": 4}
+QUICK_REAL = {"steps": 3, "batch_size": 2, "eval_questions": 2, "save_every": 3}
 BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
 SETTINGS = {
     "hard": Setting({"world": "hard", **BUILT_IN, "steps": 240, "lr": 1.6e-4}, 8, ("world_seed", "seed"),

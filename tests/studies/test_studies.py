@@ -335,6 +335,16 @@ def test_the_snowball_counts_fresh_questions(monkeypatch):
     assert snowball.metrics(None, groups, None) == {"snowball/right": 4, "snowball/restated": 2}
 
 
+def test_the_first_page_says_what_the_rows_say():
+    """README's two differences, with their levels, are those of the committed table."""
+    said = (jobs.ROOT / "README.md").read_text().replace("−", "-")
+    rows = {result["row"]: result for result in json.loads((page.RESULTS / "rows.json").read_text())}
+    for row, words in ((2, "points (97.5%) out of distribution"), (16, "(95%) on the trained kinds")):
+        r = rows[row]
+        assert f"{100 * r['level']:g}%" in words
+        assert f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f} {words}" in " ".join(said.split())
+
+
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
     """The ten lines of numpy in README.md give row 2's mean and half width."""
     code = re.search(r"```python\n(.*?)```", page.PAGE.read_text(), re.DOTALL)[1]
