@@ -75,31 +75,33 @@ def beats(a: str, b: str, metric: str = IN, of: Callable = height) -> Callable[[
     return lambda seed: of(a, seed, metric) - of(b, seed, metric)
 
 
-ROWS = {  # what is claimed, positive where it holds -> its number for a seed
-    "ExGRPO beats on-policy": beats("exgrpo", "on_policy"),
+ROWS = {  # what is compared -> its number for a seed
+    "ExGRPO − on-policy": beats("exgrpo", "on_policy"),
     "the same out of distribution": beats("exgrpo", "on_policy", OOD),
-    "ExGRPO beats on-policy at the end": beats("exgrpo", "on_policy", of=last),
+    "ExGRPO − on-policy at the end": beats("exgrpo", "on_policy", of=last),
     "the same out of distribution, at the end": beats("exgrpo", "on_policy", OOD, last),
-    "Medium questions only beat Easy only": beats("medium", "easy"),
-    "Medium questions only beat Hard only": beats("medium", "hard"),
-    "the full set beats Medium only": beats("on_policy", "medium"),
-    "found by looking: μ = 0.25 beats μ = 0.5": beats("mu_25", "exgrpo"),
-    "found by looking: μ = 0.25 beats on-policy": beats("mu_25", "on_policy"),
+    "Medium questions only − Easy only": beats("medium", "easy"),
+    "Medium questions only − Hard only": beats("medium", "hard"),
+    "the full set − Medium only": beats("on_policy", "medium"),
+    "found by looking: μ = 0.25 − μ = 0.5": beats("mu_25", "exgrpo"),
+    "found by looking: μ = 0.25 − on-policy": beats("mu_25", "on_policy"),
     "found by looking: the same out of distribution": beats("mu_25", "on_policy", OOD),
-    "bfloat16 beats float32": beats("bfloat16", "exgrpo"),
+    "bfloat16 − float32": beats("bfloat16", "exgrpo"),
     "valid chains have lower entropy in every bucket, base model (smallest gap, nats)":
         lambda seed: smallest_gap("base", seed, shortcuts=True),
-    "the same without bare answers": lambda seed: smallest_gap("base", seed, shortcuts=False),
-    "lowest entropy chooses valid chains more often than chance (share of choices)":
+    "the same without bare answers (nats)": lambda seed: smallest_gap("base", seed, shortcuts=False),
+    "lowest entropy chooses valid chains more often than chance":
         lambda seed: chosen("early", seed, "random"),
     "and more often than the official code's rule": lambda seed: chosen("early", seed, "official"),
 }
 
 
 def table() -> str:
-    """Markdown: every row with the mean and the 95% t interval over three run seeds."""
-    lines = ["| easy world, three run seeds on one base model | mean ± 95% |", "|---|---|"]
+    """Markdown: every row with the mean and the 95% t interval over three run seeds, in points."""
+    lines = ["| easy world, three run seeds on one base model | points, mean ± 95% |", "|---|---|"]
     for text, number in ROWS.items():
         values = [number(seed) for seed in range(3)]
-        lines.append(f"| {text} | {np.mean(values):+.3f} ± {half_width(values):.3f} |")
+        scale, digits = (1, 3) if "nats" in text else (100, 1)
+        mean, half = scale * np.mean(values), scale * half_width(values)
+        lines.append(f"| {text} | {mean:+.{digits}f} ± {half:.{digits}f} |")
     return "\n".join(lines) + "\n"

@@ -145,7 +145,8 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
     for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
                           ("exploratory rows", table(decided, ("exploratory",))),
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
-                          ("buckets", taught.buckets()), ("judges", taught.judged())):
+                          ("buckets", taught.buckets()), ("judges", taught.judged()),
+                          ("the bare rule", taught.rule())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -6,17 +6,21 @@ K − 1 new responses, not o*, which is always right. The tables are means over 
 the arms of the decided rows.
 """
 
+from dataclasses import replace
 from itertools import product
 
 import numpy as np
 
 from studies.jobs import Job
+from studies.measures import half_width
 from studies.protocol import ROWS, SETTINGS
+from worlds.arithmetic import PRESETS, draw_sets, solve
 
 DECIDED = [row for row in ROWS if row.family != "exploratory"]
-REPLAY = {"w*, mean": "replay/ratio", "effective share of replayed tokens": "replay/ess",
-          "replayed share of the policy term": "replay/gradient_share"}
-RUN = {"tokens generated a step": "rollout/tokens", "seconds a step": "time/step"}
+PLACES = {"trained": ("test", "arithmetic"), "out of distribution": ("ood", "arithmetic-ood")}
+REPLAY = {"w*, mean": "replay/ratio", "(Σw*)² / nΣw*²": "replay/ess",
+          "o*'s share of the policy term": "replay/gradient_share"}
+RUN = {"tokens generated a step": "rollout/tokens", "seconds a step, one core": "time/step"}
 
 
 def done(setting: str, arm: str) -> list[dict]:
@@ -60,15 +64,14 @@ def numbers(record: dict) -> list[float]:
 
 def runs() -> str:
     """Markdown: means over steps and units of every arm."""
-    head = ["fresh groups all right or all wrong", "all wrong", "p(1 − p), fresh", "replayed", *REPLAY, *RUN]
+    head = ["fresh groups all right or all wrong", "all wrong", "p(1 − p), fresh",
+            "p(1 − p), replayed, o* aside", *REPLAY, *RUN]
     lines = []
     for setting, arm in dict.fromkeys((row.setting, arm) for row in DECIDED for arm in row.arms):
-        if arm == "base":
-            continue
-        values = [numbers(record) for record in done(setting, arm)]
-        means = np.mean(values, axis=0) if values else np.full(len(head), np.nan)
-        lines.append([f"{setting}, {arm} ({len(values)} runs)",
-                      *("–" if np.isnan(mean) else f"{mean:.3g}" for mean in means)])
+        values = [numbers(record) for record in done(setting, arm)] if arm != "base" else []
+        if values:
+            cells = ["–" if np.isnan(mean) else f"{mean:.3g}" for mean in np.mean(values, axis=0)]
+            lines.append([f"{setting}, {arm} ({len(values)} runs)", *cells])
     return markdown(["mean over the run", *head], lines)
 
 
@@ -95,20 +98,49 @@ def buckets() -> str:
     return markdown(head, lines)
 
 
+def pairs(setting: str) -> list[tuple[int, dict, dict]]:
+    """(unit, on-policy's record, ExGRPO's) of the units that have both."""
+    jobs = [[Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
+            for unit in range(SETTINGS[setting].units)]
+    return [(both[0].unit, *(job.record() for job in both)) for both in jobs if all(job.done for job in both)]
+
+
 def judged() -> str:
-    """Markdown, unit by unit of the built-in worlds, before training and after: of the responses to the
-    validation questions (one each) the right ones / those whose every step is right / bare answers."""
-    names = ["pass_at_1", "valid", "shortcut"]
-    places = [("trained", "arithmetic"), ("out of distribution", "arithmetic-ood")]
-    lines = []
-    for setting, unit in product(("hard", "weak"), range(max(s.units for s in SETTINGS.values()))):
-        jobs = [Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
-        if not all(job.done for job in jobs):
-            continue
-        scored = [[row for row in job.record()["rows"] if "val/valid/arithmetic" in row] for job in jobs]
-        rows = scored[0][0], scored[0][-1], scored[1][-1]  # the base, then what each arm made of it
-        cells = [" / ".join(f"{row[f'val/{name}/{source}']:.2f}" for name in names)
-                 for _, source in places for row in rows]
-        lines.append([f"{setting}, base {unit}", *cells])
-    head = [f"{where}: {who}" for where, _ in places for who in ("base", "on-policy", "ExGRPO")]
+    """Markdown, unit by unit of the built-in worlds, before training and after its last step: of one response
+    to each validation question the right ones / those whose every step is right / bare answers."""
+    names, lines = ["pass_at_1", "valid", "shortcut"], []
+    for setting in ("hard", "weak"):
+        for unit, *records in pairs(setting):
+            scored = [[row for row in r["rows"] if "val/valid/arithmetic" in row] for r in records]
+            rows = scored[0][0], scored[0][-1], scored[1][-1]  # the base, then what each arm made of it
+            cells = [" / ".join(f"{row[f'val/{name}/{source}']:.2f}" for name in names)
+                     for _, source in PLACES.values() for row in rows]
+            lines.append([f"{setting}, base {unit}", *cells])
+    head = [f"{where}: {who}" for where, who in product(PLACES, ("base", "on-policy", "ExGRPO"))]
     return markdown(["right / valid / bare", *head], lines)
+
+
+def rule() -> str:
+    """Markdown: Pass@1 at the end of `hard`, of the questions whose last result but one is 0 / of the others.
+
+    There the last operation alone gives the answer: who takes that result for 0 is right without a step.
+    """
+    lines, differences = [], []
+    for unit, *records in pairs("hard"):
+        sets, cells, parts = draw_sets(replace(PRESETS["hard"], seed=unit)), [], []
+        for name, source in PLACES.values():
+            zero = np.array([solve(question)[-2].endswith("0") for question in sets[name]])
+            results = [record["result"] for record in records]
+            right = [np.mean([s[source] for s in r["ends"].values()], axis=0) / r["samples"] for r in results]
+            cells += [f"{share[zero].mean():.2f} / {share[~zero].mean():.2f}" for share in right]
+            d = right[1] - right[0]
+            parts += [d.mean(), (d * zero).mean(), d[~zero].mean()]
+        lines.append([f"base {unit}", *cells])
+        differences.append(parts)
+    if len(lines) > 1:
+        means, halves = np.mean(differences, axis=0), [half_width(column) for column in zip(*differences)]
+        said = [f"{100 * m:+.1f} ± {100 * h:.1f}" for m, h in zip(means, halves)]
+        for i, what in enumerate(("all", "its part in questions with a 0", "the others alone")):
+            lines.append([f"ExGRPO − on-policy, points: {what}", "", said[i], "", said[3 + i]])
+    head = [f"{where}: {who}" for where, who in product(PLACES, ("on-policy", "ExGRPO"))]
+    return markdown(["last result but one is 0 / is not", *head], lines)

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from contextlib import redirect_stdout
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,7 @@ from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
 from studies.unit import at_ends, base_hash, ends
 from worlds import arithmetic
+from worlds.arithmetic import PRESETS, draw_sets
 
 STUDIES = Path(page.__file__).parent
 
@@ -220,9 +222,9 @@ def made_up(cache):
     """Eight units of `hard`: ExGRPO ends 10 points above on-policy, give or take 2; two of its bases."""
     for unit in range(8):
         for arm, right in (("exgrpo", 60 + 2 * (unit % 2)), ("on_policy", 50)):
-            counts = [4] * right + [0] * (100 - right)
-            result = {"base": f"b{unit}", "samples": 4,
-                      "ends": {step: {"arithmetic": [4, 0], "arithmetic-ood": counts} for step in "123"}}
+            counts = [4] * 4 * right + [0] * 4 * (100 - right)
+            ends = {"arithmetic": [4, 0] * 200, "arithmetic-ood": counts}
+            result = {"base": f"b{unit}", "samples": 4, "ends": dict.fromkeys("123", ends)}
             judged = {f"val/{name}/{source}": right / 100 for source in ("arithmetic", "arithmetic-ood")
                       for name in ("pass_at_1", "valid", "shortcut")}
             rows = [dict.fromkeys(judged, 0.1), STEP | {"step": 1} | judged]
@@ -317,6 +319,28 @@ def test_the_judges_verdicts_stand_unit_by_unit(made_up):
     assert first.startswith("| hard, base 0 |") and "0.60" in first
 
 
+def test_the_bare_rule_is_told_by_the_last_result_but_one(cache):
+    """Two bases: on-policy is right where it is 0, by a plain evaluation, and nowhere else; ExGRPO always."""
+    for unit in (0, 1):
+        sets, right = draw_sets(replace(PRESETS["hard"], seed=unit)), {}
+        for name, source in (("test", "arithmetic"), ("ood", "arithmetic-ood")):
+            right[source] = []
+            for question in sets[name]:
+                first, *steps = re.findall(r"^\d|[-+*]\d", question)
+                values = [int(first)]
+                for operator, operand in steps:
+                    values.append(eval(f"{values[-1]} {operator} {operand}") % 10)
+                right[source].append(4 * (values[-2] == 0))
+        always = {source: [4] * len(counts) for source, counts in right.items()}
+        for arm, counts in (("on_policy", right), ("exgrpo", always)):
+            result = {"samples": 4, "ends": {step: counts for step in "123"}}
+            write(Job("hard", arm, unit), rows=[], result=result)
+    [_, one, two, everything, zeros, others] = table_of(taught.rule())
+    assert one[1:] == two[1:] == ["1.00 / 0.00", "1.00 / 1.00"] * 2
+    assert others[1:] == ["", "+100.0 ± 0.0"] * 2 and zeros[1:] == ["", "+0.0 ± 0.0"] * 2
+    assert 75 < float(everything[2].split()[0]) < 90
+
+
 def test_what_only_restates_its_sum():
     """Math-Verify calls it right, and the answer is not in it; a cut or chatty answer is one."""
     restated = {"It is $5 - 9$": 1, "5 - 9 =": 1, "5 - 9 = -4": 0, "The answer is -4 apples": 0,
@@ -346,7 +370,7 @@ def test_the_first_page_says_what_the_rows_say():
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
-    """The ten lines of numpy in README.md give row 2's mean and half width."""
+    """The ten lines of numpy in README.md give row 2's mean and half width at Holm's first level."""
     code = re.search(r"```python\n(.*?)```", page.PAGE.read_text(), re.DOTALL)[1]
     (tmp_path / "studies" / "results").mkdir(parents=True)
     shutil.copytree(jobs.RECORDS, tmp_path / "studies" / "results" / "runs")
@@ -355,7 +379,7 @@ def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
         exec(code, {})
     mean, half = map(float, printed.getvalue().split())
     values = page.differences(ROWS[1])
-    assert mean == pytest.approx(0.11) and half == pytest.approx(page.half_width(values), rel=1e-3)
+    assert mean == pytest.approx(0.11) and half == pytest.approx(page.half_width(values, 0.975), rel=1e-3)
 
 
 def test_primary_rows_come_first_and_unit_by_unit():
