@@ -125,7 +125,7 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             both, arm, other, neither = r["counts"]
             number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"
         answer = r.get("verdict", "–")
-        units = f"{len(r['values'])} of {row.units}" + f", {r['ended']} runs ended early" * bool(r["ended"])
+        units = f"{len(r['values'])} of {row.units}" + f", ended early: {r['ended']}" * bool(r["ended"])
         lines.append(f"| {row.number} | [{row.question}](results/row{row.number}.png) | {number} "
                      f"| {units} | {answer} | {r['minutes']:.0f} | {command} |")
     return "\n".join(lines) + "\n"

@@ -127,7 +127,7 @@ def rule() -> str:
     """
     lines, differences = [], []
     for unit, *records in pairs("hard"):
-        sets, cells, parts = draw_sets(replace(PRESETS["hard"], seed=unit)), [], []
+        sets, cells, parts, zeros = draw_sets(replace(PRESETS["hard"], seed=unit)), [], [], []
         for name, source in PLACES.values():
             zero = np.array([solve(question)[-2].endswith("0") for question in sets[name]])
             results = [record["result"] for record in records]
@@ -135,7 +135,8 @@ def rule() -> str:
             cells += [f"{share[zero].mean():.2f} / {share[~zero].mean():.2f}" for share in right]
             d = right[1] - right[0]
             parts += [d.mean(), (d * zero).mean(), d[~zero].mean()]
-        lines.append([f"base {unit}", *cells])
+            zeros.append(zero.mean())
+        lines.append([f"base {unit} ({zeros[0]:.0%}, {zeros[1]:.0%} of them with a 0)", *cells])
         differences.append(parts)
     if len(lines) > 1:
         means, halves = np.mean(differences, axis=0), [half_width(column) for column in zip(*differences)]
