@@ -80,6 +80,7 @@ def decide(quick: bool = False) -> list[dict]:
     for row in ready:
         values, level = all_values[row.number], levels.get(row.number, 0.95)
         about = {"row": row.number, "family": row.family, "question": row.question, "values": values,
+                 "ends": np.mean([*numbers(row, quick).values()], axis=0).tolist(),
                  "mean": float(np.mean(values)), "level": level,
                  "half": half_width(values, level) if len(values) > 1 else None}
         if row.kind == "escapes":
@@ -108,12 +109,12 @@ def _escapes(row: Row, quick: bool) -> list[int]:
 def table(results: list[dict], families: tuple[str, ...]) -> str:
     """Markdown of the rows of some families; a row that is not ready says so."""
     found = {result["row"]: result for result in results}
-    lines = ["| # | question | paired difference, points | units | answer | core-minutes | command |",
-             "|---|---|---|---|---|---|---|"]
+    lines = ["| # | question | both, points | paired difference | units | answer | core-minutes | command |",
+             "|---|---|---|---|---|---|---|---|"]
     for row in (row for row in ROWS if row.family in families):
         r, command = found.get(row.number), f"`python -m studies {row.number}`"
         if r is None:
-            cells = f"not run yet | 0 of {row.units} | – | – | {command}"
+            cells = f"– | not run yet | 0 of {row.units} | – | – | {command}"
             lines.append(f"| {row.number} | {row.question} | {cells} |")
             continue
         level = f" ({100 * r['level']:g}%)"
@@ -124,9 +125,10 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
         if row.kind == "escapes":
             both, arm, other, neither = r["counts"]
             number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"
+        ends = ", ".join(f"{100 * end:.1f}" for end in r["ends"])
         answer = r.get("verdict", "–")
         units = f"{len(r['values'])} of {row.units}" + f", ended early: {r['ended']}" * bool(r["ended"])
-        lines.append(f"| {row.number} | [{row.question}](results/row{row.number}.png) | {number} "
+        lines.append(f"| {row.number} | [{row.question}](results/row{row.number}.png) | {ends} | {number} "
                      f"| {units} | {answer} | {r['minutes']:.0f} | {command} |")
     return "\n".join(lines) + "\n"
 
