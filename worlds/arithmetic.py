@@ -6,8 +6,9 @@ demonstrations: some write the whole chain, some skip steps, some just state an 
 teach (7*8=...) are mostly wrong. So it is right about a third of the time, sometimes for the wrong reasons,
 and reinforcement learning can improve a habit (write every step) and a skill (300 facts).
 
-`3a+4b*2c-5??` asks for the last two results, so that a guess is right once in a hundred: `#49`. There, and
-wherever more than one is asked for, a step may be worked out in the head, if the one after it is written.
+`3a+4b*2c-5??` asks for the last two results: `#49`. A blind guess is right once in a hundred; who guesses the
+first, 0 best of all, and works out the second, once in six. There, and wherever more than one is asked for, a
+step may be worked out in the head, if the one after it is written.
 
 The paper (Sec. 3.2) asks a 32B model whether the reasoning was valid; here `check_chain` knows.
 """
