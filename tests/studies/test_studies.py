@@ -364,12 +364,12 @@ def test_the_first_page_says_what_the_rows_say():
     """README's two differences, with levels and ranges over the bases, are those of the committed table."""
     said = " ".join((jobs.ROOT / "README.md").read_text().replace("−", "-").split())
     rows = {result["row"]: result for result in json.loads((page.RESULTS / "rows.json").read_text())}
-    for row, words in ((2, "points (97.5%) out of distribution"), (16, "(95%) on the trained kinds")):
+    for row, unit, where in ((2, " points", "out of distribution"), (16, "", "on the trained kinds")):
         r = rows[row]
-        assert f"{100 * r['level']:g}%" in words
-        low, high = 100 * min(r["values"]), 100 * max(r["values"])
-        ranges = f"from {low:+.1f} to {high:+.1f}, {100 * r['mean']:+.1f} ± {100 * r['half']:.1f} {words}"
-        assert ranges in said
+        mean, half, level, low, high = (
+            100 * x for x in (r["mean"], r["half"], r["level"], min(r["values"]), max(r["values"])))
+        bases = f"({level:g}%, bases from {low:+.1f} to {high:+.1f})"
+        assert f"by {mean:+.1f} ± {half:.1f}{unit} {bases} {where}" in said
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
