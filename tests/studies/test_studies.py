@@ -369,7 +369,7 @@ def test_the_first_page_says_what_the_rows_say():
         mean, half, level, low, high = (
             100 * x for x in (r["mean"], r["half"], r["level"], min(r["values"]), max(r["values"])))
         bases = f"({level:g}%, bases from {low:+.1f} to {high:+.1f})"
-        assert f"by {mean:+.1f} ± {half:.1f}{unit} {bases} {where}" in said
+        assert f" {mean:+.1f} ± {half:.1f}{unit} {bases} {where}" in said
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
