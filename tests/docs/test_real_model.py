@@ -1,24 +1,24 @@
-"""What real-model.md says of its runs is what docs/real_model.py prints from what they left."""
+"""What real-model.md says of its runs is what studies/real_model.py prints from what they left."""
 
-import importlib.util
+import io
 import re
+from contextlib import redirect_stdout
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from studies import real_model
+
 ROOT = Path(__file__).resolve().parent.parent.parent
-spec = importlib.util.spec_from_file_location("real_model", ROOT / "docs" / "real_model.py")
-spec.loader.exec_module(real_model := importlib.util.module_from_spec(spec))
 
 
 @pytest.fixture(scope="module")
 def printed() -> str:
     """What the command prints of the runs kept."""
-    lines = []
-    real_model.print = lambda *parts: lines.append(" ".join(map(str, parts)))
-    real_model.main([])
-    return "\n".join(lines)
+    with redirect_stdout(io.StringIO()) as lines:
+        real_model.main([])
+    return lines.getvalue()
 
 
 def test_the_page_has_the_table(printed):

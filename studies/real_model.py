@@ -1,7 +1,7 @@
-"""The table of real-model.md, the forms of the right answers, and metrics, from what its runs left.
+"""The table of docs/real-model.md, the forms of the right answers, and metrics, from what its runs left.
 
-    python docs/real_model.py              print it, from assets/smollm2.json.gz
-    python docs/real_model.py GATE RUN ... keep what the gate's run and those of seeds 0, 1, ... have left
+    python -m studies.real_model              print it, from results/smollm2.json.gz
+    python -m studies.real_model GATE RUN ... keep what the gate's run and those of seeds 0, 1, ... have left
 
 A run is a directory of `make smollm`: its `base` and `trained` evaluations, every response, and its metrics.
 """
@@ -15,11 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-sys.path.insert(0, str(Path(__file__).parent.parent))
-
 from studies.measures import half_width
 
-KEPT = Path(__file__).parent / "assets" / "smollm2.json.gz"
+KEPT = Path(__file__).parent / "results" / "smollm2.json.gz"
 KINDS = ("sum", "product", "gcd", "calculate")
 
 
