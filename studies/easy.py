@@ -70,23 +70,23 @@ def _columns(name: str, seed: int) -> dict[str, np.ndarray]:
     return {column: np.array(values) for column, values in columns.items()}
 
 
-def beats(a: str, b: str, metric: str = IN, of: Callable = height) -> Callable[[int], float]:
-    """The difference of two runs of a seed."""
+def less(a: str, b: str, metric: str = IN, of: Callable = height) -> Callable[[int], float]:
+    """The difference of two runs of a seed, the first less the second."""
     return lambda seed: of(a, seed, metric) - of(b, seed, metric)
 
 
 ROWS = {  # what is compared -> its number for a seed
-    "ExGRPO − on-policy": beats("exgrpo", "on_policy"),
-    "the same out of distribution": beats("exgrpo", "on_policy", OOD),
-    "ExGRPO − on-policy at the end": beats("exgrpo", "on_policy", of=last),
-    "the same out of distribution, at the end": beats("exgrpo", "on_policy", OOD, last),
-    "Medium questions only − Easy only": beats("medium", "easy"),
-    "Medium questions only − Hard only": beats("medium", "hard"),
-    "the full set − Medium only": beats("on_policy", "medium"),
-    "found by looking: μ = 0.25 − μ = 0.5": beats("mu_25", "exgrpo"),
-    "found by looking: μ = 0.25 − on-policy": beats("mu_25", "on_policy"),
-    "found by looking: the same out of distribution": beats("mu_25", "on_policy", OOD),
-    "bfloat16 − float32": beats("bfloat16", "exgrpo"),
+    "ExGRPO − on-policy": less("exgrpo", "on_policy"),
+    "the same out of distribution": less("exgrpo", "on_policy", OOD),
+    "ExGRPO − on-policy at the end": less("exgrpo", "on_policy", of=last),
+    "the same out of distribution, at the end": less("exgrpo", "on_policy", OOD, last),
+    "Medium questions only − Easy only": less("medium", "easy"),
+    "Medium questions only − Hard only": less("medium", "hard"),
+    "the full set − Medium only": less("on_policy", "medium"),
+    "found by looking: μ = 0.25 − μ = 0.5": less("mu_25", "exgrpo"),
+    "found by looking: μ = 0.25 − on-policy": less("mu_25", "on_policy"),
+    "found by looking: the same out of distribution": less("mu_25", "on_policy", OOD),
+    "bfloat16 − float32": less("bfloat16", "exgrpo"),
     "valid chains have lower entropy in every bucket, base model (smallest gap, nats)":
         lambda seed: smallest_gap("base", seed, shortcuts=True),
     "the same without bare answers (nats)": lambda seed: smallest_gap("base", seed, shortcuts=False),

@@ -49,7 +49,8 @@ class Job:
 
     @property
     def directory(self) -> Path:
-        key = json.dumps([self.program != "studies.unit" and self.program, self.knobs], sort_keys=True)
+        own = self.program != "studies.unit" and self.program  # False for most jobs
+        key = json.dumps([own, self.knobs], sort_keys=True)
         return CACHE / hashlib.sha256(key.encode()).hexdigest()[:16]
 
     @property

@@ -60,15 +60,16 @@ def number(row: Row, record: dict) -> float:
     return end(record, SETTINGS[row.setting].held_out, row.where)
 
 
-def differences(row: Row, quick: bool = False) -> list[float]:
-    """The row's number, unit by unit."""
-    return [values[0] - (values[1] if len(values) > 1 else 0) for values in numbers(row, quick).values()]
+def differences(pairs: dict[int, tuple[float, ...]]) -> list[float]:
+    """The row's number, unit by unit, from its `numbers`."""
+    return [values[0] - (values[1] if len(values) > 1 else 0) for values in pairs.values()]
 
 
 def decide(quick: bool = False) -> list[dict]:
     """Every row that has two units or more (exploratory: one): values, mean, half width and level of its
     interval; of a primary row with all its units the verdict."""
-    all_values = {row.number: differences(row, quick) for row in ROWS}
+    pairs = {row.number: numbers(row, quick) for row in ROWS}
+    all_values = {number: differences(found) for number, found in pairs.items()}
     ready = [row for row in ROWS if len(all_values[row.number]) > (row.family != "exploratory")]
     units = {row: len({job.unit for job in jobs_of(row, quick)}) for row in ready}
     primary = [r for r in ready if r.family == "primary" and len(all_values[r.number]) == units[r]]
@@ -80,26 +81,22 @@ def decide(quick: bool = False) -> list[dict]:
     for row in ready:
         values, level = all_values[row.number], levels.get(row.number, 0.95)
         about = {"row": row.number, "family": row.family, "question": row.question, "values": values,
-                 "ends": np.mean([*numbers(row, quick).values()], axis=0).tolist(),
+                 "ends": np.mean([*pairs[row.number].values()], axis=0).tolist(),
                  "mean": float(np.mean(values)), "level": level,
                  "half": half_width(values, level) if len(values) > 1 else None}
         if row.kind == "escapes":
-            about["counts"] = _escapes(row, quick)
+            about["counts"] = _escapes(pairs[row.number])
         if row in primary:
             about |= {"p": p_value(values), "verdict": verdict(values, level)}
-        records = [job.record() for job in _done(row, quick)]
+        records = [job.record() for job in jobs_of(row, quick) if job.done]
         results.append(about | {"minutes": sum(r["seconds"] for r in records) / 60,
                                 "ended": sum("ended" in r["result"] for r in records)})
     return results
 
 
-def _done(row: Row, quick: bool) -> list[Job]:
-    return [job for job in jobs_of(row, quick) if job.done]
-
-
-def _escapes(row: Row, quick: bool) -> list[int]:
+def _escapes(pairs: dict[int, tuple[float, ...]]) -> list[int]:
     """Pairs of which both escape, only the arm, only the other, neither."""
-    ends = [(a > ESCAPED, b > ESCAPED) for a, b in numbers(row, quick).values()]
+    ends = [(a > ESCAPED, b > ESCAPED) for a, b in pairs.values()]
     return [ends.count(kind) for kind in ((True, True), (True, False), (False, True), (False, False))]
 
 

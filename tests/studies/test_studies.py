@@ -252,6 +252,17 @@ def test_rows_are_decided_from_records(made_up):
     assert text.count("not run yet") == 6
 
 
+def test_runs_that_ended_early_are_counted_and_exploratory_rows_show_their_units(made_up):
+    """One run of row 2 ended at step 90; row 12 has one unit of two, and no interval."""
+    job = Job("hard", "exgrpo", 5)
+    write(job, rows=job.record()["rows"], result=job.record()["result"] | {"ended": 90})
+    again = Job("hard", "exgrpo", 0).record()["result"]
+    write(Job("hard", "random_star", 0), rows=[], result=again | {"ends": {"1": {"arithmetic-ood": [2]}}})
+    text = page.table(page.decide(), ("primary", "exploratory"))
+    assert "| 8 of 8, ended early: 1 |" in text
+    assert "| 60.0, 50.0 | +10.0 | 1 of 2 |" in text and "±" not in text.partition("random o*")[2]
+
+
 @pytest.mark.parametrize("name, what", [("base", "began from different base models"),
                                          ("questions", "were asked others")])
 def test_pairs_differ_in_their_arm_alone(made_up, name, what):
@@ -381,7 +392,7 @@ def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
     with redirect_stdout(io.StringIO()) as printed:
         exec(code, {})
     mean, half = map(float, printed.getvalue().split())
-    values = page.differences(ROWS[1])
+    values = page.differences(page.numbers(ROWS[1]))
     assert mean == pytest.approx(0.11) and half == pytest.approx(page.half_width(values, 0.975), rel=1e-3)
 
 
@@ -392,6 +403,9 @@ def test_primary_rows_come_first_and_unit_by_unit():
     assert set(jobs[: len(set(primary))]) == set(primary) and len(set(jobs)) == len(jobs)
     units = [job.unit for job in jobs[: len(set(primary))]]
     assert units == sorted(units)
+    first, second = (row for row in ROWS if row.number in (9, 10))  # exploratory: row by row
+    assert [job for job in jobs if job in jobs_of(first) + jobs_of(second)] == list(
+        dict.fromkeys(jobs_of(first) + jobs_of(second)))
 
 
 def test_the_command_line():
