@@ -3,6 +3,9 @@ until B groups carry signal, in at most LIMIT batches; then a step makes do with
 
 A run ends once it has generated as many tokens as ExGRPO's run of the same unit, whose record must be there:
 it makes fewer updates. The rest is on-policy, as with `--rho 0`.
+
+A masked run (Eq. 14) looks for groups between its α_low and α_high and makes all of its steps: so Medium and
+Hard are compared at equal numbers of groups, not at what a fresh batch happens to have of them.
 """
 
 from functools import partial
@@ -18,10 +21,14 @@ from studies.jobs import Job
 from studies.unit import main
 
 LIMIT = 10
+ASKED = 32  # questions of a further batch
 
 
-def budget(config: Config) -> int:
-    """Tokens that ExGRPO's run of `hard` generated in as many steps; FileNotFoundError if it was not made."""
+def budget(config: Config) -> float:
+    """Tokens that ExGRPO's run of `hard` generated in as many steps; FileNotFoundError if it was not made.
+    Any number of a masked run."""
+    if config.alpha_low > 0 or config.alpha_high < 1:
+        return np.inf
     record = Job("hard", "exgrpo", config.seed).record()
     tokens = [row["rollout/tokens"] for row in record["rows"] if "rollout/tokens" in row]
     return sum(tokens) * config.steps // len(tokens)
@@ -37,16 +44,22 @@ class Dynamic(Experience):
         """None, which ends the run, when the tokens are spent."""
         return super().plan(step, score) if self.tokens < budget(self.config) else None
 
+    def wanted(self, group: Group) -> bool:
+        """Whether a group has signal, and no mask on it."""
+        c = self.config
+        share = group.num_success / len(group.trajectories)
+        return 0 < share < 1 and c.alpha_low <= share <= c.alpha_high
+
     def groups(self, plan: Plan, rollouts) -> list[Group]:
-        """B groups with signal: of the plan's questions, and of further fresh ones until they are found."""
+        """B groups that are wanted: of the plan's questions, and of further ones until they are found."""
         B, asked, found, new = self.config.batch_size, [], [], plan
         while True:
             asked += super().groups(new, rollouts)
-            found = [group for group in asked if np.ptp(group.rewards) > 0]
-            if len(found) >= B or len(asked) >= LIMIT * B:
+            found = [group for group in asked if self.wanted(group)]
+            if len(found) >= B or len(asked) >= LIMIT * ASKED:
                 break
             skip = [group.question.id for group in asked]
-            new = Plan(plan.step, self.stream.draw(B, self.buffer.retired, skip), {})
+            new = Plan(plan.step, self.stream.draw(ASKED, self.buffer.retired, skip), {})
             if not new.fresh:
                 break
             questions = [self.questions[q] for q in new.fresh]
@@ -72,7 +85,8 @@ def remembering(engine, grader, *what):
 
 def metrics(plan: Plan, groups: list[Group], experience: Dynamic) -> dict[str, float]:
     """As ever, of all groups that were asked."""
-    return step_metrics(plan, experience.asked, experience) | {"dynamic/trained": len(groups)}
+    wanted = sum(map(experience.wanted, groups))
+    return step_metrics(plan, experience.asked, experience) | {"dynamic/trained": wanted}
 
 
 def run() -> None:

@@ -18,7 +18,8 @@ from studies.protocol import ARMS, SETTINGS, Row
 ROOT = Path(__file__).resolve().parent.parent
 CACHE = ROOT / "studies" / "cache"
 RECORDS = ROOT / "studies" / "results" / "runs"
-PROGRAMS = {"base": "studies.sampling", "dynamic": "studies.dynamic", "snowball": "studies.snowball"}
+PROGRAMS = {"base": "studies.sampling", "snowball": "studies.snowball",
+            **dict.fromkeys(("dynamic", "medium", "hardest"), "studies.dynamic")}
 
 
 @dataclass(frozen=True)

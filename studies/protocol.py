@@ -65,6 +65,9 @@ ARMS = {  # name -> knobs
     "on_policy_retiring": {"rho": 0.0, "retire": "on", "clip": "off"},  # the rest of the difference
     "dynamic": {"rho": 0.0, "save_every": 4, "keep": 100},  # with a program of its own, which ends early
     "fast": {"lr": 3.2e-4}, "on_policy_fast": {"rho": 0.0, "lr": 3.2e-4},  # twice and half the rate of `hard`
+    # Eq. 14 with 8 groups a step, of whatever was to be asked for them; with the program of "dynamic"
+    "medium": {"rho": 0.0, "batch_size": 8, "alpha_low": 0.26, "alpha_high": 0.74},
+    "hardest": {"rho": 0.0, "batch_size": 8, "alpha_high": 0.25},
     "slow": {"lr": 8e-5}, "on_policy_slow": {"rho": 0.0, "lr": 8e-5},
 }
 
@@ -121,4 +124,6 @@ ROWS = (
         ("on_policy_retiring", "on-policy with retirement and without clip")]),
     *explored(21, "hard, twice the learning rate: ExGRPO − ", [("on_policy_fast", "on-policy")], arm="fast"),
     *explored(22, "hard, half the learning rate: ExGRPO − ", [("on_policy_slow", "on-policy")], arm="slow"),
+    *explored(23, "hard, as many groups with signal in each: Medium only − ", [("hardest", "Hard only")],
+              arm="medium"),
 )

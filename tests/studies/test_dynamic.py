@@ -1,4 +1,6 @@
-"""Dynamic sampling on scripted rewards: full batches, tokens counted, nothing asked twice."""
+"""Dynamic sampling on scripted rewards: full batches, of a mask too, tokens counted, nothing asked twice."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -7,6 +9,7 @@ from buffer import Trajectory
 from config import Config
 from data import Question
 from studies import dynamic
+from studies.protocol import ARMS
 
 
 @pytest.fixture
@@ -24,6 +27,7 @@ def run(monkeypatch):
 
     run.ask = ask
     monkeypatch.setattr(dynamic, "budget", lambda config: 9 * config.steps)
+    monkeypatch.setattr(dynamic, "ASKED", 2)  # B
     return run
 
 
@@ -58,6 +62,24 @@ def test_a_step_asks_so_much_and_no_more(run, monkeypatch):
     plan = dynamic.Plan(1, run.stream.draw(2, ()), {})
     run.groups(plan, run.ask([run.questions[q] for q in plan.fresh], run.seeds(plan), 1.0, 1))
     assert sorted(q for batch in run.batches for q in batch) == list(range(12))
+
+
+@pytest.mark.parametrize("arm, wanted", [("medium", {3, 4, 5}), ("hardest", {1, 2})])
+def test_a_masked_run_trains_on_groups_between_its_bounds(arm, wanted):
+    """Question q has q of 8 right: Medium is the open (25%, 75%), Hard (0, 25%]; and tokens end nothing."""
+    config = replace(Config(steps=1), **ARMS[arm])
+    run = dynamic.Dynamic(config, [Question(q, f"q{q}", np.array([1]), "", "x") for q in range(9)])
+    token, prob = np.array([0]), np.zeros(1, np.float32)
+    run.ask = lambda questions, *_: [[Trajectory(token, prob, 0, float(i < q.id), True) for i in range(8)]
+                                     for q in questions]
+    plan = run.plan(0, lambda _: [])
+    groups = run.groups(plan, run.ask([run.questions[q] for q in plan.fresh]))
+    assert {g.question.id for g in groups} == wanted == set(plan.fresh) and len(groups) == len(wanted)
+    run.mini_batches(0, groups)
+    assert all(g.advantages.any() for g in groups)  # the mask of Eq. 14 leaves them
+    assert dynamic.metrics(plan, groups, run)["dynamic/trained"] == len(wanted)
+    run.tokens = 10**12
+    assert run.plan(1, lambda _: []) is not None
 
 
 def test_tokens_are_part_of_a_checkpoint(run):
