@@ -66,11 +66,11 @@ def differences(pairs: dict[int, tuple[float, ...]]) -> list[float]:
 
 
 def decide(quick: bool = False) -> list[dict]:
-    """Every row that has two units or more (exploratory: one): values, mean, half width and level of its
-    interval; of a primary row with all its units the verdict."""
+    """Every row that has a unit: values, mean, with two units half width and level of its interval; of a
+    primary row with all its units the verdict."""
     pairs = {row.number: numbers(row, quick) for row in ROWS}
     all_values = {number: differences(found) for number, found in pairs.items()}
-    ready = [row for row in ROWS if len(all_values[row.number]) > (row.family != "exploratory")]
+    ready = [row for row in ROWS if all_values[row.number]]
     units = {row: len({job.unit for job in jobs_of(row, quick)}) for row in ready}
     primary = [r for r in ready if r.family == "primary" and len(all_values[r.number]) == units[r]]
     # Holm is over the rows that were planned: one that is not whole yet counts as undecided
@@ -88,7 +88,7 @@ def decide(quick: bool = False) -> list[dict]:
             about["counts"] = _escapes(pairs[row.number])
         if row in primary:
             about |= {"p": p_value(values), "verdict": verdict(values, level)}
-        records = [job.record() for job in jobs_of(row, quick) if job.done]
+        records = [job.record() for job in jobs_of(row, quick) if job.unit in pairs[row.number]]
         results.append(about | {"minutes": sum(r["seconds"] for r in records) / 60,
                                 "ended": sum("ended" in r["result"] for r in records)})
     return results
@@ -104,7 +104,7 @@ def _escapes(pairs: dict[int, tuple[float, ...]]) -> list[int]:
 
 
 def table(results: list[dict], families: tuple[str, ...]) -> str:
-    """Markdown of the rows of some families; a row that is not ready says so."""
+    """Markdown of the rows of some families; a row that has no unit yet says so."""
     found = {result["row"]: result for result in results}
     lines = ["| # | question | both, points | paired difference | units | answer | core-minutes | command |",
              "|---|---|---|---|---|---|---|---|"]
@@ -115,7 +115,7 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             lines.append(f"| {row.number} | {row.question} | {cells} |")
             continue
         level = f" ({100 * r['level']:g}%)"
-        if row.family == "exploratory":  # an interval of two units says nothing
+        if row.family == "exploratory" or r["half"] is None:  # an interval of two units says nothing
             number = ", ".join(f"{100 * value:+.1f}" for value in r["values"])
         else:
             number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"

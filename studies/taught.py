@@ -71,7 +71,7 @@ def runs() -> str:
         values = [numbers(record) for record in done(setting, arm)] if arm != "base" else []
         if values:
             cells = ["–" if np.isnan(mean) else f"{mean:.3g}" for mean in np.mean(values, axis=0)]
-            lines.append([f"{setting}, {arm} ({len(values)} runs)", *cells])
+            lines.append([f"{setting}, {arm} ({len(values)} run{'s' * (len(values) > 1)})", *cells])
     return markdown(["mean over the run", *head], lines)
 
 

@@ -253,14 +253,17 @@ def test_rows_are_decided_from_records(made_up):
 
 
 def test_runs_that_ended_early_are_counted_and_exploratory_rows_show_their_units(made_up):
-    """One run of row 2 ended at step 90; row 12 has one unit of two, and no interval."""
+    """One run of row 2 ended at step 90; row 12 has one unit of two, row 4 one of eight: no interval."""
     job = Job("hard", "exgrpo", 5)
     write(job, rows=job.record()["rows"], result=job.record()["result"] | {"ended": 90})
     again = Job("hard", "exgrpo", 0).record()["result"]
     write(Job("hard", "random_star", 0), rows=[], result=again | {"ends": {"1": {"arithmetic-ood": [2]}}})
-    text = page.table(page.decide(), ("primary", "exploratory"))
+    write(Job("hard", "revisiting", 0), rows=[], result=again)
+    decided = page.decide()
+    text = page.table(decided, ("primary", "exploratory"))
     assert "| 8 of 8, ended early: 1 |" in text
     assert "| 60.0, 50.0 | +10.0 | 1 of 2 |" in text and "±" not in text.partition("random o*")[2]
+    assert "| +0.0 | 1 of 8 | – | 2 |" in page.table(decided, ("secondary",))  # a minute each
 
 
 @pytest.mark.parametrize("name, what", [("base", "began from different base models"),
