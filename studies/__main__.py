@@ -2,7 +2,7 @@
 
     python -m studies 2                 row 2: the runs that are not there yet, then its numbers
     python -m studies primary           both primary rows; secondary, exploratory and all likewise
-    python -m studies all --quick       short runs of a unit or two, to see that it works; nothing is recorded
+    python -m studies all --quick       short runs of one unit, to see that it works; nothing is recorded
     python -m studies page              README.md's tables and pictures again, from the records
     python -m studies easy              what the first studies found on the easy world
     python -m studies tune              on-policy runs on the tuning units, to choose the lr of `hard`
@@ -34,7 +34,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
     names = [*(str(row.number) for row in ROWS), *FAMILIES, "all", "page", "easy", "tune"]
     parser.add_argument("what", choices=names, metavar="WHAT", help=", ".join(names))
-    parser.add_argument("--quick", action="store_true", help="short runs of a unit or two")
+    parser.add_argument("--quick", action="store_true", help="short runs of one unit")
     args = parser.parse_args(argv)
     args.rows = [row for row in ROWS if args.what in ("all", row.family, str(row.number))]
     return args

@@ -132,7 +132,6 @@ class Job:
 
 
 def jobs_of(row: Row, quick: bool = False) -> list[Job]:
-    """Every job that a row reads, unit by unit; of a trial run two units, or one of an exploratory row."""
-    few = 1 if row.family == "exploratory" else 2
-    units = min(row.units, SETTINGS[row.setting].units, few if quick else row.units)
-    return [Job(row.setting, arm, unit, quick) for unit in range(units) for arm in row.arms]
+    """Every job that a row reads, unit by unit; of a trial run one unit."""
+    units = range(1 if quick else row.units)
+    return [Job(row.setting, arm, unit, quick) for unit in units for arm in row.arms]

@@ -71,8 +71,7 @@ def decide(quick: bool = False) -> list[dict]:
     pairs = {row.number: numbers(row, quick) for row in ROWS}
     all_values = {number: differences(found) for number, found in pairs.items()}
     ready = [row for row in ROWS if all_values[row.number]]
-    units = {row: len({job.unit for job in jobs_of(row, quick)}) for row in ready}
-    primary = [r for r in ready if r.family == "primary" and len(all_values[r.number]) == units[r]]
+    primary = [r for r in ready if r.family == "primary" and len(all_values[r.number]) == r.units]
     # Holm is over the rows that were planned: one that is not whole yet counts as undecided
     planned = sum(row.family == "primary" for row in ROWS)
     tested = [all_values[row.number] for row in primary] + [[0.0, 0.0]] * (planned - len(primary))

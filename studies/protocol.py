@@ -31,7 +31,7 @@ class Setting:
         return {"eval_every": max(1, steps // 3), "save_every": max(1, steps // 20), "keep": 5}
 
 
-QUICK = {"world_seed": 0, "steps": 6, "eval_questions": 20, "save_every": 1}  # of a trial run
+QUICK = {"steps": 6, "eval_questions": 20, "save_every": 1}  # of a trial run
 QUICK_REAL = {"steps": 2, "batch_size": 2, "eval_questions": 2, "save_every": 2}
 BUILT_IN = {"start_threshold": -1.0, "max_response_length": 66, "batch_size": 32}
 SETTINGS = {
