@@ -44,14 +44,19 @@ def other(then: dict, now: dict) -> dict:
 def changes(old: dict, knobs: dict) -> dict:
     """{name: [then, now]} of the values that differ today and that `knobs` does not set.
 
-    Names that only one of the two recipes has, knobs added or gone since, count for nothing.
+    Names that only one of the two recipes has, knobs or constants of a world added or gone since, count for
+    nothing.
     """
-    now = recipe(knobs)
-    shared = set(old["config"]) & set(now["config"])
-    pairs = {name: [old["config"][name], now["config"][name]] for name in shared}
-    world = knobs.get("world", "easy")
-    pairs[f"world {world}"] = [old["worlds"].get(world), now["worlds"].get(world)]
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in knobs}
+    now, world = recipe(knobs), knobs.get("world", "easy")
+    pairs = {name: pair for name, pair in _shared(old["config"], now["config"]).items() if name not in knobs}
+    of_world = _shared(old["worlds"][world], now["worlds"][world])
+    pairs |= {f"world {world}: {name}": pair for name, pair in of_world.items()}
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
+
+
+def _shared(old: dict, new: dict) -> dict[str, list]:
+    """{name: [old value, new value]} of the names in both."""
+    return {name: [old[name], new[name]] for name in new if name in old}
 
 
 def replace(file: Path, content: bytes) -> None:

@@ -84,15 +84,15 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], steps: int, pro
     rng, teacher = stream(world, "demonstrations"), Teacher(world)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     model.train()
-    batches = []
+    batches, (last, guesses) = [], world.lost
     for step in tqdm(range(steps), desc="base model", disable=not progress, mininterval=1):
         if not batches:  # four batches at a time, sorted by length: less padding
-            pairs = []  # short chains first
+            pairs, guess = [], guesses if step >= (1 - last) * steps else 0.0  # short chains first
             while len(pairs) < 4 * world.batch:
                 longest = max(world.digits, min(world.ood_operations[1], 2 + 20 * step // steps))
                 question = draw_question(rng, (world.digits, longest), world.digits)
                 if question not in held_out:
-                    pairs.append((question, teacher.demonstrate(question, rng)))
+                    pairs.append((question, teacher.demonstrate(question, rng, guess)))
             pairs.sort(key=lambda pair: len(pair[0]) + len(pair[1]))
             batches = [pairs[i * world.batch : (i + 1) * world.batch] for i in rng.permutation(4)]
         ids, labels = encode_demonstrations(batches.pop(), tokenizer)

@@ -149,13 +149,14 @@ def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch)
     shutil.rmtree(job.directory)
     assert job.done
     recipe = records.recipe(job.knobs)
-    for part, change in (("config", {"clip_eps": 7.0, "lr": 7.0, "gone": 1}), ("worlds", {"hard": None})):
+    later = recipe["worlds"]["hard"] | {"digits": 7, "added": 1}
+    for part, change in (("config", {"clip_eps": 7.0, "lr": 7.0, "added": 1}), ("worlds", {"hard": later})):
         other = recipe | {part: recipe[part] | change}
         with monkeypatch.context() as patch:
             patch.setattr(records, "recipe", lambda _, other=other: other)
-            with pytest.raises(ValueError, match="'(clip_eps|world hard)'.*Remove it") as error:
+            with pytest.raises(ValueError, match="'(clip_eps|world hard: digits)'.*Remove it") as error:
                 assert job.done
-        assert "'lr'" not in str(error.value)  # the job sets it
+        assert "'lr'" not in str(error.value) and "added" not in str(error.value)  # the job sets lr
     for change in ({"lr": 7e-5}, {"steps": 120}, {"beta": 7.0}):
         with monkeypatch.context() as patch:
             patch.setattr(Job, "knobs", job.knobs | change)

@@ -102,7 +102,7 @@ def test_judge_where_steps_may_be_worked_out_in_the_head(case, response, valid):
 
 
 @pytest.mark.parametrize(("name", "share_right", "share_valid"),
-                         [("easy", 0.51, 0.35), ("hard", 0.19, 0.105), ("weak", 0.48, 0.43)])
+                         [("easy", 0.51, 0.35), ("hard", 0.19, 0.105), ("weak", 0.45, 0.375)])
 def test_the_teacher_of_a_preset(name, share_right, share_valid):
     """3,000 demonstrations: bare answers as asked for, of the others so many right, so many valid."""
     world = PRESETS[name]
@@ -116,9 +116,20 @@ def test_the_teacher_of_a_preset(name, share_right, share_valid):
             valid.append(check_chain(question, response).valid)
             assert right[-1] >= valid[-1]
     assert 1 - len(right) / 3000 == pytest.approx(world.shortcut, abs=0.03)
-    tolerance = 0.03 if name != "weak" else 0.3  # 30 of 3,000
-    assert np.mean(right) == pytest.approx(share_right, abs=tolerance)
-    assert np.mean(valid) == pytest.approx(share_valid, abs=tolerance)
+    assert np.mean(right) == pytest.approx(share_right, abs=0.03)
+    assert np.mean(valid) == pytest.approx(share_valid, abs=0.03)
+
+
+def test_what_a_base_forgets():
+    """At the end of its training `weak`'s base sees blind guesses, 99 in 100: 1 in 1,000 right."""
+    rng, teacher, guesses = np.random.default_rng(0), Teacher(PRESETS["weak"]), []
+    for _ in range(3000):
+        question = draw_question(rng, (3, 8), 3)
+        response = teacher.demonstrate(question, rng, 0.99)
+        guesses += [(response, answer_of(question))] * takes_shortcut(question, response)
+    assert len(guesses) / 3000 == pytest.approx(0.99, abs=0.01)
+    assert np.mean([reward(*guess) for guess in guesses]) < 0.004  # 3 expected, 12 at most
+    assert {len(response) for response, _ in guesses} == {4} and len({r for r, _ in guesses}) > 900
 
 
 def test_shortcut_and_graded_reward():
