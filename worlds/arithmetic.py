@@ -43,7 +43,7 @@ class World:
     favourite: float = 0.6  # share of slips that give the fact's usual wrong result
     shortcut: float = 0.12  # share of demonstrations that state an answer and nothing else
     skipping: float = 0.15  # share that leave out some steps
-    lost: tuple = (0.0, 0.0)  # in the last so much of its training the base is shown blind guesses, so many
+    lost: tuple = (0.0, 0.0)  # the last share of the base's training, and the share of blind guesses there
     # base model
     hidden: int = 64
     layers: int = 4
@@ -60,7 +60,7 @@ PRESETS = {
     # most groups without a success, nearly half of the successes flawed
     "hard": World(train_size=3840, digits=2, hard_error=(0.9, 0.99), favourite=0.95, shortcut=0.30,
                   hard_share=(("+", 0.25), ("-", 0.38), ("*", 0.52))),
-    # it could work out steps, and has lost the habit: almost no success, but those there are generalise
+    # the base could work out steps, and has lost the habit: almost no success, but those there are generalise
     "weak": World(digits=3, shortcut=0.0, lost=(0.2, 0.99)),
 }
 
