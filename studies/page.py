@@ -144,7 +144,7 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
                           ("exploratory rows", table(decided, ("exploratory",))),
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
                           ("buckets", taught.buckets()), ("judges", taught.judged()),
-                          ("the bare rule", taught.rule())):
+                          ("the bare rule", taught.rule()), ("told apart", taught.told_apart())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -12,7 +12,7 @@ from itertools import product
 import numpy as np
 
 from studies.jobs import Job
-from studies.measures import half_width
+from studies.measures import half_width, within_question_auc
 from studies.protocol import ROWS, SETTINGS
 from worlds.arithmetic import PRESETS, draw_sets, solve
 
@@ -145,3 +145,27 @@ def rule() -> str:
             lines.append([f"ExGRPO − on-policy, points: {what}", "", said[i], "", said[3 + i]])
     head = [f"{where}: {who}" for where, who in product(PLACES, ("on-policy", "ExGRPO"))]
     return markdown(["last result but one is 0 / is not", *head], lines)
+
+
+def told_apart() -> str:
+    """Markdown: row 8 base by base, of flawed answers that are bare and of others, in points (pairs)."""
+    lines, found = [], []
+    for job in (Job("hard", "base", unit) for unit in range(SETTINGS["hard"].units)):
+        if not job.done:
+            continue
+        c = {name: np.array(values) for name, values in job.record()["result"]["columns"].items()}
+        cells, aucs = [], []
+        for bare in (1, 0):
+            kept = (c["reward"] > 0.5) & ((c["valid"] == 1) | (c["shortcut"] == bare))
+            part = {name: values[kept] for name, values in c.items()}
+            asked = 1 + c["question"].max()
+            valid, flawed = (np.bincount(part["question"][part["valid"] == kind], minlength=asked)
+                             for kind in (1, 0))
+            aucs.append(within_question_auc(part))
+            cells.append(f"{100 * aucs[-1]:+.1f} ({valid @ flawed})" if valid @ flawed else "–")
+        lines.append([f"base {job.unit}", *cells])
+        found += [aucs] * (not np.isnan(aucs).any())
+    if len(found) > 1:
+        lines.append(["mean ± 95%", *(f"{100 * np.mean(column):+.1f} ± {100 * half_width(column):.1f}"
+                                      for column in zip(*found))])
+    return markdown(["valid against flawed right answers, points (pairs)", "bare", "with steps"], lines)

@@ -230,7 +230,8 @@ def made_up(cache):
                       for name in ("pass_at_1", "valid", "shortcut")}
             rows = [dict.fromkeys(judged, 0.1), STEP | {"step": 1} | judged]
             write(Job("hard", arm, unit), rows=rows, result=result)
-        columns = {"question": [0, 0], "reward": [1, 1], "valid": [1, 0], "entropy": [0.1, 0.2 + 0.01 * unit]}
+        columns = {"question": [0, 0], "reward": [1, 1], "valid": [1, 0], "shortcut": [0, 1],
+                   "entropy": [0.1, 0.2 + 0.01 * unit]}
         if unit < 2:
             write(Job("hard", "base", unit), result={"base": f"b{unit}", "columns": columns})
     return cache
@@ -333,6 +334,18 @@ def test_the_judges_verdicts_stand_unit_by_unit(made_up):
     base, other, arm = (" / ".join([f"{value:.2f}"] * 3) for value in (0.1, 0.5, 0.62))
     assert last == f"| hard, base 7 | {base} | {other} | {arm} | {base} | {other} | {arm} |"
     assert first.startswith("| hard, base 0 |") and "0.60" in first
+
+
+def test_bare_answers_are_told_apart_by_themselves(cache):
+    """Two bases, two questions: valid 0.1 and 0.5; bare 0.9; with steps 0.3, 0.5, and one that is wrong."""
+    columns = {"question": [0, 0, 0, 0, 7, 7, 7], "reward": [1, 1, 1, 1, 1, 1, 0],
+               "valid": [1, 0, 0, 1, 1, 0, 0], "shortcut": [0, 1, 0, 0, 0, 0, 0],
+               "entropy": [0.1, 0.9, 0.3, 0.5, 0.5, 0.5, 0.9]}
+    for unit in (2, 5):
+        write(Job("hard", "base", unit), result={"columns": columns})
+    [_, first, second, mean] = table_of(taught.told_apart())
+    assert first == ["base 2", "+50.0 (2)", "+0.0 (3)"] and second[0] == "base 5"  # 1 + 0 + 1/2 of 3 pairs
+    assert mean == ["mean ± 95%", "+50.0 ± 0.0", "+0.0 ± 0.0"]
 
 
 def test_the_bare_rule_is_told_by_the_last_result_but_one(cache):
