@@ -56,7 +56,7 @@ class Dynamic(Experience):
         while True:
             asked += super().groups(new, rollouts)
             found = [group for group in asked if self.wanted(group)]
-            if len(found) >= B or len(asked) >= LIMIT * ASKED:
+            if len(found) >= B or len(asked) + ASKED > LIMIT * ASKED:
                 break
             skip = [group.question.id for group in asked]
             new = Plan(plan.step, self.stream.draw(ASKED, self.buffer.retired, skip), {})

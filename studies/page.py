@@ -54,7 +54,7 @@ def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
 def number(row: Row, record: dict) -> float:
     """What a row reads from one record."""
     if row.kind == "auc":
-        return within_question_auc(record["result"]["columns"])
+        return within_question_auc(record["result"]["columns"])[0]
     if row.kind == "restated":
         return restated(record)
     return end(record, SETTINGS[row.setting].held_out, row.where)

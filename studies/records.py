@@ -11,7 +11,7 @@ from pathlib import Path
 
 from config import Config
 from runtime.flags import parse_flags
-from worlds.arithmetic import PRESETS
+from worlds.arithmetic import PRESETS, World
 
 EDITION = 3  # raise it with any change of the code after which a run repeats no more to the bit
 DIGITS = 5  # significant digits of a record's numbers
@@ -44,19 +44,15 @@ def other(then: dict, now: dict) -> dict:
 def changes(old: dict, knobs: dict) -> dict:
     """{name: [then, now]} of the values that differ today and that `knobs` does not set.
 
-    Names that only one of the two recipes has, knobs or constants of a world added or gone since, count for
-    nothing.
+    Names that only one of the two recipes has, knobs added or gone since, count for nothing; a constant of
+    the world that was added since stood at its default.
     """
-    now, world = recipe(knobs), knobs.get("world", "easy")
-    pairs = {name: pair for name, pair in _shared(old["config"], now["config"]).items() if name not in knobs}
-    of_world = _shared(old["worlds"][world], now["worlds"][world])
-    pairs |= {f"world {world}: {name}": pair for name, pair in of_world.items()}
-    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1]}
-
-
-def _shared(old: dict, new: dict) -> dict[str, list]:
-    """{name: [old value, new value]} of the names in both."""
-    return {name: [old[name], new[name]] for name in new if name in old}
+    now = recipe(knobs)
+    shared = set(old["config"]) & set(now["config"])
+    pairs = {name: [old["config"][name], now["config"][name]] for name in shared}
+    world, defaults = knobs.get("world", "easy"), json.loads(json.dumps(dataclasses.asdict(World())))
+    pairs[f"world {world}"] = [defaults | old["worlds"].get(world, {}), now["worlds"].get(world)]
+    return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in knobs}
 
 
 def replace(file: Path, content: bytes) -> None:

@@ -153,18 +153,12 @@ def told_apart() -> str:
     for job in (Job("hard", "base", unit) for unit in range(SETTINGS["hard"].units)):
         if not job.done:
             continue
-        c = {name: np.array(values) for name, values in job.record()["result"]["columns"].items()}
-        cells, aucs = [], []
+        c, parts = {name: np.array(values) for name, values in job.record()["result"]["columns"].items()}, []
         for bare in (1, 0):
-            kept = (c["reward"] > 0.5) & ((c["valid"] == 1) | (c["shortcut"] == bare))
-            part = {name: values[kept] for name, values in c.items()}
-            asked = 1 + c["question"].max()
-            valid, flawed = (np.bincount(part["question"][part["valid"] == kind], minlength=asked)
-                             for kind in (1, 0))
-            aucs.append(within_question_auc(part))
-            cells.append(f"{100 * aucs[-1]:+.1f} ({valid @ flawed})" if valid @ flawed else "–")
-        lines.append([f"base {job.unit}", *cells])
-        found += [aucs] * (not np.isnan(aucs).any())
+            kept = (c["valid"] == 1) | (c["shortcut"] == bare)  # what is bare is never valid
+            parts.append(within_question_auc({name: values[kept] for name, values in c.items()}))
+        lines.append([f"base {job.unit}", *(f"{100 * auc:+.1f} ({n})" if n else "–" for auc, n in parts)])
+        found += [[auc for auc, _ in parts]] * all(n for _, n in parts)
     if len(found) > 1:
         lines.append(["mean ± 95%", *(f"{100 * np.mean(column):+.1f} ± {100 * half_width(column):.1f}"
                                       for column in zip(*found))])

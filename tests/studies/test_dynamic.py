@@ -57,6 +57,12 @@ def test_a_step_asks_so_much_and_no_more(run, monkeypatch):
     monkeypatch.setattr(dynamic, "LIMIT", 3)
     _, groups = step(run, 0)
     assert len(run.batches) == 3 and [g.question.id for g in groups] == run.batches[-1]
+    monkeypatch.setattr(dynamic, "ASKED", 3)  # 2, 3 and 3 of at most nine
+    run.batches.clear()
+    run.tokens = 0
+    step(run, 0)
+    assert [len(batch) for batch in run.batches] == [2, 3, 3]
+    monkeypatch.setattr(dynamic, "ASKED", 2)
     monkeypatch.setattr(dynamic, "LIMIT", 30)
     run.batches.clear()
     plan = dynamic.Plan(1, run.stream.draw(2, ()), {})

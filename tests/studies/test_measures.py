@@ -86,8 +86,9 @@ def test_auc_within_a_question_by_hand():
     """Question 0: two valid, two flawed, three of four pairs the right way round and a tie; 1 has no pair."""
     columns = {"question": [0, 0, 0, 0, 0, 1], "reward": [1, 1, 1, 1, 0, 1], "valid": [1, 1, 0, 0, 1, 1],
                "entropy": [0.1, 0.3, 0.3, 0.5, 9.0, 0.0]}
-    assert within_question_auc(columns) == pytest.approx((3 + 0.5) / 4 - 0.5)
-    assert np.isnan(within_question_auc({name: values[4:] for name, values in columns.items()}))
+    assert within_question_auc(columns) == (pytest.approx((3 + 0.5) / 4 - 0.5), 4)
+    auc, pairs = within_question_auc({name: values[4:] for name, values in columns.items()})
+    assert np.isnan(auc) and pairs == 0
 
 
 def test_the_curves_of_the_easy_world_by_hand(monkeypatch):

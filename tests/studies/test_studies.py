@@ -149,14 +149,13 @@ def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch)
     shutil.rmtree(job.directory)
     assert job.done
     recipe = records.recipe(job.knobs)
-    later = recipe["worlds"]["hard"] | {"digits": 7, "added": 1}
-    for part, change in (("config", {"clip_eps": 7.0, "lr": 7.0, "added": 1}), ("worlds", {"hard": later})):
+    for part, change in (("config", {"clip_eps": 7.0, "lr": 7.0, "gone": 1}), ("worlds", {"hard": None})):
         other = recipe | {part: recipe[part] | change}
         with monkeypatch.context() as patch:
             patch.setattr(records, "recipe", lambda _, other=other: other)
-            with pytest.raises(ValueError, match="'(clip_eps|world hard: digits)'.*Remove it") as error:
+            with pytest.raises(ValueError, match="'(clip_eps|world hard)'.*Remove it") as error:
                 assert job.done
-        assert "'lr'" not in str(error.value) and "added" not in str(error.value)  # the job sets lr
+        assert "'lr'" not in str(error.value)  # the job sets it
     for change in ({"lr": 7e-5}, {"steps": 120}, {"beta": 7.0}):
         with monkeypatch.context() as patch:
             patch.setattr(Job, "knobs", job.knobs | change)
@@ -165,6 +164,14 @@ def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch)
     monkeypatch.setattr(records, "EDITION", records.EDITION + 1)
     with pytest.raises(ValueError, match="earlier edition"):
         assert job.done
+
+
+def test_a_constant_added_to_the_world_stood_at_its_default():
+    """Records of before `lost`: hard leaves it alone, so they stand; weak sets it, so they do not."""
+    for world, differs in (("hard", False), ("weak", True)):
+        before = records.recipe({"world": world})
+        del before["worlds"][world]["lost"]
+        assert list(records.changes(before, {"world": world})) == [f"world {world}"] * differs
 
 
 def test_a_change_of_the_config_file_is_noticed(tmp_path):

@@ -223,6 +223,17 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
     assert draw_sets(replace(TINY, seed=1))["test"] != runs[0][0]["test"]
 
 
+def test_guesses_come_last(monkeypatch):
+    """With `lost` the last two fifths of the demonstrations may be guesses, four batches at a time."""
+    world, seen = replace(TINY, lost=(0.4, 0.7)), []
+    monkeypatch.setattr(Teacher, "demonstrate", lambda self, question, rng, guess: seen.append(guess) or "#1")
+    pretrain(build_model(world, build_tokenizer()), build_tokenizer(), world, set(), steps=20)
+    assert seen == [0.0] * 12 * world.batch + [0.7] * 8 * world.batch
+    seen.clear()
+    pretrain(build_model(TINY, build_tokenizer()), build_tokenizer(), TINY, set(), steps=4)
+    assert not any(seen)
+
+
 def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_path, monkeypatch):
     made = replace(TINY, seed=3, pretrain_steps=2)
     world = build_world(tmp_path, made, progress=False)
