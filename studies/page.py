@@ -9,7 +9,7 @@ from pathlib import Path
 import matplotlib
 import numpy as np
 
-from studies import easy, taught
+from studies import easy, looked, taught
 from studies.jobs import ROOT, Job, jobs_of
 from studies.measures import (
     ESCAPED,
@@ -143,8 +143,8 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
     for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
                           ("exploratory rows", table(decided, ("exploratory",))),
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
-                          ("buckets", taught.buckets()), ("judges", taught.judged()),
-                          ("the bare rule", taught.rule()), ("told apart", taught.told_apart())):
+                          ("buckets", taught.buckets()), ("judges", looked.judged()),
+                          ("the bare rule", looked.rule()), ("told apart", looked.told_apart())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -17,7 +17,7 @@ import pytest
 
 from config import Config, parse_config
 from studies import __main__ as run
-from studies import easy, jobs, page, pool, records, snowball, taught
+from studies import easy, jobs, looked, page, pool, records, snowball, taught
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
@@ -337,7 +337,7 @@ def test_what_groups_teach_by_hand(cache):
 
 def test_the_judges_verdicts_stand_unit_by_unit(made_up):
     """The base's once, then on-policy's and ExGRPO's last ones, trained and out of distribution."""
-    [first, *_, last] = taught.judged().splitlines()[2:]
+    [first, *_, last] = looked.judged().splitlines()[2:]
     base, other, arm = (" / ".join([f"{value:.2f}"] * 3) for value in (0.1, 0.5, 0.62))
     assert last == f"| hard, base 7 | {base} | {other} | {arm} | {base} | {other} | {arm} |"
     assert first.startswith("| hard, base 0 |") and "0.60" in first
@@ -350,7 +350,7 @@ def test_bare_answers_are_told_apart_by_themselves(cache):
                "entropy": [0.1, 0.9, 0.3, 0.5, 0.5, 0.5, 0.9]}
     for unit in (2, 5):
         write(Job("hard", "base", unit), result={"columns": columns})
-    [_, first, second, mean] = table_of(taught.told_apart())
+    [_, first, second, mean] = table_of(looked.told_apart())
     assert first == ["base 2", "+50.0 (2)", "+0.0 (3)"] and second[0] == "base 5"  # 1 + 0 + 1/2 of 3 pairs
     assert mean == ["mean ± 95%", "+50.0 ± 0.0", "+0.0 ± 0.0"]
 
@@ -371,7 +371,7 @@ def test_the_bare_rule_is_told_by_the_last_result_but_one(cache):
         for arm, counts in (("on_policy", right), ("exgrpo", always)):
             result = {"samples": 4, "ends": {step: counts for step in "123"}}
             write(Job("hard", arm, unit), rows=[], result=result)
-    [_, one, two, everything, zeros, others] = table_of(taught.rule())
+    [_, one, two, everything, zeros, others] = table_of(looked.rule())
     assert one[1:] == two[1:] == ["1.00 / 0.00", "1.00 / 1.00"] * 2
     assert others[1:] == ["", "+100.0 ± 0.0"] * 2 and zeros[1:] == ["", "+0.0 ± 0.0"] * 2
     assert 75 < float(everything[2].split()[0]) < 90

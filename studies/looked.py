@@ -1,0 +1,81 @@
+"""Whose answers were right, and how: the tables behind what README.md says was found by looking."""
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+
+from studies.jobs import Job
+from studies.measures import half_width, within_question_auc
+from studies.protocol import SETTINGS
+from studies.taught import markdown
+from worlds.arithmetic import PRESETS, draw_sets, solve
+
+PLACES = {"trained": ("test", "arithmetic"), "out of distribution": ("ood", "arithmetic-ood")}
+
+
+def pairs(setting: str) -> list[tuple[int, dict, dict]]:
+    """(unit, on-policy's record, ExGRPO's) of the units that have both."""
+    jobs = [[Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
+            for unit in range(SETTINGS[setting].units)]
+    return [(both[0].unit, *(job.record() for job in both)) for both in jobs if all(job.done for job in both)]
+
+
+def judged() -> str:
+    """Markdown, unit by unit of the built-in worlds, before training and after its last step: of one response
+    to each validation question the right ones / those whose every step is right / bare answers."""
+    names, lines = ["pass_at_1", "valid", "shortcut"], []
+    for setting in ("hard", "weak"):
+        for unit, *records in pairs(setting):
+            scored = [[row for row in r["rows"] if "val/valid/arithmetic" in row] for r in records]
+            rows = scored[0][0], scored[0][-1], scored[1][-1]  # the base, then what each arm made of it
+            cells = [" / ".join(f"{row[f'val/{name}/{source}']:.2f}" for name in names)
+                     for _, source in PLACES.values() for row in rows]
+            lines.append([f"{setting}, base {unit}", *cells])
+    head = [f"{where}: {who}" for where, who in product(PLACES, ("base", "on-policy", "ExGRPO"))]
+    return markdown(["right / valid / bare", *head], lines)
+
+
+def rule() -> str:
+    """Markdown: Pass@1 at the end of `hard`, of the questions whose last result but one is 0 / of the others.
+
+    There the last operation alone gives the answer: who takes that result for 0 is right without a step.
+    """
+    lines, differences = [], []
+    for unit, *records in pairs("hard"):
+        sets, cells, parts, zeros = draw_sets(replace(PRESETS["hard"], seed=unit)), [], [], []
+        for name, source in PLACES.values():
+            zero = np.array([solve(question)[-2].endswith("0") for question in sets[name]])
+            results = [record["result"] for record in records]
+            right = [np.mean([s[source] for s in r["ends"].values()], axis=0) / r["samples"] for r in results]
+            cells += [f"{share[zero].mean():.2f} / {share[~zero].mean():.2f}" for share in right]
+            d = right[1] - right[0]
+            parts += [d.mean(), (d * zero).mean(), d[~zero].mean()]
+            zeros.append(zero.mean())
+        lines.append([f"base {unit} ({zeros[0]:.0%}, {zeros[1]:.0%} of them with a 0)", *cells])
+        differences.append(parts)
+    if len(lines) > 1:
+        means, halves = np.mean(differences, axis=0), [half_width(column) for column in zip(*differences)]
+        said = [f"{100 * m:+.1f} ± {100 * h:.1f}" for m, h in zip(means, halves)]
+        for i, what in enumerate(("all", "its part in questions with a 0", "the others alone")):
+            lines.append([f"ExGRPO − on-policy, points: {what}", "", said[i], "", said[3 + i]])
+    head = [f"{where}: {who}" for where, who in product(PLACES, ("on-policy", "ExGRPO"))]
+    return markdown(["last result but one is 0 / is not", *head], lines)
+
+
+def told_apart() -> str:
+    """Markdown: row 8 base by base, of flawed answers that are bare and of others, in points (pairs)."""
+    lines, found = [], []
+    for job in (Job("hard", "base", unit) for unit in range(SETTINGS["hard"].units)):
+        if not job.done:
+            continue
+        c, parts = {name: np.array(values) for name, values in job.record()["result"]["columns"].items()}, []
+        for bare in (1, 0):
+            kept = (c["valid"] == 1) | (c["shortcut"] == bare)  # what is bare is never valid
+            parts.append(within_question_auc({name: values[kept] for name, values in c.items()}))
+        lines.append([f"base {job.unit}", *(f"{100 * auc:+.1f} ({n})" if n else "–" for auc, n in parts)])
+        found += [[auc for auc, _ in parts]] * all(n for _, n in parts)
+    if len(found) > 1:
+        lines.append(["mean ± 95%", *(f"{100 * np.mean(column):+.1f} ± {100 * half_width(column):.1f}"
+                                      for column in zip(*found))])
+    return markdown(["valid against flawed right answers, points (pairs)", "bare", "with steps"], lines)
