@@ -18,8 +18,9 @@ def score(response: str, answer: str, row: dict) -> dict[str, float]:
     """Math-Verify's verdict on all of the response is the reward; logged beside it, `restated`: that it says
     so though the answer, a number, is nowhere in the response."""
     official = official_reward(response, answer)
-    said = [number.replace("−", "-") for number in NUMBER.findall(response)]
-    return {"score": official, "restated": official * (answer not in said)}
+    plain = response.replace("−", "-").replace("–", "-")
+    said = [float(number.replace(",", "")) for number in NUMBER.findall(plain)]
+    return {"score": official, "restated": official * (float(answer) not in said)}
 
 
 def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
@@ -28,7 +29,7 @@ def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str
     new = [t for group in groups if not group.replayed for t in group.trajectories]
     return step_metrics(plan, groups, experience) | {
         "snowball/right": int(np.sum([t.reward for t in new])),
-        "snowball/restated": int(np.sum([t.also["restated"] for t in new]))}
+        "snowball/restated": int(np.sum([(t.also or {}).get("restated", 0) for t in new]))}
 
 
 def run() -> None:

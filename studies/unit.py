@@ -4,8 +4,9 @@
 
 `numbers.json` holds hashes of the base model and of the questions, and for each of these steps and each data
 source how many of so many responses to each question were right:
-{"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}}. A run that ends before its
-last step, as nothing is left to ask or an error stops it once more at the same step, has its last three
+{"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}, "valid": {...}}. `valid`
+counts in the same way those whose steps are right, where a world can tell. A run that ends before its last
+step, as nothing is left to ask or an error stops it once more at the same step, has its last three
 checkpoints there and `"ended": step`.
 """
 
@@ -46,15 +47,24 @@ def at_ends(run: Path, steps: int, every: int) -> list[Path]:
     return [saved[step] for step in sorted(wanted)]
 
 
+def failed_again(run: Path) -> bool:
+    """Note that an error ended training; whether one did before with the same newest checkpoint."""
+    newest = "".join(path.name for path in directories(run / "checkpoints")[-1:])
+    note = run / "failed"
+    again = bool(newest) and note.exists() and note.read_text() == newest
+    note.write_text(newest)
+    return again
+
+
 def ends(config: Config, checkpoints: list[Path]) -> dict[str, str | dict]:
-    """The `ends` of numbers.json from the models of checkpoints, and `questions`, a hash of the questions.
+    """`ends` and `valid` of numbers.json from the models of checkpoints, and `questions`, their hash.
 
     RuntimeError where a verdict ran out of time: it would depend on what else the machine does.
     """
     device = ranks.setup()
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.val_files, config, tokenizer)
-    scores = {}
+    scores, valid = {}, {}
     with make_verifier(config) as verifier:
         gone, _ = unreadable(questions, verifier.check_golds)
         kept = [q for q in questions if q.id not in gone]
@@ -64,15 +74,18 @@ def ends(config: Config, checkpoints: list[Path]) -> dict[str, str | dict]:
         for number, path in enumerate(checkpoints):  # of the run; all arms draw the same random numbers
             policy = load_policy(config, path, device)
             engine.load(policy.named_tensors(engine.dtype))
-            right = defaultdict(lambda: defaultdict(int))
+            right, sound = (defaultdict(lambda: defaultdict(int)) for _ in range(2))
             samples = range(SAMPLES * number, SAMPLES * (number + 1))
             for r in respond(engine, grader, [(q, i) for q in tests for i in samples], config):
                 right[r["source"]][r["question"]] += r["success"]
-            step = int(path.name.rpartition("-")[2])
-            scores[str(step)] = {source: list(counts.values()) for source, counts in right.items()}
+                if "valid" in r.get("judged", {}):
+                    sound[r["source"]][r["question"]] += int(r["judged"]["valid"])
+            step = str(int(path.name.rpartition("-")[2]))
+            for kept, counted in ((scores, right), (valid, sound)):
+                kept[step] = {source: list(counts.values()) for source, counts in counted.items()}
         if verifier.timeouts:
             raise RuntimeError(f"{verifier.timeouts} answers were not graded in time: run it again")
-    return {"ends": scores, "questions": fingerprint(tests)[:16]}
+    return {"ends": scores, "valid": valid, "questions": fingerprint(tests)[:16]}
 
 
 def base_hash(model: str) -> str:
@@ -86,13 +99,12 @@ def base_hash(model: str) -> str:
 def main(program: tuple[str, ...] = ("train.py",)) -> None:
     """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
     config, training = parse_config(), [sys.executable, *program, *sys.argv[1:], "--resume"]
-    run = Path(config.run_dir)
-    before = directories(run / "checkpoints")[-1:]
+    run, interrupted = Path(config.run_dir), []
     process = subprocess.Popen(training)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)  # it has the signal too, and saves
+        signal.signal(number, lambda number, _: interrupted.append(number))  # it has it too, and saves
     code = process.wait()
-    stopped = code == 1 and before and directories(run / "checkpoints")[-1:] == before  # as it did before
+    stopped = code == 1 and not interrupted and failed_again(run)
     if code and not stopped:
         sys.exit(code)
     if not stopped and not (run / "model").exists():
