@@ -1,17 +1,22 @@
 """Whose answers were right, and how: the tables behind what README.md says was found by looking."""
 
+import json
+import re
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 
 from studies.jobs import Job
 from studies.measures import half_width, within_question_auc
-from studies.protocol import SETTINGS
+from studies.protocol import SAMPLES, SETTINGS
 from studies.taught import markdown
 from worlds.arithmetic import PRESETS, draw_sets, solve
 
 PLACES = {"trained": ("test", "arithmetic"), "out of distribution": ("ood", "arithmetic-ood")}
+# the test questions of `real` as they are asked: [source, text, answer]; `make smollm-ready` makes them
+ASKED = Path(__file__).parent / "results" / "real-questions.json"
 
 
 def pairs(setting: str) -> list[tuple[int, dict, dict]]:
@@ -64,7 +69,8 @@ def rule() -> str:
 
 
 def told_apart() -> str:
-    """Markdown: row 8 base by base, of flawed answers that are bare and of others, in points (pairs)."""
+    """Markdown: row 8 base by base, of flawed answers that are bare and of others, in points (pairs, of how
+    many questions)."""
     lines, found = [], []
     for job in (Job("hard", "base", unit) for unit in range(SETTINGS["hard"].units)):
         if not job.done:
@@ -72,10 +78,44 @@ def told_apart() -> str:
         c, parts = {name: np.array(values) for name, values in job.record()["result"]["columns"].items()}, []
         for bare in (1, 0):
             kept = (c["valid"] == 1) | (c["shortcut"] == bare)  # what is bare is never valid
-            parts.append(within_question_auc({name: values[kept] for name, values in c.items()}))
-        lines.append([f"base {job.unit}", *(f"{100 * auc:+.1f} ({n})" if n else "–" for auc, n in parts)])
-        found += [[auc for auc, _ in parts]] * all(n for _, n in parts)
+            columns = {name: values[kept] for name, values in c.items()}
+            asked = (columns["question"][(columns["reward"] > 0.5) & (columns["valid"] == v)] for v in (0, 1))
+            parts.append((*within_question_auc(columns), len(np.intersect1d(*asked))))
+        cells = [f"{100 * auc:+.1f} ({pairs}, {asked})" if pairs else "–" for auc, pairs, asked in parts]
+        lines.append([f"base {job.unit}", *cells])
+        found += [[auc for auc, *_ in parts]] * all(pairs for _, pairs, _ in parts)
     if len(found) > 1:
         lines.append(["mean ± 95%", *(f"{100 * np.mean(column):+.1f} ± {100 * half_width(column):.1f}"
                                       for column in zip(*found))])
-    return markdown(["valid against flawed right answers, points (pairs)", "bare", "with steps"], lines)
+    return markdown(["valid against flawed right answers, points (pairs, questions)", "bare", "with steps"],
+                    lines)
+
+
+def kind(source: str, text: str, answer: str) -> str:
+    """Which part of the test of `real` a question belongs to, as PROTOCOL.md splits it."""
+    if source != "gcd":
+        return f"{source}: a {re.search(r'[0-9] ([-+*]) ', text)[1]} b"
+    if answer in ("1", "2"):
+        return f"gcd: it is {answer}"
+    even = all(int(number) % 2 == 0 for number in re.findall("[0-9]+", text))
+    return "gcd: more than 2, of two even numbers" if even else "gcd: others"
+
+
+def kinds() -> str:
+    """Markdown: Pass@1 at the end of `real`, kind by kind, in percent, means over the pairs."""
+    asked = json.loads(ASKED.read_text())
+    names = np.array([kind(*question) for question in asked])
+    found = []  # (units, arms, questions)
+    for _, *records in pairs("real"):
+        found.append([np.mean([[n for source in dict.fromkeys(s for s, *_ in asked) for n in counts[source]]
+                               for counts in record["result"]["ends"].values()], axis=0) / SAMPLES
+                      for record in records])
+    lines = []
+    for name in dict.fromkeys(names) if found else ():
+        by_unit = 100 * np.array(found)[:, :, names == name].mean(-1)
+        gain = by_unit[:, 1] - by_unit[:, 0]
+        said = f" ± {half_width(gain):.1f}" if len(gain) == SETTINGS["real"].units else ""
+        lines.append([f"{name} ({(names == name).sum()})", *(f"{x:.0f}" for x in by_unit.mean(0)),
+                      f"{gain.mean():+.1f}{said}"])
+    return markdown([f"kind (questions), mean of {len(found)} units", "on-policy", "ExGRPO", "difference"],
+                    lines)

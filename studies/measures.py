@@ -16,10 +16,11 @@ ESCAPED = 0.1  # Pass@1 at the end above which a weak base has escaped
 # ---- one run ----------------------------------------------------------------------------------------------
 
 
-def end(record: dict, held_out: Sequence[str], where: str = "trained") -> float:
-    """Pass@1 at the end: the mean over the last three checkpoints, and over the questions of all sources."""
+def end(record: dict, held_out: Sequence[str], where: str = "trained", counted: str = "ends") -> float:
+    """Pass@1 at the end: the mean over the last three checkpoints, and over the questions of all sources; the
+    share of valid chains where `counted` is "valid"."""
     per_step = []
-    for sources in record["result"]["ends"].values():
+    for sources in record["result"][counted].values():
         right = [n for source, counts in sources.items() if (source in held_out) == (where == "held out")
                  for n in counts]
         per_step.append(np.mean(right) / record["result"]["samples"])

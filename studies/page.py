@@ -28,12 +28,12 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 RESULTS = ROOT / "studies" / "results"
 PAGE = ROOT / "studies" / "README.md"
-CURVES = {"escapes": "loss/entropy", "restated": "snowball/restated"}  # row.kind -> the metric that is drawn
+CURVES = {"escapes": "loss/entropy", "restated": "snowball/restated"}  # row.kind -> what is drawn of training
 LEFT = {"auc": "AUC − 0.5", "restated": "share of right answers"}  # row.kind -> what the pairs are
 MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 
 
-def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
+def numbers(row: Row, quick: bool = False, counted: str = "ends") -> dict[int, tuple[float, ...]]:
     """{unit: (the arm's number, the other's)} of the units whose runs are all there; one number for `auc`.
 
     ValueError where two arms of a unit began from different base models, or were asked other questions.
@@ -47,17 +47,17 @@ def numbers(row: Row, quick: bool = False) -> dict[int, tuple[float, ...]]:
         for name, what in (("base", "began from different base models"), ("questions", "were asked others")):
             if len({record["result"].get(name) for record in results}) > 1:
                 raise ValueError(f"row {row.number}, unit {unit}: the arms {what}")
-        found[unit] = tuple(number(row, record) for record in results)
+        found[unit] = tuple(number(row, record, counted) for record in results)
     return found
 
 
-def number(row: Row, record: dict) -> float:
-    """What a row reads from one record."""
+def number(row: Row, record: dict, counted: str = "ends") -> float:
+    """What a row reads from one record; of valid chains where `counted` is "valid"."""
     if row.kind == "auc":
         return within_question_auc(record["result"]["columns"])[0]
     if row.kind == "restated":
         return restated(record)
-    return end(record, SETTINGS[row.setting].held_out, row.where)
+    return end(record, SETTINGS[row.setting].held_out, row.where, counted)
 
 
 def differences(pairs: dict[int, tuple[float, ...]]) -> list[float]:
@@ -85,11 +85,13 @@ def decide(quick: bool = False) -> list[dict]:
                  "half": half_width(values, level) if len(values) > 1 else None}
         if row.kind == "escapes":
             about["counts"] = _escapes(pairs[row.number])
+            about["valid"] = _escapes(numbers(row, quick, "valid"))
         if row in primary:
             about |= {"p": p_value(values), "verdict": verdict(values, level)}
-        records = [job.record() for job in jobs_of(row, quick) if job.unit in pairs[row.number]]
-        results.append(about | {"minutes": sum(r["seconds"] for r in records) / 60,
-                                "ended": sum("ended" in r["result"] for r in records)})
+        records = {job: job.record() for job in jobs_of(row, quick) if job.unit in pairs[row.number]}
+        early = [job for job, r in records.items() if "ended" in r["result"] and job.arm != "dynamic"]
+        results.append(about | {"minutes": sum(r["seconds"] for r in records.values()) / 60,
+                                "ended": len(early)})  # "dynamic" ends when its tokens are spent
     return results
 
 
@@ -114,13 +116,13 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             lines.append(f"| {row.number} | {row.question} | {cells} |")
             continue
         level = f" ({100 * r['level']:g}%)"
-        if row.family == "exploratory" or r["half"] is None:  # an interval of two units says nothing
+        if len(r["values"]) < row.units or row.family == "exploratory":  # two units have no interval
             number = ", ".join(f"{100 * value:+.1f}" for value in r["values"])
         else:
             number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"
         if row.kind == "escapes":
-            both, arm, other, neither = r["counts"]
-            number = f"both {both}, only ExGRPO {arm}, only on-policy {other}, neither {neither}"
+            said = "both {}, only ExGRPO {}, only on-policy {}, neither {}"
+            number = f"{said.format(*r['counts'])}; by valid chains alone: {said.format(*r['valid'])}"
         ends = ", ".join(f"{100 * end:.1f}" for end in r["ends"])
         answer = r.get("verdict", "–")
         units = f"{len(r['values'])} of {row.units}" + f", ended early: {r['ended']}" * bool(r["ended"])
@@ -144,7 +146,8 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
                           ("exploratory rows", table(decided, ("exploratory",))),
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
                           ("buckets", taught.buckets()), ("judges", looked.judged()),
-                          ("the bare rule", looked.rule()), ("told apart", looked.told_apart())):
+                          ("the bare rule", looked.rule()), ("told apart", looked.told_apart()),
+                          ("kinds", looked.kinds())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)
@@ -158,25 +161,42 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
 
 
 def draw(row: Row, quick: bool = False):
-    """The pairs of a row, unit by unit, and the training curves of its arms; for `auc` the units alone."""
+    """The pairs of a row, unit by unit, and a curve of each of its runs: validation on what the row is about,
+    or what `row.kind` has in CURVES; for `auc` the units alone."""
     pairs = numbers(row, quick)
-    figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.2), constrained_layout=True)
+    width = 1 if row.kind == "auc" else 2
+    figure, axes = plt.subplots(1, width, figsize=(4.5 * width, 3.2), constrained_layout=True, squeeze=False)
+    left, right = axes[0, 0], axes[0, -1]
     for values in pairs.values():
         left.plot(range(len(values)), values[::-1], "o-", color="#4477aa", alpha=0.7)
     left.set(title=f"row {row.number}, {len(pairs)} units", xticks=range(len(row.arms)),
              xticklabels=row.arms[::-1], xlim=(-0.4, len(row.arms) - 0.6))
     left.set_ylabel(LEFT.get(row.kind, f"Pass@1 at the end, {row.where}"))
-    metric = CURVES.get(row.kind, "reward/pass_at_1_fresh")
-    for arm in () if row.kind == "auc" else row.arms:
+    if row.kind == "auc":
+        return figure
+    for arm in row.arms:
         for unit in pairs:
-            rows = [r for r in Job(row.setting, arm, unit, quick).record()["rows"] if metric in r]
-            window = max(1, len(rows) // 12)
-            smooth = np.convolve([r[metric] for r in rows], np.full(window, 1 / window), "valid")
+            steps, values = curve(row, Job(row.setting, arm, unit, quick).record())
             colour = "#4477aa" if arm == row.arm else "#ee6677"
             label = arm if unit == min(pairs) else None
-            steps = [r["step"] for r in rows][window - 1 :]
-            right.plot(steps, smooth, lw=0.9, color=colour, alpha=0.7, label=label)
-    right.set(title=f"{metric}, running mean", xlabel="step")
-    if row.kind != "auc":
-        right.legend(fontsize=7)
+            right.plot(steps, values, lw=0.9, color=colour, alpha=0.7, label=label)
+    right.set(title=CURVES.get(row.kind, f"validation, {row.where}, one sample"), xlabel="step")
+    right.legend(fontsize=7)
     return figure
+
+
+def curve(row: Row, record: dict) -> tuple[list[int], np.ndarray]:
+    """Steps and heights: Pass@1 of validation over the questions of all sources that the row is about; of a
+    metric in CURVES the running mean."""
+    if metric := CURVES.get(row.kind):
+        rows = [r for r in record["rows"] if metric in r]
+        window = max(1, len(rows) // 12)
+        heights = np.convolve([r[metric] for r in rows], np.full(window, 1 / window), "valid")
+        return [r["step"] for r in rows][window - 1 :], heights
+    held_out = SETTINGS[row.setting].held_out
+    asked = {source: len(counts) for source, counts in next(iter(record["result"]["ends"].values())).items()
+             if (source in held_out) == (row.where == "held out")}
+    rows = [r for r in record["rows"] if all(f"val/pass_at_1/{source}" in r for source in asked)]
+    heights = [np.average([r[f"val/pass_at_1/{source}"] for source in asked], weights=[*asked.values()])
+               for r in rows]
+    return [r["step"] for r in rows], np.array(heights)

@@ -12,9 +12,10 @@ from studies.jobs import Job
 from studies.protocol import ROWS, SETTINGS
 
 DECIDED = [row for row in ROWS if row.family != "exploratory"]
-REPLAY = {"w*, mean": "replay/ratio", "(Σw*)² / nΣw*²": "replay/ess",
+REPLAY = {"w*, mean": "replay/ratio", "effective sample size of w*, share": "replay/ess",
           "o*'s share of the policy term": "replay/gradient_share"}
-RUN = {"tokens generated a step": "rollout/tokens", "seconds a step, one core": "time/step"}
+RUN = {"Σ k(K − k) a step, fresh": "fresh/signal", "Σ k(K − k), replayed, with o*": "replay/signal",
+       "tokens generated a step": "rollout/tokens", "seconds a step, one core": "time/step"}
 
 
 def done(setting: str, arm: str) -> list[dict]:
@@ -53,13 +54,13 @@ def numbers(record: dict) -> list[float]:
     return [(fresh[0] + fresh[-1]) / fresh.sum(), fresh[0] / fresh.sum(), mixed(fresh),
             mixed(by_k(rows, "replay/k")[1:]) if replaying else np.nan,
             *(np.mean([row[m] for row in replaying]) if replaying else np.nan for m in REPLAY.values()),
-            *(np.mean([row[m] for row in rows]) for m in RUN.values())]
+            *(np.mean([row.get(m, 0) for row in rows]) for m in RUN.values())]
 
 
 def runs() -> str:
     """Markdown: means over steps and units of every arm."""
     head = ["fresh groups all right or all wrong", "all wrong", "p(1 − p), fresh",
-            "p(1 − p), replayed, o* aside", *REPLAY, *RUN]
+            "p(1 − p), replayed, new responses", *REPLAY, *RUN]
     lines = []
     for setting, arm in dict.fromkeys((row.setting, arm) for row in DECIDED for arm in row.arms):
         values = [numbers(record) for record in done(setting, arm)] if arm != "base" else []
@@ -80,8 +81,9 @@ def buckets() -> str:
         drawn = sum(by_k(rows, "replay/from_k") for rows in records)[1:-1]
         held = sum(by_k(rows, "buckets/k") for rows in records)
         waited = (held - sum(by_k(rows[-1:], "buckets/k") for rows in records))[1:-1]  # for a step to draw
+        chance = drawn / np.maximum(waited, 1)
         for name, shares in (("draws from the bucket", drawn / max(drawn.sum(), 1)),
-                             ("chance of a question in it to be drawn", drawn / np.maximum(waited, 1))):
+                             ("chance, each step, that a question in it is drawn", chance)):
             lines.append([f"{setting}: {name}", *(f"{share:.0%}" for share in shares)])
         last = max(len(rows) for rows in records)
         for step in sorted({max(1, last // 3), max(1, 2 * last // 3), last}):

@@ -1,7 +1,9 @@
 """The studies' machinery: protocol and data agree, jobs run once and are paired, the page follows records."""
 
+import gzip
 import io
 import json
+import math
 import os
 import re
 import shutil
@@ -10,6 +12,7 @@ import sys
 import time
 from contextlib import redirect_stdout
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -17,11 +20,11 @@ import pytest
 
 from config import Config, parse_config
 from studies import __main__ as run
-from studies import easy, jobs, looked, page, pool, records, snowball, taught
+from studies import easy, jobs, looked, page, pool, real_model, records, snowball, taught
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
-from studies.unit import at_ends, base_hash, ends
+from studies.unit import at_ends, base_hash, ends, failed_again
 from worlds import arithmetic
 from worlds.arithmetic import PRESETS, draw_sets
 
@@ -204,6 +207,14 @@ def test_a_units_ends_are_steps_of_the_run(tmp_path):
         at_ends(tmp_path, 240, 12)
 
 
+def test_an_error_stops_a_run_for_good_the_second_time_at_one_place(tmp_path):
+    """Not the first time, not before a checkpoint, and not where the run has come further in between."""
+    assert not failed_again(tmp_path) and not failed_again(tmp_path)  # no checkpoint: nothing to score
+    for step, again in ((12, [False]), (24, [False, True])):
+        (tmp_path / f"checkpoints/step-{step:07}").mkdir(parents=True)
+        assert [failed_again(tmp_path) for _ in again] == again
+
+
 def test_git_takes_records():
     """No pattern of .gitignore hides the place of the records."""
     ignored = subprocess.run(["git", "check-ignore", "-q", str(jobs.RECORDS / "hard-exgrpo-0.json.gz")],
@@ -221,7 +232,7 @@ def test_records_keep_five_digits():
 
 STEP = {"fresh/k=0": 1, "fresh/k=1": 0, "fresh/k=2": 0, "fresh/signal": 0, "reward/pass_at_1_fresh": 0.5,
         "replay/k=0": 0, "replay/k=1": 1, "replay/k=2": 1, "replay/from_k=1": 2, "replay/questions": 2,
-        "rollout/tokens": 100, "time/step": 2.0, "replay/ratio": 1.5, "replay/ess": 0.5,
+        "rollout/tokens": 100, "time/step": 2.0, "replay/signal": 4, "replay/ratio": 1.5, "replay/ess": 0.5,
         "replay/gradient_share": 0.01}  # of K = 2
 
 
@@ -235,7 +246,7 @@ def made_up(cache):
             result = {"base": f"b{unit}", "samples": 4, "ends": dict.fromkeys("123", ends)}
             judged = {f"val/{name}/{source}": right / 100 for source in ("arithmetic", "arithmetic-ood")
                       for name in ("pass_at_1", "valid", "shortcut")}
-            rows = [dict.fromkeys(judged, 0.1), STEP | {"step": 1} | judged]
+            rows = [{"step": 0} | dict.fromkeys(judged, 0.1), STEP | {"step": 1} | judged]
             write(Job("hard", arm, unit), rows=rows, result=result)
         columns = {"question": [0, 0], "reward": [1, 1], "valid": [1, 0], "shortcut": [0, 1],
                    "entropy": [0.1, 0.2 + 0.01 * unit]}
@@ -259,6 +270,31 @@ def test_rows_are_decided_from_records(made_up):
     text = page.table(list(decided.values()), ("primary", "secondary"))
     assert "| 61.0, 50.0 | +11.0 ± 1.1 (97.5%) | 8 of 8 | better | 16 |" in text
     assert text.count("not run yet") == 6
+
+
+def test_escapes_are_counted_in_pairs_of_all_right_answers_and_of_valid_chains(cache):
+    """Three pairs: both above 0.1, ExGRPO alone, neither; by valid chains ExGRPO once, on-policy never."""
+    shares = {"exgrpo": {"ends": (5, 5, 0), "valid": (5, 0, 0)},  # tenths
+              "on_policy": {"ends": (5, 1, 1), "valid": (0, 0, 0)}}  # 0.1 is not above 0.1
+    for arm, unit in product(shares, range(3)):
+        right = {name: [4] * tenths[unit] + [0] * (10 - tenths[unit]) for name, tenths in shares[arm].items()}
+        counts = {name: {"114": {"arithmetic": n, "arithmetic-ood": [4]}} for name, n in right.items()}
+        write(Job("weak", arm, unit), rows=[], result={"samples": 4} | counts)
+    [seven] = page.decide()
+    assert seven["counts"] == [1, 1, 0, 1] and seven["valid"] == [0, 1, 0, 2]
+    text = page.table([seven], ("secondary",))
+    assert "both 1, only ExGRPO 1, only on-policy 0, neither 1; by valid chains alone: both 0" in text
+
+
+def test_a_curve_is_of_what_the_row_is_about():
+    """Two trained sources of one and three questions, one held out; rows without a validation are left."""
+    rows = [{"step": 0, "val/pass_at_1/sum": 1.0, "val/pass_at_1/gcd": 0.0, "val/pass_at_1/calculate": 0.7},
+            {"step": 1, "loss/entropy": 2.0}, {"step": 2, "loss/entropy": 4.0}]
+    record = {"rows": rows, "result": {"ends": {"40": {"sum": [4], "gcd": [0, 1, 2], "calculate": [3]}}}}
+    trained, held_out, escapes = (next(row for row in ROWS if row.number == n) for n in (1, 3, 7))
+    assert [list(c) for c in page.curve(trained, record)] == [[0], [0.25]]
+    assert [list(c) for c in page.curve(held_out, record)] == [[0], [0.7]]
+    assert [list(c) for c in page.curve(escapes, record)] == [[1, 2], [2.0, 4.0]]  # the entropy
 
 
 def test_runs_that_ended_early_are_counted_and_exploratory_rows_show_their_units(made_up):
@@ -328,10 +364,10 @@ def test_what_groups_teach_by_hand(cache):
         write(Job("hard", "exgrpo", unit), rows=[{"step": 0}, *rows, {"step": 3}], result={})
     [line] = [line for line in table_of(taught.runs()) if line[0] == "hard, exgrpo (2 runs)"]
     # fresh: 4/5 and 2/5 not mixed, 2/5 and 0 all wrong, 1/4 of 1/5 and of 3/5; replayed: one new response
-    assert line[1:] == ["0.6", "0.2", "0.1", "0", "1.5", "0.5", "0.01", "100", "2"]
+    assert line[1:] == ["0.6", "0.2", "0.1", "0", "1.5", "0.5", "0.01", "0", "4", "100", "2"]
     assert table_of(taught.buckets()) == [
         ["mean over the runs", "k = 1"], ["hard: draws from the bucket", "100%"],
-        ["hard: chance of a question in it to be drawn", "20%"],  # 2 · 3 of 10 + 20
+        ["hard: chance, each step, that a question in it is drawn", "20%"],  # 2 · 3 of 10 + 20
         *([f"hard: questions in it after step {step}", str(10 * step)] for step in (1, 2, 3))]
 
 
@@ -351,7 +387,7 @@ def test_bare_answers_are_told_apart_by_themselves(cache):
     for unit in (2, 5):
         write(Job("hard", "base", unit), result={"columns": columns})
     [_, first, second, mean] = table_of(looked.told_apart())
-    assert first == ["base 2", "+50.0 (2)", "+0.0 (3)"] and second[0] == "base 5"  # 1 + 0 + 1/2 of 3 pairs
+    assert first == ["base 2", "+50.0 (2, 1)", "+0.0 (3, 2)"] and second[0] == "base 5"  # 1 + 0 + 1/2 of 3
     assert mean == ["mean ± 95%", "+50.0 ± 0.0", "+0.0 ± 0.0"]
 
 
@@ -377,10 +413,39 @@ def test_the_bare_rule_is_told_by_the_last_result_but_one(cache):
     assert 75 < float(everything[2].split()[0]) < 90
 
 
+def test_the_test_of_the_real_model_by_kind(cache):
+    """Two pairs: on-policy is right where the answer is 2, ExGRPO in half of its responses."""
+    asked = json.loads(looked.ASKED.read_text())
+    names = {}
+    for source, text, answer in asked:
+        names.setdefault(looked.kind(source, text, answer), []).append((text, int(answer)))
+    kept = json.loads(gzip.decompress(real_model.KEPT.read_bytes()))["base"]  # sorted, four samples each
+    assert {(r["source"], r["text"], r["gold"]) for r in kept} == set(map(tuple, asked)) and len(asked) == 208
+    for name, questions in names.items():
+        for text, answer in questions:
+            a, b = map(int, re.findall(r"\d+", text))
+            if name.startswith("gcd"):
+                even = a % 2 == b % 2 == 0 and answer > 2
+                large = "more than 2, of two even numbers" if even else "others"
+                assert name == f"gcd: {f'it is {answer}' if answer <= 2 else large}"
+                assert math.gcd(a, b) == answer
+            else:
+                assert answer == {"+": a + b, "-": a - b, "*": a * b}[name[-3]]
+    for unit in (0, 3):
+        for arm, right in (("on_policy", lambda answer: 4 * (answer == "2")), ("exgrpo", lambda _: 2)):
+            counts = {}
+            for source, _, answer in asked:
+                counts.setdefault(source, []).append(right(answer))
+            write(Job("real", arm, unit), result={"ends": dict.fromkeys(("36", "38", "40"), counts)})
+    lines = {name: rest for name, *rest in table_of(looked.kinds())}
+    assert lines["gcd: it is 2 (18)"] == ["100", "50", "-50.0"]
+    assert lines["gcd: it is 1 (13)"] == ["0", "50", "+50.0"] and len(lines) == len(names) + 1
+
+
 def test_what_only_restates_its_sum():
     """Math-Verify calls it right, and the answer is not in it; a cut or chatty answer is one."""
     restated = {"It is $5 - 9$": 1, "5 - 9 =": 1, "5 - 9 = -4": 0, "The answer is -4 apples": 0,
-                "5 - 9 = -4. Therefore, the result of 5 - 9": 0}
+                "5 - 9 = -4. Therefore, the result of 5 - 9": 0, "It is -4.0": 0, "5 - 9 = –4": 0}
     verdicts = {text: snowball.score(text, "-4", {}) for text in restated}
     assert {text: v["restated"] for text, v in verdicts.items() if v["score"] == 1} == restated
     assert snowball.score("5 - 9 = 4", "-4", {}) == {"score": 0, "restated": 0}
@@ -391,6 +456,7 @@ def test_the_snowball_counts_fresh_questions(monkeypatch):
     monkeypatch.setattr(snowball, "step_metrics", lambda *_: {})
     new = [SimpleNamespace(reward=reward, also={"restated": restated})
            for reward, restated in ((1.0, 1.0), (0.0, 0.0), (1.0, 0.0))]
+    new.append(SimpleNamespace(reward=0.0, also=None))  # its verdict ran out of time
     groups = [SimpleNamespace(replayed=replayed, trajectories=new) for replayed in (False, True, False)]
     assert snowball.metrics(None, groups, None) == {"snowball/right": 4, "snowball/restated": 2}
 
