@@ -62,10 +62,10 @@ def rule() -> str:
     if len(lines) > 1:
         means, halves = np.mean(differences, axis=0), [half_width(column) for column in zip(*differences)]
         said = [f"{100 * m:+.1f} ± {100 * h:.1f}" for m, h in zip(means, halves)]
-        for i, what in enumerate(("all", "its part in questions with a 0", "the others alone")):
+        for i, what in enumerate(("all", "the part of questions with a 0", "the others by themselves")):
             lines.append([f"ExGRPO − on-policy, points: {what}", "", said[i], "", said[3 + i]])
     head = [f"{where}: {who}" for where, who in product(PLACES, ("on-policy", "ExGRPO"))]
-    return markdown(["last result but one is 0 / is not", *head], lines)
+    return markdown(["Pass@1 where the last result but one is 0 / is not", *head], lines)
 
 
 def told_apart() -> str:
