@@ -59,6 +59,16 @@ def table(kept: dict) -> str:
     return "\n".join(lines)
 
 
+def gains(kept: dict, run: int) -> str:
+    """Points that a run gained, kind by kind, with 95% t intervals over the questions."""
+    said = []
+    for kind in KINDS:
+        gain = 100 * (shares(kept["trained"][run], kind) - shares(kept["base"], kind))
+        mean, half = gain.mean(), half_width(gain)
+        said.append(f"{kind} {mean:+.1f} [{mean - half:.1f}, {mean + half:.1f}]")
+    return ", ".join(said)
+
+
 def forms(records: list[dict]) -> Counter:
     """How right answers look, their numbers as N."""
     return Counter(re.sub(r"\d+", "N", r["response"].strip()) for r in records if r["success"])
@@ -126,6 +136,7 @@ def main(runs: list[str]) -> None:
         found, name = forms(records), f"seed {run - 1}" if run else "gate, seed 100, on-policy"
         print(f"\n{name}: {found.total()} right answers in {len(found)} forms")
         print("  " + ", ".join(f"{kind} {100 * shares(records, kind).mean():.1f}" for kind in KINDS))
+        print(f"  gained {gains(kept, run)}")
         print("\n".join(f"  {n:4} {form!r:.100}" for form, n in found.most_common()))
         print(f"  sum: {by_operator(records, 'sum')}; calculate: {by_operator(records, 'calculate')}")
         print(f"  gcd: {gcd(records)}; the same number four times to {100 * agreed(records):.0f}%")
