@@ -1,6 +1,6 @@
 """The questions of PROTOCOL.md: train what a row needs, decide it, draw it.
 
-    python -m studies 2                 row 2: the runs that are not there yet, then its numbers
+    python -m studies 2                 row 2: the runs that are not there yet, then the page anew
     python -m studies primary           both primary rows; secondary, exploratory and all likewise
     python -m studies all --quick       short runs of one unit, to see that it works; nothing is recorded
     python -m studies page              README.md's tables and pictures again, from the records
@@ -96,9 +96,8 @@ def main(argv: list[str] | None = None) -> int:
     elif args.quick:
         print(page.table(page.decide(quick=True), FAMILIES))
     else:
-        page.write()
-        print(page.table(page.decide(), FAMILIES if args.what in ("all", "page") else
-                         tuple({row.family for row in args.rows})))
+        families = FAMILIES if args.what in ("all", "page") else tuple({row.family for row in args.rows})
+        print(page.table(page.write(), families))
     return 1 if failed else 0
 
 

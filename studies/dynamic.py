@@ -1,5 +1,6 @@
 """Dynamic sampling (DAPO, arXiv 2503.14476), what one would do instead of replay: fresh questions are asked
-until B groups carry signal, in at most LIMIT batches; then a step makes do with those that were found.
+until B groups carry signal, in at most LIMIT batches; then a step makes do with those that were found, and
+where there are none with the last B that were asked.
 
 A run ends once it has generated as many tokens as ExGRPO's run of the same unit, whose record must be there:
 it makes fewer updates. The rest is on-policy, as with `--rho 0`.
@@ -35,7 +36,7 @@ def budget(config: Config) -> float:
 
 
 class Dynamic(Experience):
-    """Batches of B groups with signal, until as many tokens are generated as the budget has."""
+    """Batches of up to B groups with signal, until as many tokens are generated as the budget has."""
 
     tokens = 0  # generated in all
     asked = ()  # the groups of this step, with and without signal
@@ -51,7 +52,8 @@ class Dynamic(Experience):
         return 0 < share < 1 and c.alpha_low <= share <= c.alpha_high
 
     def groups(self, plan: Plan, rollouts) -> list[Group]:
-        """B groups that are wanted: of the plan's questions, and of further ones until they are found."""
+        """B groups that are wanted, or fewer: of the plan's questions, and of further ones until they are
+        found or LIMIT is near."""
         B, asked, found, new = self.config.batch_size, [], [], plan
         while True:
             asked += super().groups(new, rollouts)

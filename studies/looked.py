@@ -38,7 +38,7 @@ def judged() -> str:
                      for _, source in PLACES.values() for row in rows]
             lines.append([f"{setting}, base {unit}", *cells])
     head = [f"{where}: {who}" for where, who in product(PLACES, ("base", "on-policy", "ExGRPO"))]
-    return markdown(["right / valid / bare", *head], lines)
+    return markdown(["right / valid / bare, one response a question", *head], lines)
 
 
 def rule() -> str:

@@ -27,18 +27,18 @@ def end(record: dict, held_out: Sequence[str], where: str = "trained", counted: 
     return float(np.mean(per_step))
 
 
-def within_question_auc(columns: dict[str, list], score: str = "entropy") -> tuple[float, int]:
-    """How well a low score tells valid from flawed among the right responses to one question, less 0.5 (nan
+def within_question_auc(columns: dict[str, list]) -> tuple[float, int]:
+    """How well low entropy tells valid from flawed among the right responses to one question, less 0.5 (nan
     where there is no pair), and the number of pairs.
 
-    The chance that a flawed one scores above a valid one (ties count half), over all such pairs of every
+    The chance that a flawed one has more than a valid one (ties count half), over all such pairs of every
     question that has both.
     """
     c = {name: np.array(values) for name, values in columns.items()}
     above, pairs = 0.0, 0
     for question in np.unique(c["question"]):
         right = (c["question"] == question) & (c["reward"] > 0.5)
-        valid, flawed = (c[score][right & (c["valid"] == kind)] for kind in (1, 0))
+        valid, flawed = (c["entropy"][right & (c["valid"] == kind)] for kind in (1, 0))
         difference = flawed[:, None] - valid[None, :]
         above += (difference > 0).sum() + 0.5 * (difference == 0).sum()
         pairs += difference.size

@@ -1,6 +1,6 @@
 """From records to the page: numbers of every row, the verdicts, a picture each, the tables of README.md.
 
-No verdict is written by hand: the tables stand between two markers and are made again from the records.
+No verdict of a table is written by hand: they stand between two markers and are made again from the records.
 """
 
 import json
@@ -28,7 +28,7 @@ import matplotlib.pyplot as plt  # noqa: E402
 
 RESULTS = ROOT / "studies" / "results"
 PAGE = ROOT / "studies" / "README.md"
-CURVES = {"escapes": "loss/entropy", "restated": "snowball/restated"}  # row.kind -> what is drawn of training
+CURVES = {"escapes": "loss/entropy", "restated": "snowball/share"}  # row.kind -> what is drawn of training
 LEFT = {"auc": "AUC − 0.5", "restated": "share of right answers"}  # row.kind -> what the pairs are
 MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 
@@ -131,8 +131,8 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def write(page: Path = PAGE, results: Path = RESULTS) -> None:
-    """Make rows.json, the pictures and the tables of the page again."""
+def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
+    """Make rows.json, the pictures and the tables of the page again; returns the rows of `decide`."""
     decided = decide()
     results.mkdir(parents=True, exist_ok=True)
     (results / "rows.json").write_text(json.dumps(decided, indent=1, ensure_ascii=False) + "\n")
@@ -155,6 +155,7 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> None:
             raise ValueError(f"{page} has lost its markers {begin!r} and {finish!r}")
         text = f"{before}{begin}\n{content}{finish}{after}"
     page.write_text(text)
+    return decided
 
 
 # ---- pictures ---------------------------------------------------------------------------------------------

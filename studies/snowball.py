@@ -27,9 +27,10 @@ def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str
     """As ever, and how many responses to fresh questions were right, and restated; the replayed questions are
     chosen by what was right before."""
     new = [t for group in groups if not group.replayed for t in group.trajectories]
+    right = int(np.sum([t.reward for t in new]))
+    restated = int(np.sum([(t.also or {}).get("restated", 0) for t in new]))  # none if it ran out of time
     return step_metrics(plan, groups, experience) | {
-        "snowball/right": int(np.sum([t.reward for t in new])),
-        "snowball/restated": int(np.sum([(t.also or {}).get("restated", 0) for t in new]))}
+        "snowball/right": right, "snowball/restated": restated, "snowball/share": restated / max(right, 1)}
 
 
 def run() -> None:

@@ -6,7 +6,7 @@
 source how many of so many responses to each question were right:
 {"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}, "valid": {...}}. `valid`
 counts in the same way those whose steps are right, where a world can tell. A run that ends before its last
-step, as nothing is left to ask or an error stops it once more at the same step, has its last three
+step, as nothing is left to ask or an error stops it twice after the same checkpoint, has its last three
 checkpoints there and `"ended": step`.
 """
 
@@ -40,7 +40,8 @@ from tools.export import load_policy
 
 def at_ends(run: Path, steps: int, every: int) -> list[Path]:
     """The checkpoints at the ENDS of a run; of one that ended before, the last three. Those that an interrupt
-    made are left aside: a run keeps one `every` so many steps, and its last. KeyError where one is gone."""
+    made are left aside, unless it is the newest: a run keeps one `every` so many steps, and its last.
+    KeyError where one is gone."""
     saved = {int(path.name.rpartition("-")[2]): path for path in directories(run / "checkpoints")}
     kept = [step for step in sorted(saved) if step % every == 0 or step == max(saved)]
     wanted = {round(end * steps) for end in ENDS} if steps in saved else kept[-len(ENDS) :]
@@ -67,8 +68,7 @@ def ends(config: Config, checkpoints: list[Path]) -> dict[str, str | dict]:
     scores, valid = {}, {}
     with make_verifier(config) as verifier:
         gone, _ = unreadable(questions, verifier.check_golds)
-        kept = [q for q in questions if q.id not in gone]
-        tests = first_of_each_source(kept, config.eval_questions)
+        tests = first_of_each_source([q for q in questions if q.id not in gone], config.eval_questions)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
         for number, path in enumerate(checkpoints):  # of the run; all arms draw the same random numbers

@@ -458,7 +458,8 @@ def test_the_snowball_counts_fresh_questions(monkeypatch):
            for reward, restated in ((1.0, 1.0), (0.0, 0.0), (1.0, 0.0))]
     new.append(SimpleNamespace(reward=0.0, also=None))  # its verdict ran out of time
     groups = [SimpleNamespace(replayed=replayed, trajectories=new) for replayed in (False, True, False)]
-    assert snowball.metrics(None, groups, None) == {"snowball/right": 4, "snowball/restated": 2}
+    assert snowball.metrics(None, groups, None) == {
+        "snowball/right": 4, "snowball/restated": 2, "snowball/share": 0.5}
 
 
 def test_the_first_page_says_what_the_rows_say():
