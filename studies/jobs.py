@@ -112,6 +112,7 @@ class Job:
         records.write(self.record_file, note)
         for name in ("checkpoints", "model"):
             shutil.rmtree(self.directory / name, ignore_errors=True)
+        (self.directory / "failed").unlink(missing_ok=True)  # says where an error stopped this run
 
     def _note(self) -> dict:
         file = self.directory / "job.json"

@@ -10,12 +10,12 @@ import numpy as np
 
 from studies.jobs import Job
 from studies.measures import half_width, within_question_auc
-from studies.protocol import SAMPLES, SETTINGS
+from studies.protocol import SETTINGS
 from studies.taught import markdown
 from worlds.arithmetic import PRESETS, draw_sets, solve
 
 PLACES = {"trained": ("test", "arithmetic"), "out of distribution": ("ood", "arithmetic-ood")}
-# the test questions of `real` as they are asked: [source, text, answer]; `make smollm-ready` makes them
+# {source: [[text, answer], ...]} of the test questions of `real`, in the order of `make smollm-ready`'s files
 ASKED = Path(__file__).parent / "results" / "real-questions.json"
 
 
@@ -79,11 +79,12 @@ def told_apart() -> str:
         for bare in (1, 0):
             kept = (c["valid"] == 1) | (c["shortcut"] == bare)  # what is bare is never valid
             columns = {name: values[kept] for name, values in c.items()}
-            asked = (columns["question"][(columns["reward"] > 0.5) & (columns["valid"] == v)] for v in (0, 1))
-            parts.append((*within_question_auc(columns), len(np.intersect1d(*asked))))
-        cells = [f"{100 * auc:+.1f} ({pairs}, {asked})" if pairs else "–" for auc, pairs, asked in parts]
-        lines.append([f"base {job.unit}", *cells])
-        found += [[auc for auc, *_ in parts]] * all(pairs for _, pairs, _ in parts)
+            right = columns["reward"] > 0.5
+            flawed, valid = (columns["question"][right & (columns["valid"] == v)] for v in (0, 1))
+            parts.append((*within_question_auc(columns), len(np.intersect1d(flawed, valid))))
+        lines.append([f"base {job.unit}", *(f"{100 * auc:+.1f} ({n}, {questions})" if n else "–"
+                                            for auc, n, questions in parts)])
+        found += [[auc for auc, *_ in parts]] * all(n for _, n, _ in parts)
     if len(found) > 1:
         lines.append(["mean ± 95%", *(f"{100 * np.mean(column):+.1f} ± {100 * half_width(column):.1f}"
                                       for column in zip(*found))])
@@ -104,18 +105,17 @@ def kind(source: str, text: str, answer: str) -> str:
 def kinds() -> str:
     """Markdown: Pass@1 at the end of `real`, kind by kind, in percent, means over the pairs."""
     asked = json.loads(ASKED.read_text())
-    names = np.array([kind(*question) for question in asked])
-    found = []  # (units, arms, questions)
+    names = np.array([kind(source, *question) for source in asked for question in asked[source]])
+    found, lines = [], []  # found: (units, arms, questions)
     for _, *records in pairs("real"):
-        found.append([np.mean([[n for source in dict.fromkeys(s for s, *_ in asked) for n in counts[source]]
-                               for counts in record["result"]["ends"].values()], axis=0) / SAMPLES
-                      for record in records])
-    lines = []
+        results = [record["result"] for record in records]
+        found.append([np.mean([np.concatenate([counts[source] for source in asked])
+                               for counts in r["ends"].values()], axis=0) / r["samples"] for r in results])
     for name in dict.fromkeys(names) if found else ():
         by_unit = 100 * np.array(found)[:, :, names == name].mean(-1)
         gain = by_unit[:, 1] - by_unit[:, 0]
         said = f" ± {half_width(gain):.1f}" if len(gain) == SETTINGS["real"].units else ""
         lines.append([f"{name} ({(names == name).sum()})", *(f"{x:.0f}" for x in by_unit.mean(0)),
                       f"{gain.mean():+.1f}{said}"])
-    return markdown([f"kind (questions), mean of {len(found)} units", "on-policy", "ExGRPO", "difference"],
-                    lines)
+    head = [f"kind (questions), mean over units: {len(found)}", "on-policy", "ExGRPO", "difference"]
+    return markdown(head, lines)

@@ -34,7 +34,8 @@ MARKS = "<!-- {}: written by studies/page.py -->", "<!-- end of {} -->"
 
 
 def numbers(row: Row, quick: bool = False, counted: str = "ends") -> dict[int, tuple[float, ...]]:
-    """{unit: (the arm's number, the other's)} of the units whose runs are all there; one number for `auc`.
+    """{unit: (the arm's number, the other's)} of the units whose runs are all there; one number for `auc`;
+    of valid chains where `counted` is "valid".
 
     ValueError where two arms of a unit began from different base models, or were asked other questions.
     """
@@ -84,14 +85,13 @@ def decide(quick: bool = False) -> list[dict]:
                  "mean": float(np.mean(values)), "level": level,
                  "half": half_width(values, level) if len(values) > 1 else None}
         if row.kind == "escapes":
-            about["counts"] = _escapes(pairs[row.number])
-            about["valid"] = _escapes(numbers(row, quick, "valid"))
+            about["escapes"] = _escapes(pairs[row.number])
+            about["escapes_valid"] = _escapes(numbers(row, quick, "valid"))
         if row in primary:
             about |= {"p": p_value(values), "verdict": verdict(values, level)}
-        records = {job: job.record() for job in jobs_of(row, quick) if job.unit in pairs[row.number]}
-        early = [job for job, r in records.items() if "ended" in r["result"] and job.arm != "dynamic"]
-        results.append(about | {"minutes": sum(r["seconds"] for r in records.values()) / 60,
-                                "ended": len(early)})  # "dynamic" ends when its tokens are spent
+        records = [job.record() for job in jobs_of(row, quick) if job.unit in pairs[row.number]]
+        results.append(about | {"minutes": sum(r["seconds"] for r in records) / 60,
+                                "ended": sum("ended" in r["result"] for r in records)})
     return results
 
 
@@ -116,13 +116,13 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
             lines.append(f"| {row.number} | {row.question} | {cells} |")
             continue
         level = f" ({100 * r['level']:g}%)"
-        if len(r["values"]) < row.units or row.family == "exploratory":  # two units have no interval
+        if len(r["values"]) < row.units or row.family == "exploratory":  # not whole, or of two
             number = ", ".join(f"{100 * value:+.1f}" for value in r["values"])
         else:
             number = f"{100 * r['mean']:+.1f} ± {100 * r['half']:.1f}{level}"
         if row.kind == "escapes":
             said = "both {}, only ExGRPO {}, only on-policy {}, neither {}"
-            number = f"{said.format(*r['counts'])}; by valid chains alone: {said.format(*r['valid'])}"
+            number = f"{said.format(*r['escapes'])}; by valid chains: {said.format(*r['escapes_valid'])}"
         ends = ", ".join(f"{100 * end:.1f}" for end in r["ends"])
         answer = r.get("verdict", "–")
         units = f"{len(r['values'])} of {row.units}" + f", ended early: {r['ended']}" * bool(r["ended"])
@@ -181,7 +181,8 @@ def draw(row: Row, quick: bool = False):
             colour = "#4477aa" if arm == row.arm else "#ee6677"
             label = arm if unit == min(pairs) else None
             right.plot(steps, values, lw=0.9, color=colour, alpha=0.7, label=label)
-    right.set(title=CURVES.get(row.kind, f"validation, {row.where}, one sample"), xlabel="step")
+    metric = row.kind in CURVES and f"{CURVES[row.kind]}, running mean"
+    right.set(title=metric or f"validation, {row.where}, one sample", xlabel="step")
     right.legend(fontsize=7)
     return figure
 

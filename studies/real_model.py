@@ -51,9 +51,9 @@ def table(kept: dict) -> str:
              "|---|---|---|---|"]
     for kind in dict.fromkeys(r["source"] for r in kept["base"]):
         base, trained = shares(kept["base"], kind), [shares(run, kind) for run in kept["trained"][1:]]
-        gains = [100 * float(np.mean(after - base)) for after in trained]
+        gained = [100 * float(np.mean(after - base)) for after in trained]
         seeds = ", ".join(f"{100 * after.mean():.1f}" for after in trained)
-        mean, half = np.mean(gains), half_width(gains)
+        mean, half = np.mean(gained), half_width(gained)
         interval = f"{mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}]"
         lines.append(f"| {kind} | {100 * base.mean():.1f} | {seeds} | {interval} |")
     return "\n".join(lines)

@@ -16,7 +16,7 @@ from worlds.gym import NUMBER
 
 def score(response: str, answer: str, row: dict) -> dict[str, float]:
     """Math-Verify's verdict on all of the response is the reward; logged beside it, `restated`: that it says
-    so though the answer, a number, is nowhere in the response."""
+    so though the answer, a number, is nowhere in the response ("- 4" is not -4, "4x" not 4)."""
     official = official_reward(response, answer)
     plain = response.replace("−", "-").replace("–", "-")
     said = [float(number.replace(",", "")) for number in NUMBER.findall(plain)]
@@ -30,7 +30,8 @@ def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str
     right = int(np.sum([t.reward for t in new]))
     restated = int(np.sum([(t.also or {}).get("restated", 0) for t in new]))  # none if it ran out of time
     return step_metrics(plan, groups, experience) | {
-        "snowball/right": right, "snowball/restated": restated, "snowball/share": restated / max(right, 1)}
+        "snowball/right": right, "snowball/restated": restated,
+        **({"snowball/share": restated / right} if right else {})}
 
 
 def run() -> None:

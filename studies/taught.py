@@ -2,8 +2,8 @@
 
 Of n responses to a question k are right, a share p = k/n. Their rewards have the variance p(1 − p): where it
 is 0 their advantages are 0 and they teach nothing; at p = 1/2 they teach most. Replayed groups count their
-K − 1 new responses, not o*, which is always right. The tables are means over the records that are there, of
-the arms of the decided rows.
+K − 1 new responses, not o*, which is always right; Σ k(K − k) has it in k. The tables are means over the
+records that are there, of the arms of the decided rows.
 """
 
 import numpy as np
@@ -54,7 +54,7 @@ def numbers(record: dict) -> list[float]:
     return [(fresh[0] + fresh[-1]) / fresh.sum(), fresh[0] / fresh.sum(), mixed(fresh),
             mixed(by_k(rows, "replay/k")[1:]) if replaying else np.nan,
             *(np.mean([row[m] for row in replaying]) if replaying else np.nan for m in REPLAY.values()),
-            *(np.mean([row.get(m, 0) for row in rows]) for m in RUN.values())]
+            *(np.mean([row[m] for row in rows]) for m in RUN.values())]
 
 
 def runs() -> str:

@@ -33,6 +33,7 @@ from rollout import make_engine
 from runtime import ranks
 from runtime.checkpoint import directories
 from runtime.faults import leave
+from runtime.rundir import lock
 from studies.protocol import ENDS, SAMPLES
 from studies.records import replace
 from tools.export import load_policy
@@ -48,12 +49,13 @@ def at_ends(run: Path, steps: int, every: int) -> list[Path]:
     return [saved[step] for step in sorted(wanted)]
 
 
-def failed_again(run: Path) -> bool:
-    """Note that an error ended training; whether one did before with the same newest checkpoint."""
-    newest = "".join(path.name for path in directories(run / "checkpoints")[-1:])
-    note = run / "failed"
+def note_failure(run: Path) -> bool:
+    """Note that an error ended training; returns whether one did before with the same newest checkpoint."""
+    newest, note = "".join(path.name for path in directories(run / "checkpoints")[-1:]), run / "failed"
     again = bool(newest) and note.exists() and note.read_text() == newest
     note.write_text(newest)
+    if again:
+        print(f"stopped by an error twice after {newest}: its last checkpoints are scored", flush=True)
     return again
 
 
@@ -102,13 +104,17 @@ def main(program: tuple[str, ...] = ("train.py",)) -> None:
     run, interrupted = Path(config.run_dir), []
     process = subprocess.Popen(training)
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda number, _: interrupted.append(number))  # it has it too, and saves
-    code = process.wait()
-    stopped = code == 1 and not interrupted and failed_again(run)
+        signal.signal(number, lambda *_: interrupted.append(True))  # training has the signal too, and saves
+    code, stopped = process.wait(), False
+    if interrupted:
+        sys.exit(code or 130)
+    if code == 1:
+        lock(config.run_dir)  # ValueError where an earlier process still trains here: no error of this run
+        stopped = note_failure(run)
     if code and not stopped:
         sys.exit(code)
     if not stopped and not (run / "model").exists():
-        sys.exit(130)  # interrupted and saved
+        sys.exit(130)  # training alone had a signal, and saved
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     config = with_built_in_world(config)

@@ -7,6 +7,7 @@ import math
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -15,16 +16,18 @@ from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import Mock
 
 import pytest
 
 from config import Config, parse_config
 from studies import __main__ as run
 from studies import easy, jobs, looked, page, pool, real_model, records, snowball, taught
+from studies import unit as one_unit
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
 from studies.protocol import ARMS, ENDS, ROWS, SETTINGS
-from studies.unit import at_ends, base_hash, ends, failed_again
+from studies.unit import at_ends, base_hash, ends, note_failure
 from worlds import arithmetic
 from worlds.arithmetic import PRESETS, draw_sets
 
@@ -121,10 +124,12 @@ def test_jobs_run_once_and_failures_do_not_stop_the_others(scripted):
     """In order; a failure is reported and the rest is done; what is done has a record and no checkpoints."""
     todo = [Job("hard", arm, 0) for arm in ("base", "uniform", "exgrpo")]
     (todo[2].directory / "checkpoints").mkdir(parents=True)
+    (todo[2].directory / "failed").touch()
     failed = run_jobs(todo, 1)
     assert {job.arm: "ended with 3" in why for job, why in failed.items()} == {"uniform": True}
     assert (scripted / "order").read_text().split() == ["base", "broken", "exgrpo"]
     assert todo[0].done and todo[2].done and not (todo[2].directory / "checkpoints").exists()
+    assert not (todo[2].directory / "failed").exists()
     assert todo[2].record()["rows"] == [{}] and todo[2].record()["seconds"] > 0
 
 
@@ -209,10 +214,34 @@ def test_a_units_ends_are_steps_of_the_run(tmp_path):
 
 def test_an_error_stops_a_run_for_good_the_second_time_at_one_place(tmp_path):
     """Not the first time, not before a checkpoint, and not where the run has come further in between."""
-    assert not failed_again(tmp_path) and not failed_again(tmp_path)  # no checkpoint: nothing to score
+    assert not note_failure(tmp_path) and not note_failure(tmp_path)  # no checkpoint: nothing to score
     for step, again in ((12, [False]), (24, [False, True])):
         (tmp_path / f"checkpoints/step-{step:07}").mkdir(parents=True)
-        assert [failed_again(tmp_path) for _ in again] == again
+        assert [note_failure(tmp_path) for _ in again] == again
+
+
+@pytest.mark.parametrize("script, code, noted", [
+    ("sys.exit(1)", 1, True), ("sys.exit(3)", 3, False),
+    ("time.sleep(0.5); os.kill(os.getppid(), signal.SIGINT); sys.exit(1)", 1, False),
+    ("time.sleep(0.5); os.kill(os.getppid(), signal.SIGTERM)", 130, False),
+], ids=["error", "killed", "Ctrl-C at its start", "SIGTERM, saved"])
+def test_only_an_error_of_its_own_is_noted(tmp_path, monkeypatch, script, code, noted):
+    """Not an interrupt, what else ends a run, or a directory that another process trains in."""
+    (tmp_path / "checkpoints/step-0000012").mkdir(parents=True)
+    monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", str(tmp_path)])
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(SystemExit) as left:
+            one_unit.main(("-c", f"import os, signal, sys, time; {script}"))
+        assert left.value.code == code and (tmp_path / "failed").exists() == noted
+        monkeypatch.setattr(one_unit, "lock", Mock(side_effect=ValueError("is in use by process 7")))
+        (tmp_path / "failed").unlink(missing_ok=True)
+        with pytest.raises(ValueError, match="in use"):
+            one_unit.main(("-c", "import sys; sys.exit(1)"))
+        assert not (tmp_path / "failed").exists()
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def test_git_takes_records():
@@ -281,20 +310,21 @@ def test_escapes_are_counted_in_pairs_of_all_right_answers_and_of_valid_chains(c
         counts = {name: {"114": {"arithmetic": n, "arithmetic-ood": [4]}} for name, n in right.items()}
         write(Job("weak", arm, unit), rows=[], result={"samples": 4} | counts)
     [seven] = page.decide()
-    assert seven["counts"] == [1, 1, 0, 1] and seven["valid"] == [0, 1, 0, 2]
+    assert seven["escapes"] == [1, 1, 0, 1] and seven["escapes_valid"] == [0, 1, 0, 2]
     text = page.table([seven], ("secondary",))
-    assert "both 1, only ExGRPO 1, only on-policy 0, neither 1; by valid chains alone: both 0" in text
+    assert "both 1, only ExGRPO 1, only on-policy 0, neither 1; by valid chains: both 0" in text
 
 
 def test_a_curve_is_of_what_the_row_is_about():
     """Two trained sources of one and three questions, one held out; rows without a validation are left."""
     rows = [{"step": 0, "val/pass_at_1/sum": 1.0, "val/pass_at_1/gcd": 0.0, "val/pass_at_1/calculate": 0.7},
-            {"step": 1, "loss/entropy": 2.0}, {"step": 2, "loss/entropy": 4.0}]
+            *({"step": step, "loss/entropy": float(step)} for step in range(1, 25))]
     record = {"rows": rows, "result": {"ends": {"40": {"sum": [4], "gcd": [0, 1, 2], "calculate": [3]}}}}
     trained, held_out, escapes = (next(row for row in ROWS if row.number == n) for n in (1, 3, 7))
     assert [list(c) for c in page.curve(trained, record)] == [[0], [0.25]]
     assert [list(c) for c in page.curve(held_out, record)] == [[0], [0.7]]
-    assert [list(c) for c in page.curve(escapes, record)] == [[1, 2], [2.0, 4.0]]  # the entropy
+    steps, means = page.curve(escapes, record)  # of two steps' entropy each
+    assert steps == [*range(2, 25)] and list(means) == [step - 0.5 for step in steps]
 
 
 def test_runs_that_ended_early_are_counted_and_exploratory_rows_show_their_units(made_up):
@@ -322,10 +352,11 @@ def test_pairs_differ_in_their_arm_alone(made_up, name, what):
 
 
 def test_nothing_is_decided_before_its_last_unit(made_up):
-    """Seven of eight units, six points ahead or more: a mean and an interval of 95%, and no verdict."""
+    """Seven of eight units, ten points ahead or more: they stand one by one, without interval and verdict."""
     Job("hard", "exgrpo", 7).record_file.unlink()
     two = next(result for result in page.decide() if result["row"] == 2)
     assert len(two["values"]) == 7 and two["level"] == 0.95 and "verdict" not in two
+    assert "| +10.0, +12.0, +10.0, +12.0, +10.0, +12.0, +10.0 | 7 of 8 |" in page.table([two], ("primary",))
 
 
 def test_the_page_is_written_between_its_marks(made_up, tmp_path):
@@ -414,13 +445,13 @@ def test_the_bare_rule_is_told_by_the_last_result_but_one(cache):
 
 
 def test_the_test_of_the_real_model_by_kind(cache):
-    """Two pairs: on-policy is right where the answer is 2, ExGRPO in half of its responses."""
-    asked = json.loads(looked.ASKED.read_text())
-    names = {}
+    """Eight pairs: on-policy is right where the answer is 2, ExGRPO in half of its responses."""
+    asked, names = json.loads(looked.ASKED.read_text()), {}
+    asked = [(source, *question) for source in asked for question in asked[source]]
     for source, text, answer in asked:
         names.setdefault(looked.kind(source, text, answer), []).append((text, int(answer)))
     kept = json.loads(gzip.decompress(real_model.KEPT.read_bytes()))["base"]  # sorted, four samples each
-    assert {(r["source"], r["text"], r["gold"]) for r in kept} == set(map(tuple, asked)) and len(asked) == 208
+    assert {(r["source"], r["text"], r["gold"]) for r in kept} == set(asked) and len(asked) == 208
     for name, questions in names.items():
         for text, answer in questions:
             a, b = map(int, re.findall(r"\d+", text))
@@ -431,15 +462,18 @@ def test_the_test_of_the_real_model_by_kind(cache):
                 assert math.gcd(a, b) == answer
             else:
                 assert answer == {"+": a + b, "-": a - b, "*": a * b}[name[-3]]
-    for unit in (0, 3):
+    for unit in range(8):
         for arm, right in (("on_policy", lambda answer: 4 * (answer == "2")), ("exgrpo", lambda _: 2)):
             counts = {}
             for source, _, answer in asked:
                 counts.setdefault(source, []).append(right(answer))
-            write(Job("real", arm, unit), result={"ends": dict.fromkeys(("36", "38", "40"), counts)})
+            write(Job("real", arm, unit), result={"samples": 4, "ends": dict.fromkeys("123", counts)})
     lines = {name: rest for name, *rest in table_of(looked.kinds())}
-    assert lines["gcd: it is 2 (18)"] == ["100", "50", "-50.0"]
-    assert lines["gcd: it is 1 (13)"] == ["0", "50", "+50.0"] and len(lines) == len(names) + 1
+    assert lines["gcd: it is 2 (18)"] == ["100", "50", "-50.0 ± 0.0"]
+    assert lines["gcd: it is 1 (13)"] == ["0", "50", "+50.0 ± 0.0"] and len(lines) == len(names) + 1
+    Job("real", "exgrpo", 7).record_file.unlink()
+    lines = {name: rest for name, *rest in table_of(looked.kinds())}
+    assert lines["gcd: it is 2 (18)"][-1] == "-50.0"  # no interval before the last unit
 
 
 def test_what_only_restates_its_sum():
@@ -456,7 +490,7 @@ def test_the_snowball_counts_fresh_questions(monkeypatch):
     monkeypatch.setattr(snowball, "step_metrics", lambda *_: {})
     new = [SimpleNamespace(reward=reward, also={"restated": restated})
            for reward, restated in ((1.0, 1.0), (0.0, 0.0), (1.0, 0.0))]
-    new.append(SimpleNamespace(reward=0.0, also=None))  # its verdict ran out of time
+    new.append(SimpleNamespace(reward=0.0, also={}))  # its verdict ran out of time
     groups = [SimpleNamespace(replayed=replayed, trajectories=new) for replayed in (False, True, False)]
     assert snowball.metrics(None, groups, None) == {
         "snowball/right": 4, "snowball/restated": 2, "snowball/share": 0.5}
@@ -535,3 +569,6 @@ def test_a_unit_scores_the_models_of_its_last_three_checkpoints(tiny_model, tmp_
     assert ends(parse_config(flags), [first])["ends"]["18"]["sums"] == counts[0]
     again = ends(parse_config(flags), [last])
     assert again["ends"]["20"]["sums"] != counts[0] and again["questions"] == made["questions"]
+    judged = ends(parse_config([*flags, "--reward", "worlds.arithmetic:reward"]), [first])
+    assert judged["valid"] == {"18": {"sums": [0] * 12}}  # its responses have no steps
+    assert made["valid"] == dict.fromkeys(made["ends"], {})  # `coin` knows of none
