@@ -3,6 +3,7 @@
 No verdict of a table is written by hand: they stand between two markers and are made again from the records.
 """
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -131,6 +132,18 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
+def on_trained() -> str:
+    """Markdown, found by looking: rows of `hard` that are read out of distribution, on the trained kinds."""
+    lines = []
+    for row in (row for row in ROWS if row.setting == "hard" and row.where == "held out"):
+        values = 100 * np.array(differences(numbers(dataclasses.replace(row, where="trained"))))
+        if len(values) and row.family != "primary":  # row 2 there is row 16
+            whole = len(values) == row.units and row.family == "secondary"
+            mean = f"{values.mean():+.1f} ± {half_width(values):.1f}" if whole else "–"
+            lines.append([f"{row.number}, {row.question}", ", ".join(f"{v:+.1f}" for v in values), mean])
+    return taught.markdown(["on the trained kinds", "by unit", "mean ± 95%"], lines)
+
+
 def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
     """Make rows.json, the pictures and the tables of the page again; returns the rows of `decide`."""
     decided = decide()
@@ -147,7 +160,7 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
                           ("buckets", taught.buckets()), ("judges", looked.judged()),
                           ("the bare rule", looked.rule()), ("told apart", looked.told_apart()),
-                          ("kinds", looked.kinds())):
+                          ("kinds", looked.kinds()), ("trained", on_trained())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -351,6 +351,18 @@ def test_pairs_differ_in_their_arm_alone(made_up, name, what):
         page.decide()
 
 
+def test_rows_read_out_of_distribution_stand_on_the_trained_kinds_too(made_up):
+    """Revisiting is right in all of them, ExGRPO in half; with a unit gone, no mean; row 2 there is row 16."""
+    for unit in range(8):
+        again = Job("hard", "exgrpo", unit).record()["result"]
+        ends = dict.fromkeys("123", again["ends"]["1"] | {"arithmetic": [4, 4] * 200})
+        write(Job("hard", "revisiting", unit), rows=[], result=again | {"ends": ends})
+    [_, four] = table_of(page.on_trained())
+    assert four == ["4, hard: ExGRPO − revisiting only", ", ".join(["-50.0"] * 8), "-50.0 ± 0.0"]
+    Job("hard", "revisiting", 7).record_file.unlink()
+    assert table_of(page.on_trained())[1][1:] == [", ".join(["-50.0"] * 7), "–"]
+
+
 def test_nothing_is_decided_before_its_last_unit(made_up):
     """Seven of eight units, ten points ahead or more: they stand one by one, without interval and verdict."""
     Job("hard", "exgrpo", 7).record_file.unlink()
