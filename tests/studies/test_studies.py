@@ -352,7 +352,7 @@ def test_pairs_differ_in_their_arm_alone(made_up, name, what):
 
 
 def test_rows_read_out_of_distribution_stand_on_the_trained_kinds_too(made_up):
-    """Revisiting is right in all of them, ExGRPO in half; with a unit gone, no mean; row 2 there is row 16."""
+    """Revisiting is right in all, ExGRPO in half; with a unit gone, no mean; of row 2 it is row 16."""
     for unit in range(8):
         again = Job("hard", "exgrpo", unit).record()["result"]
         ends = dict.fromkeys("123", again["ends"]["1"] | {"arithmetic": [4, 4] * 200})
