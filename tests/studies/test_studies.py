@@ -18,6 +18,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
 
+import pyarrow.parquet as pq
 import pytest
 
 from config import Config, parse_config
@@ -220,28 +221,35 @@ def test_an_error_stops_a_run_for_good_the_second_time_at_one_place(tmp_path):
         assert [note_failure(tmp_path) for _ in again] == again
 
 
+@pytest.fixture
+def started(tmp_path, monkeypatch):
+    """A run directory with a checkpoint, named on the command line; signals are put back afterwards."""
+    (tmp_path / "checkpoints/step-0000012").mkdir(parents=True)
+    monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", str(tmp_path)])
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield tmp_path
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
 @pytest.mark.parametrize("script, code, noted", [
     ("sys.exit(1)", 1, True), ("sys.exit(3)", 3, False),
     ("time.sleep(0.5); os.kill(os.getppid(), signal.SIGINT); sys.exit(1)", 1, False),
     ("time.sleep(0.5); os.kill(os.getppid(), signal.SIGTERM)", 130, False),
 ], ids=["error", "killed", "Ctrl-C at its start", "SIGTERM, saved"])
-def test_only_an_error_of_its_own_is_noted(tmp_path, monkeypatch, script, code, noted):
-    """Not an interrupt, what else ends a run, or a directory that another process trains in."""
-    (tmp_path / "checkpoints/step-0000012").mkdir(parents=True)
-    monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", str(tmp_path)])
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        with pytest.raises(SystemExit) as left:
-            one_unit.main(("-c", f"import os, signal, sys, time; {script}"))
-        assert left.value.code == code and (tmp_path / "failed").exists() == noted
-        monkeypatch.setattr(one_unit, "lock", Mock(side_effect=ValueError("is in use by process 7")))
-        (tmp_path / "failed").unlink(missing_ok=True)
-        with pytest.raises(ValueError, match="in use"):
-            one_unit.main(("-c", "import sys; sys.exit(1)"))
-        assert not (tmp_path / "failed").exists()
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+def test_only_an_error_of_its_own_is_noted(started, script, code, noted):
+    """Not an interrupt, and not what else ends a run."""
+    with pytest.raises(SystemExit) as left:
+        one_unit.main(("-c", f"import os, signal, sys, time; {script}"))
+    assert left.value.code == code and (started / "failed").exists() == noted
+
+
+def test_a_run_that_another_process_trains_has_not_failed(started, monkeypatch):
+    """Its lock is held, so training was refused."""
+    monkeypatch.setattr(one_unit, "lock", Mock(side_effect=ValueError("is in use by process 7")))
+    with pytest.raises(ValueError, match="in use"):
+        one_unit.main(("-c", "import sys; sys.exit(1)"))
+    assert not (started / "failed").exists()
 
 
 def test_git_takes_records():
@@ -486,6 +494,14 @@ def test_the_test_of_the_real_model_by_kind(cache):
     Job("real", "exgrpo", 7).record_file.unlink()
     lines = {name: rest for name, *rest in table_of(looked.kinds())}
     assert lines["gcd: it is 2 (18)"][-1] == "-50.0"  # no interval before the last unit
+
+
+@pytest.mark.skipif(not (jobs.ROOT / ".cache/gym").exists(), reason="make smollm-ready makes the questions")
+def test_the_kept_questions_stand_in_the_order_of_their_files():
+    """The counts of a record are in that order, and nothing else says which question a count is of."""
+    for source, kept in json.loads(looked.ASKED.read_text()).items():
+        rows = pq.read_table(jobs.ROOT / f".cache/gym/{source}-test.parquet").to_pylist()
+        assert kept == [[row["prompt"][0]["content"], row["reward_model"]["ground_truth"]] for row in rows]
 
 
 def test_what_only_restates_its_sum():
