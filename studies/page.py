@@ -22,7 +22,7 @@ from studies.measures import (
     verdict,
     within_question_auc,
 )
-from studies.protocol import ROWS, SETTINGS, Row
+from studies.protocol import OUT, ROWS, SETTINGS, Row
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt  # noqa: E402
@@ -38,7 +38,8 @@ def numbers(row: Row, quick: bool = False, counted: str = "ends") -> dict[int, t
     """{unit: (the arm's number, the other's)} of the units whose runs are all there; one number for `auc`;
     of valid chains where `counted` is "valid".
 
-    ValueError where two arms of a unit began from different base models, or were asked other questions.
+    ValueError where two arms of a unit began from different base models, answered otherwise before the first
+    step (another engine, or other random numbers), or were asked other questions.
     """
     found = {}
     for unit in range(row.units):
@@ -49,8 +50,17 @@ def numbers(row: Row, quick: bool = False, counted: str = "ends") -> dict[int, t
         for name, what in (("base", "began from different base models"), ("questions", "were asked others")):
             if len({record["result"].get(name) for record in results}) > 1:
                 raise ValueError(f"row {row.number}, unit {unit}: the arms {what}")
+        answered = [said for record in results if (said := untrained(record))]
+        if any(said != answered[0] for said in answered):
+            raise ValueError(f"row {row.number}, unit {unit}: the arms answered otherwise before training")
         found[unit] = tuple(number(row, record, counted) for record in results)
     return found
+
+
+def untrained(record: dict) -> dict[str, float]:
+    """A run's validation before its first step."""
+    first = next(iter(record.get("rows", [])), {})
+    return {name: value for name, value in first.items() if name.startswith("val/pass_at_1/")}
 
 
 def number(row: Row, record: dict, counted: str = "ends") -> float:
@@ -140,8 +150,19 @@ def on_trained() -> str:
         if len(values) and row.family != "primary":  # row 2 there is row 16
             whole = len(values) == row.units and row.family == "secondary"
             mean = f"{values.mean():+.1f} ± {half_width(values):.1f}" if whole else "–"
-            lines.append([f"{row.number}, {row.question}", ", ".join(f"{v:+.1f}" for v in values), mean])
+            name = f"{row.number}, {row.question.removesuffix(OUT)}"
+            lines.append([name, ", ".join(f"{v:+.1f}" for v in values), mean])
     return taught.markdown(["on the trained kinds", "by unit", "mean ± 95%"], lines)
+
+
+def escapes() -> str:
+    """Markdown: the ends that row 7 counts, base by base, in percent, and those of valid chains alone."""
+    row = next(row for row in ROWS if row.kind == "escapes")
+    right, valid = numbers(row), numbers(row, counted="valid")
+    cells = {unit: [f"{100 * a:.1f} / {100 * b:.1f}" for a, b in zip(right[unit], valid[unit])]
+             for unit in right}
+    lines = [[f"{row.setting}, base {unit}", *said] for unit, said in cells.items()]
+    return taught.markdown(["trained kinds at the end: right / by a valid chain", *row.arms], lines)
 
 
 def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
@@ -160,7 +181,7 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
                           ("buckets", taught.buckets()), ("judges", looked.judged()),
                           ("the bare rule", looked.rule()), ("told apart", looked.told_apart()),
-                          ("kinds", looked.kinds()), ("trained", on_trained())):
+                          ("kinds", looked.kinds()), ("escapes", escapes()), ("trained", on_trained())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -13,6 +13,7 @@ TUNING_RATES = (2e-5, 4e-5, 8e-5, 1.6e-4)
 SAMPLES = 4  # responses a question at the end
 ENDS = (0.9, 0.95, 1.0)  # of the run: the end is the mean of these
 EXPLORED = (0, 1)  # units of an exploratory row
+OUT = ", out of distribution"  # of a question that is read there
 
 
 @dataclass(frozen=True)
@@ -96,17 +97,19 @@ class Row:
 def explored(first: int, question: str, against: list[tuple[str, str]], setting: str = "hard",
              arm: str = "exgrpo", kind: str = "end") -> list[Row]:
     """Exploratory rows, numbered from `first` on: an arm less each of others, (name, what the page says)."""
-    return [Row(number, "exploratory", question + text, setting, arm, other, "held out", len(EXPLORED), kind)
+    place = OUT * (setting == "hard")
+    return [Row(number, "exploratory", question + text + place, setting, arm, other, "held out",
+                len(EXPLORED), kind)
             for number, (other, text) in enumerate(against, first)]
 
 
 ROWS = (
     Row(1, "primary", "real model: ExGRPO − on-policy", "real", "exgrpo", "on_policy"),
-    Row(2, "primary", "hard: ExGRPO − on-policy, out of distribution", "hard", "exgrpo", "on_policy",
-        "held out"),
+    Row(2, "primary", "hard: ExGRPO − on-policy" + OUT, "hard", "exgrpo", "on_policy", "held out"),
     Row(3, "secondary", "real model: the same on the held-out kind", "real", "exgrpo", "on_policy",
         "held out"),
-    Row(4, "secondary", "hard: ExGRPO − revisiting only", "hard", "exgrpo", "revisiting", "held out"),
+    Row(4, "secondary", "hard: ExGRPO − revisiting only" + OUT, "hard", "exgrpo", "revisiting",
+        "held out"),
     Row(5, "secondary", "real model: ExGRPO − revisiting only", "real", "exgrpo", "revisiting", units=4),
     Row(6, "secondary", "real model: shaping − none", "real", "exgrpo", "no_shaping", units=4),
     Row(7, "secondary", "weak: runs that escape (Pass@1 above 0.1)", "weak", "exgrpo", "on_policy",

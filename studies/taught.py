@@ -16,12 +16,13 @@ REPLAY = {"w*, mean": "replay/ratio", "effective sample size of w*, share": "rep
           "o*'s share of the policy term": "replay/gradient_share"}
 RUN = {"Σ k(K − k) a step, fresh": "fresh/signal", "Σ k(K − k), replayed, with o*": "replay/signal",
        "tokens generated a step": "rollout/tokens", "seconds a step, one core": "time/step"}
+SKIPPED = "loss/skipped"  # optimiser steps, for their gradient norm
 
 
-def done(setting: str, arm: str) -> list[dict]:
-    """The records that are there of an arm."""
+def done(setting: str, arm: str) -> dict[int, dict]:
+    """{unit: record} of an arm, of those that are there."""
     jobs = [Job(setting, arm, unit) for unit in range(SETTINGS[setting].units)]
-    return [job.record() for job in jobs if job.done]
+    return {job.unit: job.record() for job in jobs if job.done}
 
 
 def steps(record: dict) -> list[dict]:
@@ -54,20 +55,30 @@ def numbers(record: dict) -> list[float]:
     return [(fresh[0] + fresh[-1]) / fresh.sum(), fresh[0] / fresh.sum(), mixed(fresh),
             mixed(by_k(rows, "replay/k")[1:]) if replaying else np.nan,
             *(np.mean([row[m] for row in replaying]) if replaying else np.nan for m in REPLAY.values()),
-            *(np.mean([row[m] for row in rows]) for m in RUN.values())]
+            *(np.mean([row[m] for row in rows]) for m in RUN.values()),
+            sum(row.get(SKIPPED, 0) for row in rows)]
 
 
 def runs() -> str:
-    """Markdown: means over steps and units of every arm."""
+    """Markdown: means over steps and units of every arm; under one of which fewer units are there than of
+    ExGRPO, ExGRPO's of the same ones."""
     head = ["fresh groups all right or all wrong", "all wrong", "p(1 − p), fresh",
-            "p(1 − p), replayed, new responses", *REPLAY, *RUN]
+            "p(1 − p), replayed, new responses", *REPLAY, *RUN, "optimiser steps skipped, of a run"]
     lines = []
     for setting, arm in dict.fromkeys((row.setting, arm) for row in DECIDED for arm in row.arms):
-        values = [numbers(record) for record in done(setting, arm)] if arm != "base" else []
-        if values:
-            cells = ["–" if np.isnan(mean) else f"{mean:.3g}" for mean in np.mean(values, axis=0)]
-            lines.append([f"{setting}, {arm} ({len(values)} run{'s' * (len(values) > 1)})", *cells])
+        found = done(setting, arm) if arm != "base" else {}
+        replaying = done(setting, "exgrpo") if found else {}
+        if found:
+            lines.append(_line(f"{setting}, {arm}", found.values()))
+        if set(found) < set(replaying):
+            lines.append(_line(f"{setting}, exgrpo, of these units", [replaying[unit] for unit in found]))
     return markdown(["mean over the run", *head], lines)
+
+
+def _line(name: str, records) -> list[str]:
+    columns = [[value for value in column if not np.isnan(value)] for column in zip(*map(numbers, records))]
+    cells = [f"{np.mean(column):.3g}" if column else "–" for column in columns]
+    return [f"{name} ({len(records)} run{'s' * (len(records) > 1)})", *cells]
 
 
 def buckets() -> str:
@@ -75,7 +86,7 @@ def buckets() -> str:
     in it was drawn, and the questions in it after a third, two thirds and all of the steps."""
     head, lines = ["mean over the runs"], []
     for setting in dict.fromkeys(row.setting for row in DECIDED):
-        records = [steps(record) for record in done(setting, "exgrpo")]
+        records = [steps(record) for record in done(setting, "exgrpo").values()]
         if not records:
             continue
         drawn = sum(by_k(rows, "replay/from_k") for rows in records)[1:-1]

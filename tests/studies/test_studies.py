@@ -270,7 +270,7 @@ def test_records_keep_five_digits():
 STEP = {"fresh/k=0": 1, "fresh/k=1": 0, "fresh/k=2": 0, "fresh/signal": 0, "reward/pass_at_1_fresh": 0.5,
         "replay/k=0": 0, "replay/k=1": 1, "replay/k=2": 1, "replay/from_k=1": 2, "replay/questions": 2,
         "rollout/tokens": 100, "time/step": 2.0, "replay/signal": 4, "replay/ratio": 1.5, "replay/ess": 0.5,
-        "replay/gradient_share": 0.01}  # of K = 2
+        "replay/gradient_share": 0.01, "loss/skipped": 1}  # of K = 2
 
 
 @pytest.fixture
@@ -319,6 +319,9 @@ def test_escapes_are_counted_in_pairs_of_all_right_answers_and_of_valid_chains(c
         write(Job("weak", arm, unit), rows=[], result={"samples": 4} | counts)
     [seven] = page.decide()
     assert seven["escapes"] == [1, 1, 0, 1] and seven["escapes_valid"] == [0, 1, 0, 2]
+    assert table_of(page.escapes())[1:] == [
+        [f"weak, base {unit}", *cells] for unit, cells in enumerate((
+            ["50.0 / 50.0", "50.0 / 0.0"], ["50.0 / 0.0", "10.0 / 0.0"], ["0.0 / 0.0", "10.0 / 0.0"]))]
     text = page.table([seven], ("secondary",))
     assert "both 1, only ExGRPO 1, only on-policy 0, neither 1; by valid chains: both 0" in text
 
@@ -356,6 +359,15 @@ def test_pairs_differ_in_their_arm_alone(made_up, name, what):
     job = Job("hard", "exgrpo", 5)
     write(job, rows=[], result=job.record()["result"] | {name: "other"})
     with pytest.raises(ValueError, match=f"row 2, unit 5: the arms {what}"):
+        page.decide()
+
+
+def test_pairs_answer_alike_before_training(made_up):
+    """One base and one seed, but another engine or other random numbers: refused as well."""
+    job = Job("hard", "on_policy", 3)
+    first, *rows = job.record()["rows"]
+    write(job, rows=[first | {"val/pass_at_1/arithmetic": 0.2}, *rows], result=job.record()["result"])
+    with pytest.raises(ValueError, match="row 2, unit 3: the arms answered otherwise before training"):
         page.decide()
 
 
@@ -415,7 +427,10 @@ def test_what_groups_teach_by_hand(cache):
         write(Job("hard", "exgrpo", unit), rows=[{"step": 0}, *rows, {"step": 3}], result={})
     [line] = [line for line in table_of(taught.runs()) if line[0] == "hard, exgrpo (2 runs)"]
     # fresh: 4/5 and 2/5 not mixed, 2/5 and 0 all wrong, 1/4 of 1/5 and of 3/5; replayed: one new response
-    assert line[1:] == ["0.6", "0.2", "0.1", "0", "1.5", "0.5", "0.01", "0", "4", "100", "2"]
+    assert line[1:] == ["0.6", "0.2", "0.1", "0", "1.5", "0.5", "0.01", "0", "4", "100", "2", "3"]
+    write(Job("hard", "revisiting", 1), rows=Job("hard", "exgrpo", 1).record()["rows"], result={})
+    same = {name: line for name, *line in table_of(taught.runs())}  # of base 1 alone, not of the mean of two
+    assert same["hard, revisiting (1 run)"] == same["hard, exgrpo, of these units (1 run)"] != line[1:]
     assert table_of(taught.buckets()) == [
         ["mean over the runs", "k = 1"], ["hard: draws from the bucket", "100%"],
         ["hard: chance, each step, that a question in it is drawn", "20%"],  # 2 · 3 of 10 + 20
