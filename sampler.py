@@ -119,7 +119,7 @@ class FreshStream:
 
         Those passed over because of `skip` go back to the front. Where fewer are left in all, it is fewer.
         """
-        skip, taken, passed = set(skip), {}, []  # taken: in order
+        skip, taken, passed = set(skip), {}, {}  # in order
         n = min(n, len(self.ids) - len(retired) - sum(q not in retired for q in skip))
         while len(taken) < n:
             if not self.queue:
@@ -130,10 +130,10 @@ class FreshStream:
             if question in retired:
                 continue
             if question in skip or question in taken:
-                passed.append(question)
+                passed[question] = True  # once, though this epoch and the next may both hold it
             else:
                 taken[question] = True
-        self.queue += passed[::-1]
+        self.queue += [*passed][::-1]
         return list(taken)
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:

@@ -221,6 +221,16 @@ def test_skipped_questions_come_back_first():
     assert stream.draw(3, ()) == [order[0], order[2], order[5]]
 
 
+def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
+    """Two of ten questions, replayed in every batch, pile up no copies over 200 epochs, nor later turns."""
+    stream = FreshStream(range(10), seed=0)
+    for _ in range(400):
+        assert not {0, 1} & set(stream.draw(4, (), skip=[0, 1]))
+        assert len(stream.queue) <= 20
+    counts = np.bincount([q for _ in range(100) for q in stream.draw(5, ())], minlength=10)
+    assert np.ptp(counts) <= 2  # of fifty: one for the cut of the epoch, one that was owed
+
+
 def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
     """Where a batch spans two epochs, the second epoch's copies of what it has wait for the next batch."""
     for seed in range(50):
