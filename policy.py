@@ -21,6 +21,7 @@ from exgrpo import Group
 from loss import combine, policy_loss, token_means
 from model import PackedLM, load_model, pack
 from runtime import ranks
+from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
 from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
 
@@ -30,18 +31,14 @@ MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}  # nats a token, of `max_drift: 
 class Policy:
     """The trained model on this rank. All methods are collectives: every rank calls them in the same order.
 
-    ValueError for a model with a sliding window that prompt and response exceed: they would see too much.
+    ValueError for a model with parts that the packed forward pass does not know.
     """
 
     def __init__(self, config: Config, model: str, device: torch.device):
         c, self.config, self.device = config, config, device
         held = getattr(torch, c.dtype) if c.lora_rank else "auto"  # what is frozen needs no more
         lm = load_model(c, model, held, attn_implementation="packed")
-        window = getattr(lm.config, "sliding_window", None)
-        length = c.max_prompt_length + c.max_response_length
-        if window and length > window:
-            raise ValueError(f"{model} attends over the last {window} tokens only, which is not built in: "
-                             f"keep max_prompt_length + max_response_length = {length} to that")
+        refuse_unknown_parts(lm, model, c.max_prompt_length + c.max_response_length)
         if c.lora_rank:
             add_adapters(lm, c.lora_rank, c.lora_alpha, c.seed)
         if c.gradient_checkpointing:

@@ -15,7 +15,7 @@ from buffer import Trajectory
 from config import Config
 from data import Question
 from exgrpo import Group
-from model import pack
+from model import PackedLM, pack
 from policy import Policy
 
 L_MAX = 20
@@ -350,6 +350,37 @@ def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
     make_policy(tmp_path, max_prompt_length=4, max_response_length=4)
     with pytest.raises(ValueError, match="last 8 tokens only.* = 9 to that"):
         make_policy(tmp_path, max_prompt_length=5, max_response_length=4)
+
+
+FAMILIES = {  # with parts that are not built in -> how their message names the first of these
+    "gemma2": ({"final_logit_softcapping": 2.0, "sliding_window": 4096}, "final_logit_softcapping"),
+    "granite": ({"logits_scaling": 4.0}, "logits_scaling"),
+    "cohere": ({"logit_scale": 0.25}, "logit_scale"),
+    "phi": ({}, "lm_head.bias"),
+    "gpt_oss": ({"num_local_experts": 4, "sliding_window": 4096}, "self_attn.sinks"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, tmp_path):
+    """Each of these models differs from its own packed scores, so it is refused before anything starts."""
+    knobs, name = FAMILIES[family]
+    config = AutoConfig.for_model(
+        family, vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, head_dim=32,
+        num_attention_heads=1, num_key_value_heads=1, pad_token_id=0, initializer_range=0.2, **knobs)
+    torch.manual_seed(0)
+    lm = AutoModelForCausalLM.from_config(config)
+    for weight, parameter in lm.named_parameters():
+        if weight.endswith(("lm_head.bias", "sinks")):
+            torch.nn.init.normal_(parameter)
+    lm.save_pretrained(tmp_path)
+    ids = torch.arange(1, 7)
+    plain = lm(ids[None]).logits[0, 2:-1].log_softmax(-1).gather(1, ids[3:, None])[:, 0]
+    packed, _ = PackedLM(AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="packed"))(
+        pack([(ids[:3].numpy(), ids[3:].numpy())]))
+    assert (packed - plain).abs().max() > 1e-3
+    with pytest.raises(ValueError, match=f"has .*{name}, which is not built in"):
+        make_policy(tmp_path)
 
 
 def test_tied_weights_leave_under_both_names(tiny_models, device, groups, tmp_path):
