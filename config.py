@@ -75,7 +75,7 @@ class Config:
     k_min: int = knob(1, "Smallest success count that is collected, official experience_lbound + 1 [1].")
     k_max: int = knob(7, "Largest success count that is collected, official experience_rbound [7].")
     start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
-                                        "negative: at once [0.35].")
+                                        "negative: at once [0.35].", most=1)
     retire: Literal["auto", "on", "off"] = knob(
         "auto", "Questions solved K of K times are never drawn again; auto: on unless ρ = 0.")
     max_trajectories: int = knob(0, "Cap of stored responses, the newest are kept; 0: no cap [none].", 0)
@@ -131,7 +131,7 @@ class Config:
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)
     eval_temperature: float = knob(0.6, "Temperature of validation and eval.py, top-p 1; 0: greedy [0.6].", 0)
     eval_questions: int = knob(0, "Validate on the first so many questions of each source; 0: all.", 0)
-    save_every: int = knob(20, "Steps between checkpoints; 0: only at the end and when interrupted [20].", 0)
+    save_every: int = knob(20, "Steps between checkpoints; 0: only at the end and when interrupted [50].", 0)
     keep: int = knob(2, "How many of the last checkpoints are kept; the best by validation is kept too.", 1)
     resume: bool = knob(False, "Continue from the newest whole checkpoint in run_dir.")
     hang_timeout: float = knob(3600.0, "Seconds a phase may last before the run is stopped; 0: any.", 0, 1e7)

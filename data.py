@@ -85,6 +85,8 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
         say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
     if config.rho and config.k_max < config.num_rollouts - 1:
         say(f"note: groups with more than {config.k_max} successes (k_max) are not collected")
+    if 0 < config.rho * config.batch_size < 1:
+        say("note: nothing will be replayed: rho * batch_size is less than one question")
     return train_set, tests
 
 

@@ -46,7 +46,9 @@ def out_of_range(config) -> Iterator[str]:
             yield f"{f.name} must be a finite number, got {value}"
         elif f.type in (int, float) and not least <= value <= most:
             bound = "above 0" if least == POSITIVE else f"at least {least}"
-            yield f"{f.name} must be {bound if most == math.inf else f'in [{least}, {most}]'}, got {value}"
+            if most < math.inf:
+                bound = f"at most {most}" if least == -math.inf else f"in [{least}, {most}]"
+            yield f"{f.name} must be {bound}, got {value}"
 
 
 def parse_flags(cls: type, argv: list[str] | None, description: str, file: type | None = None) -> dict:

@@ -21,7 +21,8 @@ PAPER = {  # Table 4 and the run script, as they stand in the help texts
     "k_min": "1", "k_max": "7", "clip_eps": "0.2", "batch_size": "128", "mini_batches": "2",
     "lr": "1e-6", "weight_decay": "0.01", "max_grad_norm": "1.0", "skip_grad_norm": "500",
     "entropy_coef": "0.001", "adam_eps": "1e-8", "steps": "700", "eval_every": "10",
-    "eval_temperature": "0.6", "rollout_memory": "0.8", "rollout_tp": "2", "reinstate_every": "25",
+    "eval_temperature": "0.6", "save_every": "50", "rollout_memory": "0.8", "rollout_tp": "2",
+    "reinstate_every": "25",
 }
 
 
@@ -204,6 +205,7 @@ def test_an_unknown_flag_is_answered_with_the_nearest(argv, reason):
     (dict(reward="mathematics"), "'math' or 'module:function', got 'mathematics'"),
     (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
     (dict(start_threshold=float("nan")), "start_threshold must be a finite number"),
+    (dict(start_threshold=35.0), "start_threshold must be at most 1, got 35.0"),  # not in percent
     (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
     (dict(lora_rank=-1), "lora_rank must be at least 0, got -1"),
     (dict(lora_rank=8, lora_alpha=0.0), "lora_alpha must be above 0"),

@@ -18,6 +18,7 @@ from data import (
     fingerprint,
     load_questions,
     load_tokenizer,
+    read_data,
     render,
     rope_warning,
     sample_seed,
@@ -227,6 +228,21 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
     assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5} and len(twice[0]) == 3
     with pytest.raises(ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"):
         load_questions([write("b.jsonl", rows)], Config(max_prompt_length=6), tokenizer)
+
+
+@pytest.mark.parametrize("knobs, notes", [
+    ({"batch_size": 2}, []),
+    ({"batch_size": 4}, ["note: only 3 training questions for batches of 4"]),
+    ({"batch_size": 2, "k_max": 5}, ["note: groups with more than 5 successes (k_max) are not collected"]),
+    ({"batch_size": 2, "rho": 0.4},
+     ["note: nothing will be replayed: rho * batch_size is less than one question"]),
+    ({"batch_size": 2, "rho": 0.0, "k_max": 5}, []),
+])
+def test_what_a_run_will_not_do_is_said(write, tokenizer, knobs, notes):
+    """Batches that cannot be full, groups that are not collected, a share of replay below one question."""
+    files, said = [write("a.jsonl", [row(f"What is {n}?") for n in range(3)])], []
+    read_data(Config(model="x", train_files=files, mini_batches=1, **knobs), tokenizer, said.append)
+    assert said[2:] == notes
 
 
 def test_answers_may_be_numbers(write, tokenizer):
