@@ -5,8 +5,8 @@ r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and t
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
-With --output responses are kept in responses.jsonl every 30 s, as they end (hf: in batches), and a command
-that is repeated generates only what is missing. A record is one response as plain values, see `_record`.
+With --output responses are kept every 30 s, as they end (hf: in batches), a file a rank; responses.jsonl has
+them all at the end. A command that is repeated generates only what is missing. A record: see `_record`.
 """
 
 import json
@@ -113,7 +113,8 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
         finally:  # what has ended is kept, whatever ends the rest
             settle()
             kept.bar.close()
-        grader.warn([q for q, _ in mine], [[t] for t in made])
+        if not any(r["reward"] for r in records.values()):
+            grader.warn([q for q, _ in mine], [[t] for t in made])
         return [records.get(i) for i in range(len(mine))]
 
     return ranks.map_shares([1] * len(wanted), work, config.rollout_tp)
@@ -191,14 +192,13 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
                    max(e.samples, min(q.times for q in readable if q.source == s))  # 32 times there: Avg@32
                    for s in dict.fromkeys(q.source for q in readable)}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
-        engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
+        engine, settings = make_engine(config, e.model, tokenizer.eos_token_id, device), _settings(e, config)
         if isinstance(engine, HFEngine) and device.type == "cpu":  # it reports whole batches: small ones
             engine.batch_size = max(16, 8192 // config.max_response_length)
         grader = Grader(config, tokenizer, verifier)
         watchdog.enter("evaluation")
         try:
             if e.output:
-                settings = _settings(e, config)
                 records = respond_and_keep(e.output, settings, engine, grader, wanted, config, e.seed)
             else:
                 records = respond(engine, grader, wanted, config, e.seed, Kept())

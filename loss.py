@@ -46,7 +46,7 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
     clip_eps: ε of CLIP for on-policy tokens, None for no clip.
     beta: β of the shaping of replayed tokens, None for the plain ratio.
 
-    Returns (loss, metrics); metrics are sums over the tokens given, `*_max` are maxima, as float tensors.
+    Returns (loss, metrics); metrics are tensors of one number, sums over the tokens given, `*_max` maxima.
     """
     mask, replay = response_mask.bool(), replay_mask.bool()[:, None] & response_mask.bool()  # (N, T)
     fresh = mask & ~replay

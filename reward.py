@@ -98,7 +98,7 @@ class Grader:
         return self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
 
     def warn(self, questions: list[Question], rollouts: list[list]) -> None:
-        """Say on rank 0 what is wrong with a whole batch, if anything."""
+        """Say on rank 0 what is wrong with all of these (in evaluation all of its share), if anything."""
         if (warning := self.complaint(questions, rollouts)) and ranks.rank() == 0:
             say(warning)
 
@@ -121,5 +121,5 @@ class Grader:
         """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""
         row, piece = question.row, self.piece(question, token_ids)
         if self.config.reward == "math":  # reads no row; but of both graders each has a piece of its own
-            row = {"boxed": self.piece(question, token_ids, "strict")}
+            row = {"boxed": self.piece(question, token_ids, "strict")} if self.config.grader == "both" else {}
         return self.verifier.submit([piece], [question.answer], [row])

@@ -20,6 +20,7 @@ from config import Config
 from data import Question
 from model import extend_context, load_model, model_config
 from runtime import ranks
+from runtime.memory import KV_CACHE_ON_CPU
 
 
 def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float,
@@ -89,7 +90,7 @@ class VLLMEngine:
             tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
             disable_custom_all_reduce=on_gpu,  # its buffers and sleep mode's mapped memory do not agree
             gpu_memory_utilization=config.rollout_memory, max_num_seqs=512,
-            kv_cache_memory_bytes=None if on_gpu else 2**29,
+            kv_cache_memory_bytes=None if on_gpu else KV_CACHE_ON_CPU,
             logprobs_mode="processed_logprobs",  # of the distribution sampled from, temperature included
             # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
             enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),

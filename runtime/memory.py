@@ -20,6 +20,7 @@ MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the
 # 2**28, 1 GiB, should keep that below a fifth of the arithmetic (152,064 words, H100, reckoned, not run).
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 PROCESS_BYTES = 1e9  # host memory of a rank's libraries
+KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
 
@@ -143,7 +144,7 @@ def update_bytes(shape: Shape, ranks: int, tokens: int, *, device: str, **knobs)
 def host_bytes(shape: Shape, ranks: int, tokens: int, *, dtype: str, **knobs) -> float:
     """What a rank takes of the host where there is no GPU: libraries, engine, cache, all of training."""
     parts = budget(shape, ranks, tokens, tokens, device="cpu", dtype=dtype, **knobs)
-    engine = (2 if dtype == "bfloat16" else 4) * shape.parameters + 2**30  # VLLM_CPU_KVCACHE_SPACE
+    engine = (2 if dtype == "bfloat16" else 4) * shape.parameters + KV_CACHE_ON_CPU
     return PROCESS_BYTES + engine + sum(parts.held.values()) + sum(parts.update.values())
 
 
