@@ -52,6 +52,13 @@ def healthy(device, tiny_model, tmp_path_factory):
     return case, report(case, CHECKS + TRIALS)
 
 
+def test_a_weight_left_out_is_found_with_adapters_too(device, tiny_model, tmp_path):
+    """The name that is left out is one that the engine is given: not that of an adapter's base layer."""
+    case = Case(Config(**knobs(tmp_path, tiny_model), lora_rank=4))
+    found = report(case, CHECKS + TRIALS)["left out"]
+    assert found.verdict == "ok" and "is refused" in found.found
+
+
 def test_this_machine_is_fit(healthy):
     """No line says wrong, each is there, and the update's peak is within a quarter of the plan."""
     case, found = healthy
