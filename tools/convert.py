@@ -106,12 +106,11 @@ def answer_of(value, extract: str) -> str | None:
 
 def convert(items: Iterable[tuple], readable: Callable[[list[str]], list[bool]], system: str | None = None,
             extract: str = "") -> tuple[list[dict], Counter, list[str]]:
-    """Rows in the verl-LUFFY layout from (data source, question, answer) values; counts; unreadable answers.
-
-    A question that comes again is kept once, and not at all where its answers differ.
+    """Rows in the verl-LUFFY layout from (data source, question, answer, extra_info or None) values; counts;
+    unreadable answers. A question that comes again is kept once, and not at all where its answers differ.
     """
-    counts, found = Counter(), {}  # {(source, question as JSON): {answer: None}}
-    for source, question, value in items:
+    counts, found = Counter(), {}  # {(source, question as JSON): {answer: extra_info}}
+    for source, question, value, extra in items:
         counts["read"] += 1
         turns, answer = turns_of(question, system), answer_of(value, extract)
         if turns is None or answer is None:
@@ -119,16 +118,17 @@ def convert(items: Iterable[tuple], readable: Callable[[list[str]], list[bool]],
             continue
         answers = found.setdefault((source, json.dumps(turns)), {})
         counts["repeated"] += answer in answers
-        answers[answer] = None
-    single = [(*question, *answers) for question, answers in found.items() if len(answers) == 1]
+        answers.setdefault(answer, extra)
+    single = [(*question, extra, answer) for question, answers in found.items() if len(answers) == 1
+              for answer, extra in answers.items()]
     counts["with several answers"] = sum(len(answers) for answers in found.values()) - len(single)
     verdicts = readable([answer for *_, answer in single])
     kept = [item for item, ok in zip(single, verdicts) if ok]
     counts["answers unreadable"], counts["kept"] = len(single) - len(kept), len(kept)
     rows = [{"data_source": source, "prompt": json.loads(turns), "ability": "math",
              "reward_model": {"ground_truth": answer, "style": "rule"},
-             "extra_info": {"index": i, "split": "default"}}
-            for i, (source, turns, answer) in enumerate(kept)]
+             "extra_info": extra or {"index": i, "split": "default"}}
+            for i, (source, turns, extra, answer) in enumerate(kept)]
     return rows, counts, [answer for (*_, answer), ok in zip(single, verdicts) if not ok]
 
 
@@ -161,9 +161,15 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     a = parser().parse_args(argv)
     if a.output.suffix != ".parquet":
         raise ValueError("--output must end in .parquet")
-    if a.output.exists() and not a.overwrite:
-        raise ValueError(f"{a.output} exists; --overwrite replaces it")
+    for path in (a.output, held_out(a.output))[: 1 + a.input.startswith("gym:")]:
+        if path.exists() and not a.overwrite:
+            raise ValueError(f"{path} exists; --overwrite replaces it")
     return a
+
+
+def held_out(output: Path) -> Path:
+    """Where the held-out questions of a gym task go."""
+    return output.with_stem(f"{output.stem}-test")
 
 
 def write(rows: list[dict], output: Path) -> None:
@@ -184,7 +190,7 @@ def convert_gym(a: argparse.Namespace) -> Counter:
     name = a.input.removeprefix("gym:")
     settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in a.set)}
     train, test = gym.rows(name, settings, a.seed, a.size, a.held_out, a.data_source or name, a.system)
-    write(test, a.output.with_stem(f"{a.output.stem}-test"))
+    write(test, held_out(a.output))
     write(train, a.output)
     counts = Counter({"kept": len(train), "held out": len(test)})
     print(f"{a.input}: {len(train)} questions and {len(test)} held out, for --reward worlds.gym:score")
@@ -199,9 +205,9 @@ def main(argv: list[str] | None = None) -> Counter:
     columns, read = open_source(a.input, a.subset, a.split)
     question = pick(a.question, QUESTION, columns, "--question")
     answer = pick(a.answer, ANSWER, columns, "--answer")
-    names, name = [question, answer, *({"data_source"} & set(columns))], Path(a.input).stem
-    items = [(a.data_source or row.get("data_source") or name, row.get(question), row.get(answer))
-             for row in read(names)]
+    names, name = [question, answer, *({"data_source", "extra_info"} & set(columns))], Path(a.input).stem
+    items = [(a.data_source or row.get("data_source") or name, row.get(question), row.get(answer),
+              row.get("extra_info")) for row in read(names)]
     system = Path(a.system).read_text().strip() if a.system and Path(a.system[:255]).is_file() else a.system
     if system and system == a.system and len(system.split()) == 1:
         raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")

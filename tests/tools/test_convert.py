@@ -12,7 +12,7 @@ import pytest
 from config import Config
 from data import load_questions
 from runtime.tables import read_rows
-from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
+from tools.convert import INSTALL_DATASETS, answer_of, convert, main, parse, turns_of
 from worlds import gym
 
 
@@ -179,9 +179,28 @@ def test_turns():
 
 def test_the_same_question_in_two_sources_is_two():
     """Repeats are looked for inside a data source only."""
-    rows, counts, _ = convert([("a", "1?", "1"), ("b", "1?", "1"), ("a", "1?", "1")],
+    rows, counts, _ = convert([("a", "1?", "1", None), ("b", "1?", "1", None), ("a", "1?", "1", None)],
                               lambda answers: [True] * len(answers))
     assert [r["data_source"] for r in rows] == ["a", "b"] and counts["repeated"] == 1
+
+
+def test_extra_info_is_kept(tmp_path, lenient):
+    """What a reward function is promised of a row survives; a row without it gets its number."""
+    extra = {"tests": ["1 + 1"], "index": 7}
+    rows = [{"question": "1?", "answer": "1", "extra_info": extra}, {"question": "2?", "answer": "2"}]
+    main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(tmp_path / "out.parquet")])
+    table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
+    first, second = table["extra_info"].to_pylist()
+    assert first | extra == first and second["index"] == 1 and second["tests"] is None
+
+
+def test_held_out_questions_are_not_overwritten_unasked(tmp_path):
+    """A gym task writes a second file, which may be there already; another input writes one."""
+    (tmp_path / "out-test.parquet").write_text("mine")
+    argv = ["--output", str(tmp_path / "out.parquet")]
+    with pytest.raises(ValueError, match="out-test.parquet exists; --overwrite"):
+        parse(["gym:chain_sum", *argv])
+    assert parse(["gym:chain_sum", *argv, "--overwrite"]) and parse(["in.jsonl", *argv])
 
 
 def test_files_beside_the_output_are_left_alone(tmp_path, lenient):
