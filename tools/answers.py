@@ -10,6 +10,7 @@ from pathlib import Path
 
 from runtime.console import printable
 from runtime.tables import read_jsonl
+from tools.compare import labels
 
 
 def first_answers(directory: Path, n: int) -> dict[str, dict]:
@@ -20,7 +21,8 @@ def first_answers(directory: Path, n: int) -> dict[str, dict]:
 
 def side_by_side(directories: list[Path], n: int) -> str:
     """n questions, each with its gold answer and every model's response; ValueError if they differ."""
-    answers = {directory.name: first_answers(directory, n) for directory in directories}
+    names = labels(list(map(str, directories)))
+    answers = {name: first_answers(directory, n) for name, directory in zip(names, directories)}
     if len({tuple(found) for found in answers.values()}) > 1:
         raise ValueError(f"{' and '.join(map(str, directories))} hold responses to other questions")
     lines = []

@@ -109,6 +109,8 @@ def difference(base: dict, other: dict) -> str:
         return "– (fewer than two questions of both)"
     error = Z * float(np.std(both, ddof=1)) / math.sqrt(len(both))
     mean = float(np.mean(both))
+    if not error:
+        return f"{100 * mean:+.1f} (of each of {len(both)}, so without an interval)"
     return f"{100 * mean:+.1f} [{100 * (mean - error):+.1f}, {100 * (mean + error):+.1f}] of {len(both)}"
 
 

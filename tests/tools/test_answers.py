@@ -24,6 +24,9 @@ def test_the_first_questions(tmp_path, capsys):
     assert capsys.readouterr().out.splitlines() == [
         "---- 3+4  [7]", "base, wrong: a long", "way (0)", "trained, right: is 7 (0)",
         "---- 1+6  [7]", "base, right: 7 (0)", "trained, wrong: 6 (0)"]
+    (tmp_path / "A").mkdir(), (tmp_path / "B").mkdir()  # the last parts of both paths are alike
+    main([responses(tmp_path / "A" / "eval", {"3+4": "7"}), responses(tmp_path / "B" / "eval", {"3+4": "8"})])
+    assert capsys.readouterr().out.splitlines() == ["---- 3+4  [7]", "A, right: 7 (0)", "B, wrong: 8 (0)"]
     with pytest.raises(SystemExit, match="other questions"):
         main([base, responses(tmp_path / "other", {"9+9": "18"})])
     with pytest.raises(SystemExit, match="nowhere"):

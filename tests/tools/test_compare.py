@@ -69,6 +69,12 @@ def test_the_interval_covers_the_difference_in_95_of_100():
     assert 0.92 <= covered / 400 <= 0.98
 
 
+def test_no_spread_is_no_certainty():
+    """Thirty questions that both models miss, or two that one learned, have no interval of width 0."""
+    assert difference(*[dict.fromkeys(range(30), 0.0)] * 2) == "+0.0 (of each of 30, so without an interval)"
+    assert difference({1: 0.0, 2: 0.0}, {1: 1.0, 2: 1.0}).startswith("+100.0 (of each of 2,")
+
+
 @pytest.mark.parametrize("names, expected", [
     (["runs/A/eval", "runs/B/eval"], ["A", "B"]), (["runs/x/before", "runs/x/after"], ["before", "after"]),
     (["r/A/eval/scores.json", "r/B/eval"], ["A", "B"]), (["eval"], ["eval"]), (["a", "a"], ["a", "a"])])
