@@ -95,7 +95,9 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
           f"{config.max_response_length * weights / BYTES_A_SECOND:.0f} s: for each of them a GPU reads "
           f"{weights / 1e9:.1f} GB of weights (1/rollout_tp), {BYTES_A_SECOND / 1e12:g} TB a second assumed.")
     free = total - max(sums)
-    if free < 0 or room < longest:
+    if gpus % config.rollout_tp:
+        print(f"It does not run: rollout_tp {config.rollout_tp} must divide the number of GPUs.")
+    elif free < 0 or room < longest:
         why = f"{-free / 1e9:.1f} GB too much" if free < 0 else "the cache is too small; raise rollout_memory"
         print(f"It does not fit: {why}.\nLower "
               "tokens_per_micro_batch or rollout_memory, turn on gradient_checkpointing, set lora_rank, or "

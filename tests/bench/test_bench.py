@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
 from conftest import on_ranks
 
 from bench.meters import peak_tensor_bytes
@@ -120,6 +121,41 @@ def test_every_configuration_fits_the_gpus_its_head_names(file, capsys):
     assert "It fits" in capsys.readouterr().out
     print_plan(path, max(gpus // 4, 1), gigabytes / 2)
     assert "It does not fit" in capsys.readouterr().out
+
+
+def test_the_page_shows_what_the_planner_prints(capsys):
+    """docs/scaling.md: GB of each phase, file by file."""
+    rows = re.findall(r"\| `(qwen\S+)`\S*(?: all weights)? \| (\d) × (\d+) GB \| (\S+) \| (\S+) \| (\S+) \|",
+                      (ROOT / "docs" / "scaling.md").read_text())
+    assert len(rows) == 5
+    for file, gpus, gigabytes, *phases in rows:
+        if "lora" in file:
+            pytest.importorskip("peft")
+        print_plan(f"configs/{file}", int(gpus), float(gigabytes))
+        [sums] = re.findall(r"\*\*sum\*\* (.*)", capsys.readouterr().out)
+        assert re.findall(r"[\d.]+", sums) == phases
+
+
+def test_a_model_is_not_split_over_gpus_that_are_not_there(capsys):
+    """Memory would do; two GPUs for each response are asked for and one is there."""
+    print_plan("configs/qwen2.5-math-7b.yaml", 1, 180.0)
+    assert "It does not run: rollout_tp 2 must divide" in capsys.readouterr().out
+
+
+CLAIM = r"(?:Other values than|as in) (\S+\.yaml)(?::| but for) ([a-z_, ]+)\."
+
+
+def test_heads_say_what_is_other():
+    """A file that says by which values it differs from another differs by these, model and place apart."""
+    claims = 0
+    for path in (ROOT / "configs").glob("*.yaml"):
+        head = re.sub(r"\n# ", " ", path.read_text().split("\nmodel:")[0])
+        for other, names in re.findall(CLAIM, head):
+            ours, theirs = (yaml.safe_load((path.parent / name).read_text()) for name in (path.name, other))
+            different = {name for name in ours | theirs if ours.get(name) != theirs.get(name)}
+            assert different - {"model", "run_dir"} == set(names.split(", ")), path.name
+            claims += 1
+    assert claims == 3
 
 
 def test_every_file_that_names_gpus_is_planned():
