@@ -281,6 +281,8 @@ function bucketWeights(ks, K, mu, sigma, unit) {
   return weights.map((w) => w / sum(weights));
 }
 
+const whose = (run) => (run.known ? "The run:" : "Defaults (the run’s own are not known before its first checkpoint):");
+
 function draws(run) {
   const all = counts(run, "buckets/k="), rows = run.step.map((s, i) => i).filter((i) => run.step[i] > 0);
   $("draws").hidden = !all.length || !rows.length;
@@ -298,7 +300,7 @@ function draws(run) {
     ]));
     const uniform = question_selection === "uniform" ? "; it draws uniformly, whatever p_k" : "";
     $("p-note").textContent = (ks.length ? "" : "No question is in the buffer at this step. ") +
-      `The run: μ ${mu}, σ ${sigma}, unit ${sigma_unit}, K ${K}${uniform}.`;
+      `${whose(run)} μ ${mu}, σ ${sigma}, unit ${sigma_unit}, K ${K}${uniform}.`;
   };
   const hundredths = (x) => Math.round(100 * x) / 100;
   const at = slider("p-step", rows.length - 1, { min: 0, max: rows.length - 1, step: 1, text: (n) => run.step[rows[n]] }, draw);
@@ -342,7 +344,7 @@ function shaping(run, wide) {
     const mean = sum(all.map((w) => weight(w, beta.value))) / all.length;
     const here = all.length ? ` Over the ${all.length} stored tokens its mean is ${show(mean)}, of w* ${show(sum(all) / all.length)}.` : "";
     const plain = run.knobs.shaping ? "" : " This run does not shape: the weight is w* itself.";
-    $("f-note").textContent = `The run: β ${run.knobs.beta}. At w = 1 f is ${show(shape(1, beta.value))} and the weight ` +
+    $("f-note").textContent = `${whose(run)} β ${run.knobs.beta}. At w = 1 f is ${show(shape(1, beta.value))} and the weight ` +
       `${show(weight(1, beta.value))}; it is largest, 0.25, at w = β.${here}${plain}`;
     set($("f-note"), { "data-mean": all.length ? mean : "" });
   };

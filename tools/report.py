@@ -88,7 +88,8 @@ def said(run: Path) -> list[dict]:
 
 
 def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> dict:
-    """What the page says about a run; `browser` holds `missing`, a sentence, where no response is shown."""
+    """What the page says about a run; `browser` holds `missing`, a sentence, where no response is shown. The
+    knobs are defaults where `known` is false: a run writes its own with its first checkpoint."""
     knobs = {}
     try:
         checkpoint = newest_checkpoint(run)
@@ -99,8 +100,8 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
         browser = {"missing": f"No stored responses: {error}."}
         print(printable(f"{run}: {browser['missing']}"))
     sliders = {name: knobs.get(name, Config.__dataclass_fields__[name].default) for name in SLIDERS}
-    return {"name": str(run), "planned": knobs.get("steps"), "knobs": sliders, **columns(rows),
-            "said": said(run), "browser": browser}
+    return {"name": str(run), "planned": knobs.get("steps"), "knobs": sliders, "known": bool(knobs),
+            **columns(rows), "said": said(run), "browser": browser}
 
 
 def page(runs: list[dict]) -> str:

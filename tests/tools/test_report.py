@@ -273,6 +273,7 @@ def test_a_run_without_responses_says_why(runs, device, tmp_path):
     (tmp_path / "new").mkdir()
     assert "no whole checkpoint yet" in missing(tmp_path / "new")
     run = save_run(tmp_path / "run")
+    assert [describe(r, [{"step": 0}], 40, device)["known"] for r in (tmp_path / "new", run)] == [False, True]
     train = tmp_path / "run files" / "train.jsonl"
     train.write_text(train.read_text().replace('"9"', '"8"'))
     assert "not the questions that the run was trained on" in missing(run)
