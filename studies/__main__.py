@@ -4,7 +4,7 @@
     python -m studies primary           both primary rows; secondary, exploratory and all likewise
     python -m studies all --quick       short runs of one unit, to see that it works; nothing is recorded
     python -m studies page              README.md's tables and pictures again, from the records
-    python -m studies easy              what the first studies found on the easy world
+    python -m studies easy              the easy world: the first studies, and the table of the first page
     python -m studies tune              on-policy runs on the tuning units, to choose the lr of `hard`
 
 One process a core (`taskset` gives it fewer), each a single-rank `train.py`; Ctrl-C at any time, the same
@@ -19,7 +19,7 @@ import sys
 
 import numpy as np
 
-from studies import easy, page
+from studies import easy, looked, page
 from studies.jobs import CACHE, Job, jobs_of
 from studies.measures import end, mean_of
 from studies.pool import run_jobs
@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> int:
     """Run the rows named; returns the exit status: 1 where a run failed, 130 when interrupted."""
     args = parse(argv)
     if args.what == "easy":
-        print(easy.table())
+        print(easy.table(), looked.first_page(), sep="\n")
         return 0
     jobs = tuning() if args.what == "tune" else in_order(args.rows, args.quick)
     left = [job for job in jobs if not job.done]

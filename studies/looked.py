@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from studies.jobs import Job
-from studies.measures import half_width, within_question_auc
+from studies.measures import end, half_width, within_question_auc
 from studies.protocol import SETTINGS
 from studies.taught import markdown
 from worlds.arithmetic import PRESETS, draw_sets, solve
@@ -24,6 +24,23 @@ def pairs(setting: str) -> list[tuple[int, dict, dict]]:
     jobs = [[Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
             for unit in range(SETTINGS[setting].units)]
     return [(both[0].unit, *(job.record() for job in both)) for both in jobs if all(job.done for job in both)]
+
+
+def first_page() -> str:
+    """Markdown, README.md's first table: the ends on `easy`, means over run seeds (lowest–highest), and one
+    response to each question before training."""
+    found, held_out, lines = pairs("easy"), SETTINGS["easy"].held_out, []
+    for said, metric, where, counted in (
+            ("Pass@1 on test questions", "val/pass_at_1/arithmetic", "trained", "ends"),
+            ("valid chains (every step right)", "val/valid/arithmetic", "trained", "valid"),
+            ("Pass@1, out of distribution", "val/pass_at_1/arithmetic-ood", "held out", "ends")):
+        on_policy, exgrpo = ([end(record, held_out, where, counted) for record in records]
+                             for records in list(zip(*found))[1:])
+        cells = [f"{np.mean(x):.3f} ({min(x):.3f}–{max(x):.3f})" for x in (exgrpo, on_policy)]
+        lines.append([said, f"{found[0][1]['rows'][0][metric]:.3f}", *cells])
+    head = [f"120 steps, mean of {len(found)} run seeds (lowest–highest)", "base", "ExGRPO (`make train`)",
+            "on-policy (`--rho 0`)"]
+    return markdown(head, lines)
 
 
 def judged() -> str:

@@ -12,7 +12,7 @@ TUNING_UNITS = (100, 101)  # base models, or run seeds, that are used for nothin
 TUNING_RATES = (2e-5, 4e-5, 8e-5, 1.6e-4)
 SAMPLES = 4  # responses a question at the end
 ENDS = (0.9, 0.95, 1.0)  # of the run: the end is the mean of these
-EXPLORED = (0, 1)  # units of an exploratory row
+EXPLORED = (0, 1)  # units of an exploratory row, of `easy` three
 OUT = ", out of distribution"  # of a question that is read there
 
 
@@ -42,7 +42,9 @@ SETTINGS = {
                     ("world_seed", "seed"), ("arithmetic-ood",), QUICK),
     "real": Setting({"config": "configs/smollm2.yaml", "start_threshold": -1.0, "steps": 40,
                      "eval_questions": 0}, 8, ("seed",), ("calculate",), QUICK_REAL),
-    # the same model, sums alone, and a reward that can be talked into it; with a program of its own. Nothing
+    # `make train`: one base model, other seeds of the run
+    "easy": Setting({"world": "easy", "steps": 120}, 3, ("seed",), ("arithmetic-ood",), QUICK),
+    # the real model, sums alone, and a reward that can be talked into it; with a program of its own. Nothing
     # retires: Math-Verify calls every restated sum right, so what the row counts would leave the stream
     "snowball": Setting({"config": "configs/smollm2.yaml", "train_files": [".cache/gym/sum.parquet"],
                          "val_files": [".cache/gym/sum-test.parquet"], "reward": "studies.snowball:score",
@@ -130,4 +132,8 @@ ROWS = (
     *explored(22, "hard, half the learning rate: ExGRPO − ", [("on_policy_slow", "on-policy")], arm="slow"),
     *explored(23, "hard, as many groups with signal in each: Medium only − ", [("hardest", "Hard only")],
               arm="medium"),
+    Row(24, "exploratory", "easy, one base model: ExGRPO − on-policy", "easy", "exgrpo", "on_policy",
+        units=3),
+    Row(25, "exploratory", "easy, one base model: ExGRPO − on-policy" + OUT, "easy", "exgrpo", "on_policy",
+        "held out", units=3),
 )
