@@ -2,9 +2,9 @@ r"""Whether what equals the gold is an answer: Math-Verify works out what it is 
 
 A policy learns in twenty steps to restate the question, and nothing else. `is_answer` comes on top of
 Math-Verify's equality and looks at the form, judged by the value of the gold. Where that is a literal (42,
-1.8, 9/5, 3+2i, a word, or tuples, sets, intervals, matrices, lists of such) all that the answer says must be
-literals too; where it is an expression or an equation they hold no more variables or operators than it. What
-a form is stands in `forms.py`.
+1.8, 9/5, 3+2i, a word, or tuples, sets, intervals, matrices, lists of such, or a name's relation to one) all
+that the answer says must be literals too; where it is an expression or an equation they hold no more
+variables or operators than it. What a form is stands in `forms.py`.
 """
 
 import functools
@@ -70,7 +70,8 @@ def read_gold(answer: str) -> Gold | None:
         sides, between = split(value, RELATION)
         relations |= set(between)
         named = len(sides) > 1 and set(between) <= EQUAL and NAME.fullmatch(sides[0])
-        here = [leaf for side in sides[bool(named) :] for leaf in leaves(side)]
+        told = sides[bool(named) :] if set(between) <= EQUAL else unnamed(sides)
+        here = [leaf for side in told for leaf in leaves(side)]
         equation |= bool(between) and (not named or any(form(leaf, PLAIN) == "expression" for leaf in here))
         found += here
     forms = {form(leaf, PLAIN) for leaf in found}
@@ -80,6 +81,11 @@ def read_gold(answer: str) -> Gold | None:
     count = sum("infty" not in leaf for leaf in found)
     return Gold(forms, set(map(folded, found)), count, len(values), names(text), operators(text), equation,
                 bool(relations - EQUAL), interval, union, whole, closed)  # fmt: skip
+
+
+def unnamed(sides: list[str]) -> list[str]:
+    """The sides of a relation that are more than a name; a side that stands alone."""
+    return [side for side in sides if len(sides) == 1 or not (NAME.fullmatch(side) and is_name(side))]
 
 
 def values_of(text: str) -> list[str]:
@@ -144,10 +150,9 @@ def fits(values: list[str], gold: Gold) -> bool:
                 if not all(same(sides[-1], side, bool(ABOUT & set(between))) for side in sides[:-1]):
                     return False
                 sides = sides[-1:]
-        elif not (gold.inequality or gold.interval):
+        elif not (gold.inequality or gold.interval or set(between) <= IN and r"\{" in value):
             return False
-        said = [side for side in sides if len(sides) == 1 or not (NAME.fullmatch(side) and is_name(side))]
-        found = [leaf for side in said for leaf in leaves(side)]
+        found = [leaf for side in unnamed(sides) for leaf in leaves(side)]
         if not all(allowed(leaf, gold) for leaf in found):
             return False
         count += sum("infty" not in leaf for leaf in found)

@@ -89,10 +89,10 @@ def is_name(side: str) -> bool:
 
 
 def words(found: re.Match) -> str:
-    """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) as it is."""
+    """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) apart from its neighbours."""
     inner = found[1].strip()
     worded = re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner)
-    return f"⟨{inner}⟩" if worded else found[1]
+    return f"⟨{inner}⟩" if worded else f" {found[1]} "
 
 
 def normalise(text: str) -> str | None:
@@ -107,7 +107,7 @@ def normalise(text: str) -> str | None:
     text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
     text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
     text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
-    text = re.sub(r"(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s+", " ", text)
+    text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)  # 8 \quad 9 is not 89
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
     text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
     text = re.sub(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words, text)

@@ -27,8 +27,10 @@ GOLD_REPAIRS = [  # for golds that do not parse as they are
     (re.compile(r"([0-9])\.(?![0-9])"), r"\1"),  # -1./3
     (re.compile(r"_\{\\([a-zA-Z]+) *\}"), r"_{\1}"),  # m_{\max}, M_{\odot}
 ]
-WRAPPERS = re.compile(r"\\(?:boxed|text|textbf|textrm|mathrm|mathbf)\b|[{}$]")
-CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(?:\s+((?:(?!\b[A-J]\b).)*))?)?", re.DOTALL)  # no second letter
+WRAPPERS = re.compile(r"\\(?:boxed|text[a-z]*|math(?:rm|bf|it|sf))(?![a-zA-Z])|[{}$]")
+BLANKS = re.compile(r"\\[,;:! ]|\\q?quad(?![a-zA-Z])|~")
+CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(.*))?", re.DOTALL)
+SECOND = re.compile(r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$")
 
 
 def latex(text: str) -> str:
@@ -40,8 +42,8 @@ def latex(text: str) -> str:
 
 def choice(boxed: str) -> str | None:
     r"""The letter of a multiple-choice answer: C for `\boxed{\textbf{(C)} 12 days}`; None if none, or two."""
-    found = CHOICE.fullmatch(WRAPPERS.sub("", boxed).strip())
-    return found[1] if found else None
+    found = CHOICE.fullmatch(BLANKS.sub(" ", WRAPPERS.sub("", boxed)).strip())
+    return found[1] if found and not SECOND.search(found[2] or "") else None
 
 
 def has_expression(parsed: list) -> bool:

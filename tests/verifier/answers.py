@@ -173,8 +173,10 @@ LEAKS |= {  # found by hand after the first tables
     "42": [r"\gcd(5,6)=42", r"\log 5 = 42", r"\sqrt{4} = 42", r"\pi=42", "x=41=42", r"4200\%", r"-(-42)",
         "42/1"],
     r"\{1,2,3\}": [r"x \in \{1,2,3,3\}", r"\{1,2\} \cup \{3\}", r"x \in \{1,2,1+2\}"],
-    "x>2": [r"x>\gcd(2,4)", r"x>\log_{10} 100"],
+    "x>2": [r"x>\gcd(2,4)", r"x>\log_{10} 100", "x+1>3", "3x-1>2x+1"],
     "y=2x+3": ["y-2x-3=0z"],
+    "17": [r"8 \quad 9", r"8 \; 9", r"8\ \ 9"],  # to Math-Verify a mixed number: 8 + 9
+    "60": [r"10 \quad 20 \quad 30"],
 }  # fmt: skip
 
 HONEST_ASIDE = {

@@ -70,7 +70,11 @@ def test_normalise(text, left):
 @pytest.mark.parametrize(("answer", "gold", "score"), [
     (r"\pm 2", "2,-2", 1), (r"x=\pm 2", r"\pm2", 1), (r"\pm 3", r"\{-3,3\}", 1), (r"5\pm 2", "7,3", 0),
     (r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)", "x^2-1", 0),
-    (r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}", "2x", 0), (r"\frac{\mathrm{d}}{2}", r"\frac{d}{2}", 1)])
-def test_what_an_attack_found(answer, gold, score):
-    """A space after ± is typography; a derivative in roman letters is still to be worked out."""
+    (r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}", "2x", 0), (r"\frac{\mathrm{d}}{2}", r"\frac{d}{2}", 1),
+    (r"71\textbf{65}", "71", 0), (r"\textbf{71}", "71", 1),
+    (r"x \in \{1,2\}", "1,2", 1), (r"x \in (1,2)", "1,2", 0), (r"x \in \{1,1+1\}", "1,2", 0),
+    ("3<x", "x>3", 1), ("x-1>a", "x>a+1", 1), (r"3k-1 \geq 2k+1", r"$k \geqslant 2$", 0)])
+def test_what_attacks_found(answer, gold, score):
+    """A space after ± is typography; a derivative in roman letters is still to be worked out, and so is an
+    inequality that is not solved; numbers side by side are no number; a solution set may have a name."""
     assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == score

@@ -142,8 +142,10 @@ def test_scientific_notation(mantissa, exponent):
 def test_multiple_choice_answers():
     """The letter in the spellings that models use is right; another, two letters or a word are not."""
     right = ["C", r"\text{C}", "(C)", "C.", "C)", r"\textbf{(C)}", r"\text{(C) days become shorter}", "C: 12",
-             "$C$", "C) 12"]  # fmt: skip
-    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2"]
+             "$C$", "C) 12", r"\textbf{(C)}\ 12", r"\textbf{(C)}12", "(C)~12", r"\mathrm{(C)}\quad 12",
+             "C. A tiger hunts a deer.", "C. H and He only", "C. Vitamin D", r"\textit{C}"]  # fmt: skip
+    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2", "(C) (B)",
+             "C.B", "C. B.", "C. 12 D. 13", "C) 12 or D"]  # fmt: skip
     for gold in "CI":  # I is the imaginary unit to Math-Verify
         answers = {answer: answer.replace("C", gold) for answer in right + wrong}
         scores = {a: math_reward(rf"\boxed{{{text}}}", gold)["score"] for a, text in answers.items()}
