@@ -65,7 +65,7 @@ from runtime import ranks
 from runtime.faults import say, watchdog
 from runtime.responses import Kept, model_files, open_kept
 from worlds.arithmetic import JUDGES
-from worlds.benchmarks import SMALL, benchmark, statistics
+from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 
 TEXTS = ("text", "gold", "response")  # what of a record only --output keeps
 
@@ -180,7 +180,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
     tokenizer = load_tokenizer(config, e.model)
     questions, counts = load_questions(config.train_files, config, tokenizer)
-    if config.reward == "math" and all(q.source.startswith("arithmetic") for q in questions):
+    if config.reward == "math" and of_built_in_world(questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
     with make_verifier(config) as verifier:

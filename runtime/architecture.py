@@ -1,4 +1,4 @@
-"""Models that the packed forward pass (model.py) would score wrongly: refused before anything has started."""
+"""Models that the packed forward pass (model.py) would score wrongly: refused before the first step."""
 
 from torch import nn
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import torch
 
-MEMINFO, CGROUP = Path("/proc/meminfo"), Path("/sys/fs/cgroup")  # of Linux; the second of a container
+CGROUP = Path("/sys/fs/cgroup")  # of a container, on Linux
 # Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
 # 2**28, 1 GiB, should keep that below a fifth of the arithmetic (152,064 words, H100, reckoned, not run).
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
@@ -40,7 +40,11 @@ class Shape:
 
     @classmethod
     def of(cls, c: dict) -> "Shape":
-        """The shape that a config.json describes."""
+        """The shape that a config.json describes; ValueError for a family of other names."""
+        needed = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"
+        if missing := [name for name in needed if name not in c]:
+            raise ValueError(f"a model of type {c.get('model_type')} is not built in: its config.json has no "
+                             f"{', '.join(missing)}")
         heads = c["num_attention_heads"]
         return cls(c["hidden_size"], c["num_hidden_layers"], heads, c.get("num_key_value_heads") or heads,
                    c.get("head_dim") or c["hidden_size"] // heads, c["intermediate_size"], c["vocab_size"],
@@ -206,10 +210,14 @@ def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -
 
 def available_bytes() -> float:
     """Host memory that is free or can be freed, within a container's limit."""
-    free = int(re.search(r"MemAvailable:\s*(\d+) kB", MEMINFO.read_text())[1]) * 1024
-    limit, used = (CGROUP / name for name in ("memory.max", "memory.current"))
+    import psutil
+
+    free = psutil.virtual_memory().available
+    limit, used, stat = (CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip() != "max":
-        free = min(free, int(limit.read_text()) - int(used.read_text()))
+        cached = re.search(r"^inactive_file (\d+)", stat.read_text() if stat.exists() else "", re.MULTILINE)
+        taken = int(used.read_text()) - (int(cached[1]) if cached else 0)  # files that were read can go
+        free = min(free, int(limit.read_text()) - taken)
     return free
 
 

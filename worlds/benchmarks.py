@@ -39,6 +39,12 @@ def benchmark(source: str) -> str | None:
     return BENCHMARKS.get(re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower()))
 
 
+def of_built_in_world(questions: list) -> bool:
+    """Whether they are the arithmetic world's, by data source and form: other files may be named so."""
+    chain = re.compile(r"[0-9]([a-j][-+*][0-9])+\?*")
+    return all(q.source in ("arithmetic", "arithmetic-ood") and chain.fullmatch(q.text) for q in questions)
+
+
 def statistics(records: list[dict]) -> dict:
     """What a table needs beside the means, per data_source, and the two averages of Table 1.
 

@@ -100,8 +100,11 @@ def busy_gpu(patch, case, directory):
 
 
 def little_memory(patch, case, directory):
-    (directory / "meminfo").write_text("MemTotal: 9000 kB\nMemAvailable:   8000 kB\n")
-    patch.setattr(memory, "MEMINFO", directory / "meminfo")
+    files = {"max": "9000000", "current": "5000000", "stat": "file 7\ninactive_file 4000000\n"}
+    for name, text in files.items():
+        (directory / f"memory.{name}").write_text(text)
+    patch.setattr(memory, "CGROUP", directory)
+    assert memory.available_bytes() == 8_000_000  # what was read from files can be freed
     return "fewer ranks"
 
 

@@ -1,11 +1,21 @@
 """What a row of Table 1 says, by hand: names of benchmarks, Pass@k, Maj@k, intervals and averages."""
 
 from math import comb
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from worlds.benchmarks import AVERAGES, benchmark, interval, majority, pass_at_k, statistics
+from worlds.arithmetic import PRESETS, draw_sets
+from worlds.benchmarks import (
+    AVERAGES,
+    benchmark,
+    interval,
+    majority,
+    of_built_in_world,
+    pass_at_k,
+    statistics,
+)
 
 
 def record(source: str, question: str, success: bool, **more) -> dict:
@@ -98,3 +108,14 @@ def test_two_names_of_one_benchmark_count_once():
     found = statistics([record("aime", "a", True), record("AIME24", "a", False), record("math", "b", True)])
     assert found["average/in_distribution"] == 0.75
     assert found["average_of/in_distribution"] == ["AIME24", "MATH-500"]
+
+
+def test_the_built_in_world_is_known_by_what_it_asks():
+    """Questions of every preset are; one of a user's file of the same name is not, nor another source."""
+    def asked(text, source="arithmetic"):
+        return SimpleNamespace(source=source, text=text)
+
+    drawn = [asked(draw_sets(world)["train"][0]) for world in PRESETS.values()]
+    assert of_built_in_world([*drawn, asked("7a*4", "arithmetic-ood")])
+    assert not of_built_in_world([*drawn, asked("What is 3+4?")])
+    assert not of_built_in_world([asked("7a*4", "arithmetic-mine")])
