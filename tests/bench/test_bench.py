@@ -12,7 +12,7 @@ from conftest import on_ranks
 
 from bench.meters import peak_tensor_bytes
 from config import Config
-from runtime.memory import budget, free_bytes, tokens_that_fit
+from runtime.memory import Shape, budget, free_bytes, tokens_that_fit
 from tools.plan import SHAPES, model_shape, plan, print_plan
 
 ROOT = Path(__file__).parent.parent.parent
@@ -100,6 +100,12 @@ def test_shapes_have_the_published_sizes(tmp_path):
     assert model_shape(str(tmp_path)) == SHAPES["Qwen2.5-Math-1.5B"]
     with pytest.raises(ValueError, match="no shape of"):
         model_shape("somebody/unknown")
+
+
+def test_another_family_is_refused_by_name():
+    """A config.json with other names than Llama's gives a sentence, no KeyError."""
+    with pytest.raises(ValueError, match="type gpt2 is not built in: its config.json has no hidden_size"):
+        Shape.of({"model_type": "gpt2", "n_embd": 8, "vocab_size": 9})
 
 
 FITTED = ("qwen2.5-math-7b", "qwen2.5-math-7b-4x80gb", "qwen2.5-math-7b-lora-1x80gb",

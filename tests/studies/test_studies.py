@@ -549,6 +549,9 @@ def test_the_first_page_says_what_the_rows_say():
             100 * x for x in (r["mean"], r["half"], r["level"], min(r["values"]), max(r["values"])))
         bases = f"({level:g}%, bases from {low:+.1f} to {high:+.1f})"
         assert f" {mean:+.1f} ± {half:.1f}{unit} {bases} {where}" in said
+    lines = looked.first_page().replace("---", "").splitlines()
+    assert [line for line in lines if line in (jobs.ROOT / "README.md").read_text()] == [lines[0], *lines[2:]]
+    assert f"ends {-100 * rows[24]['mean']:.1f} points behind on-policy" in said
 
 
 def test_a_sceptic_needs_no_code_of_ours(made_up, monkeypatch, tmp_path):
