@@ -363,7 +363,7 @@ FAMILIES = {  # with parts that are not built in -> how their message names the 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, tmp_path):
-    """Each of these models differs from its own packed scores, so it is refused before anything starts."""
+    """Each of these models differs from its own packed scores, so it is refused before the first step."""
     knobs, name = FAMILIES[family]
     config = AutoConfig.for_model(
         family, vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, head_dim=32,

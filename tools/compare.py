@@ -103,13 +103,14 @@ def paired(results: list[dict], names: list[str]) -> str:
 
 
 def difference(base: dict, other: dict) -> str:
-    """Of two {question: share of right responses}: the mean over the questions of both, ± 1.96 errors."""
+    """Of two {question: share of right responses}: the mean difference over the questions of both, ± 1.96
+    errors; without an interval where all questions have the same one."""
     both = [other[question] - share for question, share in base.items() if question in other]
     if len(both) < 2:
         return "– (fewer than two questions of both)"
     error = Z * float(np.std(both, ddof=1)) / math.sqrt(len(both))
     mean = float(np.mean(both))
-    if not error:
+    if error < 1e-9:  # 2/3 - 1/3 and 1/3 - 0 are a rounding apart
         return f"{100 * mean:+.1f} (of each of {len(both)}, so without an interval)"
     return f"{100 * mean:+.1f} [{100 * (mean - error):+.1f}, {100 * (mean + error):+.1f}] of {len(both)}"
 

@@ -73,6 +73,7 @@ def test_no_spread_is_no_certainty():
     """Thirty questions that both models miss, or two that one learned, have no interval of width 0."""
     assert difference(*[dict.fromkeys(range(30), 0.0)] * 2) == "+0.0 (of each of 30, so without an interval)"
     assert difference({1: 0.0, 2: 0.0}, {1: 1.0, 2: 1.0}).startswith("+100.0 (of each of 2,")
+    assert difference({1: 0.0, 2: 1 / 3}, {1: 1 / 3, 2: 2 / 3}).startswith("+33.3 (of each of 2,")
 
 
 @pytest.mark.parametrize("names, expected", [
