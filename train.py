@@ -35,6 +35,7 @@ from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
+from runtime.claim import claim
 from runtime.faults import watchdog
 from runtime.memory import Shape, advice, host_needs
 from runtime.tracking import Timer, Tracker
@@ -45,7 +46,7 @@ def train(config: Config) -> dict[str, float]:
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
-    with (ranks.claim(config.run_dir),
+    with (claim(config.run_dir),
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
           make_verifier(config) as verifier,
           suppress(ranks.Interrupted)):  # the run is saved

@@ -10,8 +10,7 @@ import os
 import socket
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 from pathlib import Path
 
@@ -23,7 +22,6 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from runtime.console import disarm
 from runtime.faults import LEFT, Interrupted, leave, watchdog
-from runtime.rundir import lock
 
 DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
@@ -54,8 +52,12 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
     """Join the process group that torchrun describes (alone without torchrun) and return this rank's device.
 
     hang_timeout: seconds to wait for another rank, one whose rollouts take longer, say.
-    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this machine.
+    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this machine;
+    ValueError where nodes differ in their ranks, or torchrun would start several of them again.
     """
+    if int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1 and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
+        raise ValueError("torchrun --max-restarts is for one node: several count their restarts apart, and "
+                         "their ranks would never meet. Leave it at 0, start the job again with --resume")
     for name, value in dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
                             MASTER_ADDR="127.0.0.1", MASTER_PORT="0").items():  # 0: a free port
         os.environ.setdefault(name, value)
@@ -91,26 +93,12 @@ def _introduce(hang_timeout: float) -> None:
     """Tell the watchdog which processes of this machine this rank depends on (a collective)."""
     parent = {"torchrun": os.getppid()} if "TORCHELASTIC_RUN_ID" in os.environ else {}
     here = (socket.gethostname(), os.environ.get("GROUP_RANK"), os.getppid())
+    if len(sizes := set(gather(_ranks_per_node))) > 1:  # their meshes would not be one
+        raise ValueError(f"nodes with {sorted(sizes)} ranks: give all the same --nproc_per_node")
     everyone = gather((here, os.getpid()))
     peers = {f"rank {r}": pid for r, (where, pid) in enumerate(everyone) if where == here and r != rank()}
     turn = int(os.environ.get("LOCAL_RANK", 0))
     watchdog.configure(f"rank {rank()}", {**peers, **parent}, hang_timeout, turn)
-
-
-@contextmanager
-def claim(run_dir: str | Path) -> Iterator[None]:
-    """Keep run_dir to this run, by a lock of rank 0's process, not of its children (a collective); ValueError
-    names the process that has it."""
-    file = error = None
-    try:
-        file = lock(str(run_dir)) if rank() == 0 else None
-    except ValueError as taken:
-        error = taken
-    if error := gather(error)[0]:
-        raise error
-    yield
-    if file:
-        file.close()
 
 
 def ranks_per_node() -> int:

@@ -25,7 +25,9 @@ from torch.distributed.tensor import distribute_tensor
 
 from config import Config
 from runtime import checkpoint, ranks, shards
+from runtime import claim as claims
 from runtime.checkpoint import Checkpoints, problem
+from runtime.claim import check_shared, claim
 
 KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
 
@@ -328,21 +330,35 @@ def test_a_run_without_checkpoints_is_not_overwritten(device, copy, left, capsys
 
 
 def claimed(run_dir):
-    with ranks.claim(run_dir):
+    with claim(run_dir):
         return "claimed"
 
 
 def test_two_runs_do_not_share_a_directory(device, tmp_path):
     """The second is told which process has it, on every rank; when the first has ended it is free."""
     told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
-    with ranks.claim(tmp_path / "run"), told:
+    with claim(tmp_path / "run"), told:
         on_ranks(2, claimed, tmp_path / "run")
     assert on_ranks(2, claimed, tmp_path / "run") == ["claimed"] * 2
 
 
+def sees(directories):
+    check_shared(directories[ranks.rank()])
+    return "seen"
+
+
+def test_a_directory_that_nodes_do_not_share_is_refused(device, tmp_path, monkeypatch):
+    """Two ranks that mean different directories by its name, and the same two with one: on both ranks."""
+    monkeypatch.setattr(claims, "PATIENCE", 0.3)
+    with pytest.raises(AssertionError, match=r"not seen by ranks \[1\]\. Name one on a file system"):
+        on_ranks(2, sees, [tmp_path / "here", tmp_path / "there"])
+    assert on_ranks(2, sees, [tmp_path / "here"] * 2) == ["seen"] * 2
+    assert list((tmp_path / "here").iterdir()) == []
+
+
 def holds(run_dir, opened, seconds):
     """A process that dies slowly."""
-    with ranks.claim(run_dir):
+    with claim(run_dir):
         opened.set()
         time.sleep(seconds)
 

@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,27 @@ def test_two_nodes_give_the_losses_of_one(tmp_path, tiny_model):
     for ours, theirs in zip(steps(two), steps(one)):
         for name in COMPARED:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-7), name
+
+
+def introduced() -> None:
+    ranks._ranks_per_node = 1 + ranks.rank()
+    ranks._introduce(0)
+
+
+def test_nodes_of_unequal_size_are_refused():
+    """Nodes that say 1 and 2 ranks would lay a model out in two ways: on both ranks a sentence."""
+    with pytest.raises(AssertionError, match=r"nodes with \[1, 2\] ranks: give all the same"):
+        on_ranks(2, introduced)
+
+
+@pytest.mark.parametrize("nodes, restarts", [(2, 0), (1, 3), (2, 3)])
+def test_restarts_of_several_nodes_are_refused(device, monkeypatch, nodes, restarts):
+    """Two agents of torchrun count restarts apart, and name other meeting places to their ranks."""
+    monkeypatch.setenv("GROUP_WORLD_SIZE", str(nodes))
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", str(restarts))
+    refused = pytest.raises(ValueError, match="is for one node") if nodes > 1 < restarts else nullcontext()
+    with refused:
+        ranks.setup()
 
 
 def plans_from(argv: list[str]) -> list[tuple]:
