@@ -11,9 +11,9 @@ them all at the end. A command that is repeated generates only what is missing. 
 
 import json
 from collections import Counter, defaultdict
+from concurrent.futures import wait
 from dataclasses import asdict, dataclass, fields, make_dataclass
 from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 
 from config import Config
@@ -62,12 +62,14 @@ from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import HFEngine, make_engine
 from runtime import ranks
+from runtime.claim import check_shared
 from runtime.faults import say, watchdog
-from runtime.responses import Kept, model_files, open_kept
+from runtime.responses import Kept, made_with, open_kept
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 
 TEXTS = ("text", "gold", "response")  # what of a record only --output keeps
+LAST_VERDICTS = 5.0  # seconds for them, after an interrupt
 
 
 def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
@@ -81,27 +83,26 @@ def validate(engine, grader: Grader, tests: list[Question], config: Config) -> d
 
 def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: Config,
             seed: int = 0, kept: Kept | None = None) -> list[dict]:
-    """A record, without its texts, of the response to every (question, sample number) (a collective).
-
-    `kept` gets the records of this rank, texts included, as the responses end.
-    """
+    """A record, without its texts, of the response to every (question, sample number) (a collective); `kept`
+    gets those of this rank, texts included, as the responses end."""
     kept = kept or Kept(shown=False)
 
     def work(share: list[int]) -> list[dict]:
         """The records of this rank's share."""
-        mine, ended, records = [wanted[i] for i in share], {}, {}
+        mine, ended, verdicts, records = [wanted[i] for i in share], {}, [], {}
 
         def on_finish(index: int, trajectory) -> None:
             if ranks.rank() % config.rollout_tp == 0:  # else another rank's count
-                ended[index] = trajectory, grader.submit(mine[index][0], trajectory.token_ids)
+                ended[index] = trajectory, (pending := grader.submit(mine[index][0], trajectory.token_ids))
+                verdicts.extend(pending.under_way())
                 if kept.due(len(trajectory.token_ids)):
                     settle()
 
         def settle() -> None:
-            """Wait for the verdicts on what has ended, and hand the records on."""
+            """Hand on the records of what has ended and has its verdict."""
+            done = {i: ended.pop(i) for i in [*ended] if ended[i][1].done()}
             new = {i: _record(*mine[i], trajectory, pending.rewards()[0], grader, kept.shown)
-                   for i, (trajectory, pending) in ended.items()}
-            ended.clear()
+                   for i, (trajectory, pending) in done.items()}
             kept.write(list(new.values()))
             records.update({i: {n: v for n, v in r.items() if n not in TEXTS} for i, r in new.items()})
 
@@ -110,7 +111,9 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: 
             seeds = [sample_seed("eval", seed, q.id, i) for q, i in mine]
             made = engine.generate([q.prompt_ids for q, _ in mine], seeds, config.eval_temperature,
                                    config.max_response_length, on_finish)
-        finally:  # what has ended is kept, whatever ends the rest
+            watchdog.wait(verdicts)
+        finally:  # what has its verdict, soon, is kept, whatever ends the rest
+            wait(verdicts, LAST_VERDICTS)
             settle()
             kept.bar.close()
         if not any(r["reward"] for r in records.values()):
@@ -125,7 +128,8 @@ def _record(question: Question, number: int, trajectory, rewards: dict[str, floa
     """One response as plain values, by its question, sample number and named rewards."""
     reward, length, config = rewards["score"], len(trajectory.token_ids), grader.config
     record = {"source": question.source, "question": _key(question), "sample": number, "reward": reward,
-              "success": reward > SUCCESS, "length": length, "truncated": not trajectory.finished}
+              "success": reward > SUCCESS, "length": length, "truncated": not trajectory.finished,
+              "timeout": "timeouts" in rewards}
     judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
     text = grader.text(trajectory.token_ids) if judges or texts else ""
     if config.reward == "math" and config.grader == "both":
@@ -178,6 +182,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     """Evaluate a model directory from the command line: print all scores, return the means per source."""
     e, config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
+    check_shared(e.output)
     tokenizer = load_tokenizer(config, e.model)
     questions, counts = load_questions(config.train_files, config, tokenizer)
     if config.reward == "math" and of_built_in_world(questions):
@@ -192,13 +197,15 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
                    max(e.samples, min(q.times for q in readable if q.source == s))  # 32 times there: Avg@32
                    for s in dict.fromkeys(q.source for q in readable)}
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
-        engine, settings = make_engine(config, e.model, tokenizer.eos_token_id, device), _settings(e, config)
+        engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
         if isinstance(engine, HFEngine) and device.type == "cpu":  # it reports whole batches: small ones
             engine.batch_size = max(16, 8192 // config.max_response_length)
         grader = Grader(config, tokenizer, verifier)
         watchdog.enter("evaluation")
         try:
             if e.output:
+                same = {"reward": config.reward, "max_response_length": config.max_response_length}
+                settings = made_with({n: v for n, v in asdict(e).items() if n not in FREE} | same)
                 records = respond_and_keep(e.output, settings, engine, grader, wanted, config, e.seed)
             else:
                 records = respond(engine, grader, wanted, config, e.seed, Kept())
@@ -209,6 +216,9 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     scores = ranks.gather(means(records))[0]
     if ranks.rank() == 0:
         about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}
+        if late := sum(r.get("timeout", False) for r in records):
+            about["out of time"] = late
+            say(f"warning: {late} responses score 0, as grading them ran out of time (--verify_timeout)")
         print(text := json.dumps(about | scores | statistics(records), indent=1))
         if e.output:
             (Path(e.output) / "scores.json").write_text(text)
@@ -222,18 +232,8 @@ def _fit_positions(config: Config, questions: list[Question]) -> None:
     positions = model_config(config, config.model).max_position_embeddings
     if longest >= positions:
         raise ValueError(f"no room for a response: the longest prompt takes {longest} of {positions} "
-                         "positions. Lower --max_prompt_length (longer prompts are dropped), or set "
-                         "--max_position_embeddings")
+                         "positions. Lower --max_prompt_length, or set --max_position_embeddings")
     config.max_response_length = min(config.max_response_length, positions - longest)
-
-
-def _settings(e, config: Config) -> dict:
-    """Whatever a response and its reward depend on, the model by name, size and time of its files."""
-    settings = {name: value for name, value in asdict(e).items() if name not in FREE}
-    if ":" in config.reward and (found := find_spec(config.reward.partition(":")[0])) and found.origin:
-        settings["reward_source"] = blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
-    return settings | {"reward": config.reward, "max_response_length": config.max_response_length,
-                       "files": model_files(Path(e.model))}
 
 
 if __name__ == "__main__":

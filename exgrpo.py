@@ -216,7 +216,7 @@ def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dic
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
     K, k = len(groups[0].trajectories), np.array([g.num_success for g in groups])
     fresh, buffer = np.array([not g.replayed for g in groups]), experience.buffer
-    named = sorted({name for t in new for name in t.also or ()})
+    named = sorted({"timeouts"}.union(*(t.also or () for t in new)))
     return {
         **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},

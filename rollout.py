@@ -42,7 +42,7 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
         prompts, each = [q.prompt_ids for q, _ in flat], [seed for _, seed in flat]
         made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
-        ranks.watchdog.wait(future for p in pending.values() for future in p.futures if future)
+        ranks.watchdog.wait(future for p in pending.values() for future in p.under_way())
         for index, trajectory in enumerate(made):
             trajectory.step = step
             rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count

@@ -105,7 +105,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         with timer("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 
-        metrics |= step_metrics(plan, groups, experience) | {"reward/timeouts": grader.verifier.timeouts}
+        metrics |= step_metrics(plan, groups, experience)
         tracker.sample(step + 1, groups, grader.text, SUCCESS)
         if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
             with save.before(step + 1, metrics), timer("validate"):

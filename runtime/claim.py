@@ -21,16 +21,18 @@ def claim(run_dir: str | Path) -> Iterator[None]:
         error = taken
     if error := ranks.gather(error)[0]:
         raise error
-    check_shared(Path(run_dir))
+    check_shared(run_dir)
     yield
     if file:
         file.close()
 
 
-def check_shared(directory: Path) -> None:
-    """ValueError on all ranks where one does not see what rank 0 writes into `directory` (a collective)."""
-    if ranks.world_size() == 1:
+def check_shared(directory: str | Path) -> None:
+    """ValueError on all ranks where one does not see what rank 0 writes into `directory`, if any is named (a
+    collective)."""
+    if ranks.world_size() == 1 or not directory:
         return
+    directory = Path(directory)
     mark = directory / f"seen-{ranks.gather(uuid.uuid4().hex)[0]}"
     if ranks.rank() == 0:
         directory.mkdir(parents=True, exist_ok=True)

@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from concurrent.futures import Future
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -19,8 +20,10 @@ from config import Config
 from data import Question, sample_seed
 from eval import means, respond, validate
 from rollout import HFEngine
-from runtime import responses
-from runtime.responses import open_kept
+from runtime import ranks, responses
+from runtime.faults import watchdog
+from runtime.responses import made_with, open_kept
+from verifier.pool import Pending
 
 SCRIPT = {  # {(question, sample): (response, a letter a token; reward; finished)}
     (0, 0): ("a3+4=7#7", 1.0, True), (0, 1): ("#7", 0.6, True),
@@ -49,12 +52,14 @@ class Engine:
         return made
 
 
-def grader(config: Config) -> SimpleNamespace:
-    """Gives the rewards of the script."""
+def grader(config: Config, hangs: str = "") -> SimpleNamespace:
+    """Gives the rewards of the script, but none to the text that hangs."""
     rewards = {text: reward for text, reward, _ in SCRIPT.values()}
 
     def submit(question, ids):
-        return SimpleNamespace(rewards=lambda: [{"score": rewards["".join(map(chr, ids))]}])
+        if (text := "".join(map(chr, ids))) != hangs:
+            (graded := Future()).set_result({"score": rewards[text]})
+        return Pending([graded if text != hangs else Future()])
 
     return SimpleNamespace(
         config=config, submit=submit, text=lambda ids: "".join(map(chr, ids)),
@@ -104,7 +109,8 @@ def test_records_are_kept_with_their_texts_and_returned_without():
     """Text, gold and response; what is boxed where a box is wanted; judges only in the built-in world."""
     for config, boxed in ((Config(), {"answer": "2"}), (Config(require_box=False), {})):
         (returned,) = respond(Engine(), grader(config), [(QUESTIONS[0], 1)], config, 7, kept := Kept())
-        short = {"source": "x", "sample": 1, "reward": 0.6, "success": True, "length": 2, "truncated": False}
+        short = {"source": "x", "sample": 1, "reward": 0.6, "success": True, "length": 2, "truncated": False,
+                 "timeout": False}
         [[record]] = kept
         assert record.pop("question") == returned.pop("question") and returned == short | boxed
         assert record == short | boxed | {"text": "3a+4", "gold": "7", "response": "#7"}
@@ -117,6 +123,17 @@ def test_responses_are_kept_as_they_end_also_when_the_rest_does_not():
     with pytest.raises(KeyboardInterrupt):
         respond(engine, grader(Config()), wanted, Config(), 7, kept)
     assert kept.total == 4 and [[r["length"] for r in records] for records in kept] == [[8, 2], [8]]
+
+
+def test_an_interrupt_does_not_wait_for_verdicts(monkeypatch):
+    """A reward that takes for ever: asked to stop, `respond` leaves with the records that have a verdict."""
+    monkeypatch.setattr(evaluation, "LAST_VERDICTS", 0.1)
+    wanted, kept = [(q, i) for q in QUESTIONS for i in range(2)], Kept()
+    monkeypatch.setattr(watchdog, "phase", "evaluation")
+    monkeypatch.setattr(watchdog, "interrupted", True)
+    with pytest.raises(ranks.Interrupted):
+        respond(Engine(), grader(Config(), hangs="#7"), wanted, Config(), 7, kept)
+    assert [r["length"] for records in kept for r in records] == [8, 8, 1]
 
 
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
@@ -288,8 +305,7 @@ def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
     settings = []
     for score in (0.0, 1.0):
         (tmp_path / "edited_reward.py").write_text(f"def score(response, answer): return {score}")
-        config = Config(model=str(tmp_path), reward="edited_reward:score")
-        settings.append(evaluation._settings(evaluation.EvalConfig(model=str(tmp_path)), config))
+        settings.append(made_with({"model": str(tmp_path), "reward": "edited_reward:score"}))
     assert settings[0]["reward_source"] != settings[1]["reward_source"]
 
 
@@ -330,6 +346,17 @@ def test_the_bar_says_tokens_a_second_and_when_to_write(tmp_path, monkeypatch, c
     silent = responses.Kept(shown=False)
     silent.begin(20)
     assert not silent.due(30) and capsys.readouterr().err == ""
+
+
+def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, monkeypatch, capfd):
+    """A score of 0 for lack of time looks like a result: it is counted, and said."""
+    (tmp_path / "slow_reward.py").write_text("import time\ndef score(*given): time.sleep(60)")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    evaluation.main(command(tiny_model, file, "--max_response_length", "5", "--limit", "2", "--reward",
+                            "slow_reward:score", "--verify_timeout", "0.2"))
+    said = capfd.readouterr()
+    assert json.loads(said.out)["out of time"] == 2 and "2 responses score 0" in said.err
 
 
 def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):

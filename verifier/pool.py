@@ -98,8 +98,8 @@ class Worker:
         return line
 
     def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
-        """The pair's named rewards. It scores 0 if it outlives the limit, or if the worker dies of it
-        twice: once may have been somebody else's doing."""
+        """The pair's named rewards. It scores 0, with `timeouts` 1, if it outlives the limit, or if the
+        worker dies of it twice: once may have been somebody else's doing."""
         for _ in range(2):
             try:
                 self.start()
@@ -113,7 +113,7 @@ class Worker:
                 self.stop()
                 break
         self.timeouts += 1
-        return {"score": 0.0}
+        return {"score": 0.0, "timeouts": 1.0}
 
     def stop(self) -> None:
         """Kill and reap the process, if there is one."""
@@ -143,9 +143,17 @@ class Pending:
     def rewards(self) -> list[dict[str, float]]:
         """Waits for the named rewards, `score` among them, in the order of the texts.
 
-        A pair that was not graded (no text, or out of time) has only a score of 0.
+        A pair that was not graded has only a score of 0, and `timeouts` where there was a text.
         """
-        return [{"score": 0.0} if future is None else future.result() for future in self.futures]
+        return [{"score": 0.0} if future is None else dict(future.result()) for future in self.futures]
+
+    def under_way(self) -> list[Future]:
+        """The futures that are not done."""
+        return [future for future in self.futures if future and not future.done()]
+
+    def done(self) -> bool:
+        """Whether `rewards` returns at once."""
+        return not self.under_way()
 
     def result(self) -> list[float]:
         """Waits for the scores alone."""

@@ -21,6 +21,8 @@ import threading
 import traceback
 
 LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
+FOREIGN = ("data_source", "prompt", "prompts", "question", "completions", "ground_truth")  # first parameters
+TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")  # our metrics
 
 
 def peak_memory() -> int:
@@ -35,16 +37,32 @@ def named_rewards(value) -> dict[str, float]:
     rewards = {name: float(x) for name, x in (value if isinstance(value, dict) else {"score": value}).items()}
     if "score" not in rewards:
         raise ValueError(f"the reward function returned {value!r}: a dict needs a `score`")
+    if taken := [name for name in rewards if name in TAKEN]:
+        raise ValueError(f"the reward function returned {value!r}: the run's own metrics have the name "
+                         f"{taken[0]}, choose another")
     if not all(abs(x) <= LARGEST for x in rewards.values()):  # nor nan
         raise ValueError(f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}")
     return rewards
 
 
 def takes_row(reward) -> bool:
-    """Whether a reward function has a third parameter."""
+    """Whether a reward function has a third parameter, for the row; TypeError where it is one of another
+    framework, or its third is optional and not called row."""
     try:
-        inspect.signature(reward).bind("response", "answer", {})
-    except (TypeError, ValueError):  # ValueError: written in C, without a signature
+        signature = inspect.signature(reward)
+    except (TypeError, ValueError):  # no function; written in C, without a signature
+        return False
+    in_order = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    names = [(p.name, p.default is not p.empty) for p in signature.parameters.values() if p.kind in in_order]
+    if names and names[0][0] in FOREIGN:
+        raise TypeError(f"the reward function has {signature}: it is called with (response, answer) or "
+                        "(response, answer, row), in this order; docs/own-task.md has an adapter")
+    if len(names) > 2 and names[2][1] and names[2][0] != "row":
+        raise TypeError(f"the reward function has {signature}: if {names[2][0]} is for the row, call it row; "
+                        f"if not, put a * before it: (response, answer, *, {names[2][0]}=...)")
+    try:
+        signature.bind("response", "answer", {})
+    except TypeError:
         return False
     return True
 

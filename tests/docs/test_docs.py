@@ -18,7 +18,8 @@ FILES = [path for folder in (".", "docs", "bench", "studies") for path in (ROOT 
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
 CONFIGS = {"train.py": Config, "eval.py": EvalConfig}
-TORCHRUN = {"nproc_per_node", "nnodes", "rdzv_backend", "rdzv_id", "rdzv_endpoint", "shutdown-timeout"}
+TORCHRUN = {"nproc_per_node", "nnodes", "rdzv_backend", "rdzv_id", "rdzv_endpoint", "shutdown-timeout",
+            "max-restarts"}
 ELSEWHERE = {"ipc", "enforce-eager"}  # of docker, of vllm serve
 OFFICIAL = {"add_oat_evaluate"}  # flags and files of the official code
 OFFICIAL_FILES = r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
@@ -158,6 +159,7 @@ def measured() -> set[str]:
     record = {"source": "<source>", "success": True, "reward": 1.0, "length": 1, "truncated": False}
     validated = means([record | {"judged": dict.fromkeys([*JUDGES, "official"], True)}])
     variable = {name for name in found if name.startswith(("val/<", "time/<"))}
+    found.add("reward/timeouts")  # from verifier/pool.py, in every step's metrics
     return found - variable | {f"time/{p}" for p in phases} | {f"val/{name}" for name in validated}
 
 

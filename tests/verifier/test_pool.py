@@ -1,6 +1,8 @@
 """The workers: scores in order, and no answer, no reward function and no death can hurt a run."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -347,6 +349,29 @@ def test_the_row_reaches_a_function_of_three_parameters(module):
         assert verifier.submit(["a"], ["b"], rows[:1]).result() == [7.0]
     with pytest.raises(ValueError):
         verifier.submit(["a"], ["b"], rows)
+
+
+@pytest.mark.parametrize("head, told", [
+    ("data_source, solution_str, ground_truth, extra_info=None", "docs/own-task.md has an adapter"),
+    ("prompts, completions", "docs/own-task.md has an adapter"),
+    ("response, answer, strict=False", "if strict is for the row, call it row"),
+    ("response, answer, row=None, strict=False", ""),
+    ("response, answer, *, strict=False", ""),
+])
+def test_a_reward_written_for_others_is_refused(module, head, told):
+    """Arguments in another order, or the row in place of an option, would grade wrongly without a word."""
+    name = module(f"def reward({head}):\n    return 1.0")
+    refused = pytest.raises(RuntimeError, match=re.escape(told)) if told else contextlib.nullcontext()
+    with refused, Verifier(workers=1, function=name) as verifier:
+        assert verifier.submit(["a"], ["b"], [{"prompt": "c"}]).result() == [1.0]
+
+
+def test_a_name_of_the_runs_own_metrics_is_refused(module):
+    """`reward/mean` is the run's: a reward called mean would be lost."""
+    name = module("def reward(*given):\n    return dict(score=1, mean=2)")
+    with Verifier(workers=1, function=name) as verifier:
+        with pytest.raises(RuntimeError, match="own metrics have the name mean, choose another"):
+            verifier.score([""], [""])
 
 
 def test_a_reward_too_large_for_float32_names_the_question(module):
