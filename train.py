@@ -79,7 +79,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     for step in range(first_step, config.steps):  # line 2
         with save.before(step):  # who is interrupted here goes back to this point
             # ---- phase 1: experience management, lines 3-19 ----
-            with timer("plan"):
+            with timer("plan"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
                 plan = experience.plan(step, score)
             if plan is None:
                 tracker.print("every question is retired: the run ends here")
@@ -93,7 +93,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
                 groups = experience.groups(plan, rollouts)
                 grader.warn(asked, rollouts)
         # ---- store successes, retire, lines 25-30 and 32 ----
-        with timer("collect"):
+        with timer("collect"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
             if config.behavior_logprobs == "recompute":
                 policy.recompute(groups)
             collected = experience.collect(groups)

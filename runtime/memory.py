@@ -93,6 +93,7 @@ class Budget:
     held: dict[str, float]  # all the time: weights, optimiser
     update: dict[str, float]  # during the update, at its worst moment
     sync: dict[str, float]  # while weights go to the engine
+    scoring: dict[str, float]  # while stored responses are scored, the engine awake
 
 
 def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str, gradient_checkpointing: bool,
@@ -126,14 +127,15 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     kind = f"{dtype}, adapters float32" if rank else "float32"
     held = {f"weights ({kind}, sharded)": (compute * frozen + 4 * trained) / ranks,
             MOMENTS: 8 * trained / ranks}
-    update = {"gradients (float32, sharded)": 4 * trained / ranks,
-              "gathered weights: embedding and head": compute * shape.root,
-              "gathered weights: two layers": 2 * compute * (shape.layer + adapters),
+    gathered = {"gathered weights: embedding and head": compute * shape.root,
+                "gathered weights: two layers": 2 * compute * (shape.layer + adapters)}
+    update = {"gradients (float32, sharded)": 4 * trained / ranks, **gathered,
               **max(moments, key=lambda items: sum(items.values()))}
+    scoring = gathered | {"scoring: one layer's activations, or logits": max(layer, 3 * chunk)}
     sync = {"one weight gathered for the engine": compute * max(shape.head, shape.layer)}
     if rank:  # a rank's rows of W, of B A and of their sum
         sync |= {"adapters merged, in float32": 12 * shape.hidden * shape.intermediate / ranks}
-    return Budget(held, update, sync)
+    return Budget(held, update, sync, scoring)
 
 
 def update_bytes(shape: Shape, ranks: int, tokens: int, *, device: str, **knobs) -> float:
@@ -231,7 +233,7 @@ def advice(tokens_per_micro_batch: int, gradient_checkpointing: bool) -> Iterato
         if not known and "can't allocate memory" not in str(error):
             raise
         raise RuntimeError(
-            f"out of memory in the update. Lower tokens_per_micro_batch (now {tokens_per_micro_batch}), turn "
+            f"out of memory in the policy. Lower tokens_per_micro_batch (now {tokens_per_micro_batch}), turn "
             f"on gradient_checkpointing (now {gradient_checkpointing}), or use more ranks: none of these "
             "changes the gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains "
             "adapters alone, in less memory. tools/plan.py adds up what a rank holds.") from error

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config import Config
 from runtime.console import printable
-from runtime.flags import read_yaml
+from runtime.flags import or_refuse, read_yaml
 from runtime.memory import Budget, Shape, budget, tokens_that_fit
 
 DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
@@ -35,8 +35,8 @@ def model_shape(model: str) -> Shape:
     if not file.exists():
         name = model.rstrip("/").split("/")[-1]
         if name not in SHAPES:
-            raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or a local directory "
-                             "with a config.json")
+            raise ValueError(f"no shape of {model!r}: known are {', '.join(SHAPES)}, or with --model DIR a "
+                             "local directory with a config.json")
         return SHAPES[name]
     return Shape.of(json.loads(file.read_text()))
 
@@ -58,10 +58,11 @@ def table(phases: list[dict[str, float]]) -> tuple[list[str], list[float]]:
     return [*lines, f"| **sum** | {' | '.join(f'**{s / 1e9:.1f}**' for s in sums)} |"], sums
 
 
-def print_plan(file: str, gpus: int, gigabytes: float) -> None:
-    """The budget of a configuration on GPUs of `gigabytes` each, for the three phases of a step."""
+def print_plan(file: str, gpus: int, gigabytes: float, model: str = "") -> None:
+    """The budget of a configuration on GPUs of `gigabytes` each, for the three phases of a step; of another
+    model than it names, where one is given."""
     elsewhere = {"train_files": [], "val_files": [], "engine": "auto"}  # no file, no engine need be here
-    config = Config(**read_yaml(Config, file) | elsewhere)
+    config = Config(**read_yaml(Config, file) | elsewhere | ({"model": model} if model else {}))
     shape, total = model_shape(config.model), gigabytes * 1e9
     longest = config.max_prompt_length + config.max_response_length
     size, trained = 2 if config.dtype == "bfloat16" else 4, 0 if config.lora_rank else shape.parameters
@@ -75,7 +76,7 @@ def print_plan(file: str, gpus: int, gigabytes: float) -> None:
     always = {"CUDA, NCCL (assumed)": DRIVER_BYTES, **parts.held}
     asleep = {"engine asleep (assumed)": ENGINE_ASLEEP_BYTES}
     rest = {"engine: the rest of rollout_memory (KV cache, activations)": engine - weights}
-    lines, sums = table([always | {"engine: weights": weights} | rest,
+    lines, sums = table([always | parts.scoring | {"engine: weights": weights} | rest,
                          always | parts.update | asleep,
                          always | {"engine: weights": weights} | asleep | parts.sync])
 
@@ -111,13 +112,14 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__,
                                      formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("config", help="YAML file of knobs")
+    parser.add_argument("--model", default="", help="directory with a config.json, in place of the file's")
     parser.add_argument("--gpus", type=int, default=8, help="ranks that share a model: GPUs of a node")
     parser.add_argument("--memory", type=float, default=80.0, help="memory of a GPU in GB (1e9 bytes)")
     args = parser.parse_args()
     if args.gpus < 1 or not 0 < args.memory < math.inf:
         parser.error("--gpus must be at least 1, --memory a number of GB above 0")
-    print_plan(args.config, args.gpus, args.memory)
+    print_plan(args.config, args.gpus, args.memory, args.model)
 
 
 if __name__ == "__main__":
-    main()
+    or_refuse(main)
