@@ -85,6 +85,9 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
         say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
     if config.rho and config.k_max < config.num_rollouts - 1:
         say(f"note: groups with more than {config.k_max} successes (k_max) are not collected")
+    if config.rho and config.difficulty == "spread" and config.start_threshold >= 0:
+        say("note: replay starts after a batch with more than start_threshold of its rewards above 0.5; "
+            "where they have another scale, start_threshold -1 starts it at once")
     if 0 < config.rho * config.batch_size < 1:
         say("note: nothing will be replayed: rho * batch_size is less than one question")
     return train_set, tests
@@ -96,12 +99,13 @@ def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     return [q for s in sources for q in [q for q in questions if q.source == s][:n]] if n else questions
 
 
-def unreadable(questions: list[Question], check_golds: Callable[[list[str]], list[dict]]):
+def unreadable(questions: list[Question], check_golds: Callable[[list[str], list[dict]], list[dict]]):
     """Ids of the questions whose answer the verifier cannot read, and the number of malformed answers, which
     Math-Verify alone judges (a collective: a time limit decides too). ValueError where it can read none.
     """
-    answers = [q.answer for q in questions]
-    checks = ranks.map_shares([1] * len(answers), lambda share: check_golds([answers[i] for i in share]))
+    answers, rows = [q.answer for q in questions], [q.row for q in questions]
+    checks = ranks.map_shares([1] * len(answers), lambda share: check_golds(
+        [answers[i] for i in share], [rows[i] for i in share]))
     ids = [q.id for q, check in zip(questions, checks) if not check["score"]]
     if ids and len(ids) == len(answers):
         raise ValueError(f"the verifier can read none of the answers, {answers[0]!r:.80} for example; "
@@ -117,8 +121,9 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
     Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as text, which
-    the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count. How
-    often a row stands there is the question's `times`.
+    the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count, as are
+    all turns but the last under a `prompt_template` other than "chat". How often a row stands there is the
+    question's `times`.
     ValueError names file, row and column for missing columns, empty files, rows of the wrong form, and a
     question with two answers.
     """
@@ -144,8 +149,10 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             first_where, first_answer = seen.setdefault(key, (where, answer))
             if first_answer != answer:
                 raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same "
-                                 f"question has {first_answer!r} in {first_where}; remove one")
+                                 f"question has {first_answer!r} in {first_where}; remove one, or let "
+                                 "tools.convert leave out all such questions")
             times[key] += 1
+            counts["turns left out"] += 0 if config.prompt_template == "chat" else len(turns) - 1
             if again:  # for Avg@k, say: eval.py takes as many samples
                 counts["repeated"] += 1
                 continue
@@ -155,7 +162,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
         raise ValueError(f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
                          f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?")
     asked = [replace(q, times=times[q.source, q.prompt_ids.tobytes()]) for q in questions]
-    return asked, dict(counts)
+    return asked, dict(+counts)
 
 
 # ---- prompts -------------------------------------------------------------------------------------------
@@ -164,9 +171,11 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
 def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer; says so where the Hugging Face hub is asked for it.
 
-    ValueError where it has no end-of-sequence token, its template never hands the turn over, or its directory
-    wants code of its own run without `trust_remote_code`.
+    ValueError where there is no such directory, it has no end-of-sequence token, its template never hands the
+    turn over, a thought ends by a special token, or it wants code of its own run without `trust_remote_code`.
     """
+    if not Path(model).is_dir() and (Path(model).is_absolute() or model.count("/") > 1):
+        raise ValueError(f"model {model}: there is no such directory")
     if not Path(model).is_dir() and ranks.rank() == 0:
         print(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
@@ -179,6 +188,11 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
         if plain == ready:  # the model would go on with the question
             raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as "
                              "response_prefix, or set prompt_template to a text with {question}")
+    if special_tokens(tokenizer).search("</think>"):  # then it is not in the text of a response
+        prompt = render([{"role": "user", "content": "1+1=?"}], config, tokenizer)
+        if tokenizer.decode(prompt).rstrip().endswith("<think>"):
+            raise ValueError(f"{model}: </think> is a special token, so that grading would not see where a "
+                             "thought ends: make it `special: false` in the tokenizer's files")
     if (warning := rope_warning(config, model)) and ranks.rank() == 0:
         say(warning)
     return tokenizer

@@ -206,7 +206,7 @@ def test_malformed_answers_are_counted_and_unreadable_ones_named(write, tokenize
     rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "5")]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
 
-    def check(answers):
+    def check(answers, rows):
         return [{"score": float(a != "?"), "malformed": float(not a.isdigit())} for a in answers]
 
     assert unreadable(questions, check) == ([2], 1) and unreadable([], check) == ([], 0)
@@ -237,6 +237,10 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
     ({"batch_size": 2, "rho": 0.4},
      ["note: nothing will be replayed: rho * batch_size is less than one question"]),
     ({"batch_size": 2, "rho": 0.0, "k_max": 5}, []),
+    ({"batch_size": 2, "difficulty": "spread", "start_threshold": -1.0}, []),
+    ({"batch_size": 2, "difficulty": "spread"},
+     ["note: replay starts after a batch with more than start_threshold of its rewards above 0.5; where they "
+      "have another scale, start_threshold -1 starts it at once"]),
 ])
 def test_what_a_run_will_not_do_is_said(write, tokenizer, knobs, notes):
     """Batches that cannot be full, groups that are not collected, a share of replay below one question."""
@@ -274,6 +278,30 @@ def test_prompt_templates(tokenizer):
     assert prompt(TURNS, prompt_template=text, response_prefix="So").endswith(expected)
     braces = [{"role": "user", "content": "{x} and {question}"}]
     assert prompt(braces, prompt_template="Q: {question}").endswith("Q: {x} and {question}")
+
+
+def test_turns_that_a_text_template_leaves_out_are_counted(write, tokenizer):
+    """The system turn, and what was said before the question: two of three; the chat template has all."""
+    files = [write("a.jsonl", [row("3a+4") | {"prompt": [TURNS[0], {"role": "assistant", "content": "?"},
+                                                         TURNS[1]]}])]
+    counts = [load_questions(files, Config(prompt_template=template), tokenizer)[1]
+              for template in ("chat", "{question}=")]
+    assert counts == [{"read": 1}, {"read": 1, "turns left out": 2}]
+
+
+def test_a_thought_that_ends_by_a_special_token_is_refused(tokenizer, tmp_path):
+    """The text of a response is without special tokens: all thoughts would seem to go on for ever."""
+    import copy
+
+    for special in (False, True):
+        thinker = copy.deepcopy(tokenizer)
+        thinker.add_tokens(["<think>", "</think>"], special_tokens=special)
+        thinker.save_pretrained(tmp_path)
+        assert load_tokenizer(Config(), str(tmp_path))
+        told = pytest.raises(ValueError, match="</think> is a special token")
+        refused = told if special else contextlib.nullcontext()
+        with refused:
+            load_tokenizer(Config(response_prefix="<think>"), str(tmp_path))
 
 
 def test_special_tokens_once(tiny_model):
@@ -339,6 +367,9 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         load_tokenizer(Config(), "nobody/nothing")
     assert "nobody/nothing is not a local directory: asking the Hugging Face hub" in capsys.readouterr().out
+    for path in ("/models/mine", "models/a/mine"):
+        with pytest.raises(ValueError, match=f"model {path}: there is no such directory"):
+            load_tokenizer(Config(), path)
 
 
 @pytest.mark.parametrize("own, knob, warned", [

@@ -176,7 +176,7 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
     monkeypatch.setattr(train_module, "read_data", lambda *_: sets)
     asked, said = [], []
 
-    def check(answers):
+    def check(answers, rows):
         asked.append(answers)
         return [{"score": answer != "2", "malformed": answer == "1"} for answer in answers]
 

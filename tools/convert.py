@@ -5,15 +5,16 @@
     python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet    # the paper's
     python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3      # worlds/gym.py
 
-The input is a JSONL or parquet file or the name of a data set on the Hugging Face hub, with a column for the
-question (text or chat turns) and one for the answer, or already in the layout; or gym:NAME, a task of the
-library reasoning-gym, which also writes held-out questions, to FILE-test.parquet.
+The input is a parquet, JSONL, JSON or CSV file or the name of a data set on the Hugging Face hub, with a
+column for the question (text or chat turns) and one for the answer, or already in the layout; or gym:NAME, a
+task of the library reasoning-gym. Held-out questions go to FILE-test.parquet.
 """
 
 import argparse
 import json
 import math
 import os
+import random
 from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,44 +23,11 @@ import yaml
 
 from runtime.console import printable
 from runtime.flags import or_refuse
-from runtime.tables import read_jsonl
+from tools.sources import open_source, pick
 
-INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 # usual names of columns, the first that is there counts
 QUESTION = ("question", "problem", "prompt", "query")
 ANSWER = ("answer", "reward_model", "ground_truth", "final_answer", "solution")
-Reader = Callable[[list[str]], Iterable[dict]]  # column names -> rows
-
-
-def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], Reader]:
-    """The column names of a file or hub data set, and a function that reads the rows of some columns."""
-    path = Path(name)
-    if path.suffix == ".parquet" and path.exists():
-        import pyarrow.parquet
-
-        table = pyarrow.parquet.ParquetFile(path)
-        return table.schema_arrow.names, lambda names: table.read(names).to_pylist()
-    if path.suffix == ".jsonl" and path.exists():
-        rows = read_jsonl(path)
-        return list(dict.fromkeys(name for row in rows for name in row)), lambda names: rows
-    if path.suffix in (".parquet", ".jsonl", ".json", ".csv") or path.exists():
-        raise ValueError(f"{name}: no such file, or neither .parquet nor .jsonl")
-    try:
-        import datasets
-    except ImportError:
-        hint = f"{name} is no file; for a data set of the Hugging Face hub: {INSTALL_DATASETS}"
-        raise RuntimeError(hint) from None
-    table = datasets.load_dataset(name, subset, split=split)
-    return table.column_names, table.select_columns
-
-
-def pick(given: str | None, usual: tuple[str, ...], columns: list[str], flag: str) -> str:
-    """The column asked for, or the first of the usual ones; ValueError with the columns there are."""
-    wanted = [given] if given else usual
-    for column in wanted:
-        if column in columns:
-            return column
-    raise ValueError(f"no column {' or '.join(wanted)} among {', '.join(columns)}: name one with {flag}")
 
 
 def turns_of(question, system: str | None) -> list[dict] | None:
@@ -148,10 +116,11 @@ def parser() -> argparse.ArgumentParser:
     p.add_argument("--subset", help="of a hub data set")
     p.add_argument("--split", default="train", help="of a hub data set")
     p.add_argument("--overwrite", action="store_true", help="replace the output")
+    p.add_argument("--held_out", type=int, metavar="N",
+                   help="questions that go to FILE-test.parquet, drawn at random; 0, of a gym task 200")
+    p.add_argument("--seed", type=int, default=0, help="of what is drawn")
     only = p.add_argument_group("gym:NAME only")
-    only.add_argument("--size", type=int, default=2000, help="training questions drawn; repeated ones go")
-    only.add_argument("--held_out", type=int, default=200, help="held-out questions drawn, likewise")
-    only.add_argument("--seed", type=int, default=0, help="of the questions")
+    only.add_argument("--size", type=int, help="training questions drawn, default 2000; repeated ones go")
     only.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the task")
     return p
 
@@ -159,16 +128,20 @@ def parser() -> argparse.ArgumentParser:
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags; ValueError where the output is there already, or is no .parquet."""
     a = parser().parse_args(argv)
+    task = a.input.startswith("gym:")
+    if (a.size is not None or a.set) and not task:
+        raise ValueError("--size and --set are for gym:NAME")
+    a.size, a.held_out = a.size or 2000, a.held_out if a.held_out is not None else 200 * task
     if a.output.suffix != ".parquet":
         raise ValueError("--output must end in .parquet")
-    for path in (a.output, held_out(a.output))[: 1 + a.input.startswith("gym:")]:
+    for path in (a.output, held_out(a.output))[: 1 + bool(task or a.held_out)]:
         if path.exists() and not a.overwrite:
             raise ValueError(f"{path} exists; --overwrite replaces it")
     return a
 
 
 def held_out(output: Path) -> Path:
-    """Where the held-out questions of a gym task go."""
+    """Where held-out questions go."""
     return output.with_stem(f"{output.stem}-test")
 
 
@@ -178,7 +151,11 @@ def write(rows: list[dict], output: Path) -> None:
 
     output.parent.mkdir(parents=True, exist_ok=True)
     aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
+    try:
+        table = pyarrow.Table.from_pylist(rows)
+    except pyarrow.ArrowException as error:
+        raise ValueError(f"the columns of extra_info must have one type in all rows: {error}") from error
+    pyarrow.parquet.write_table(table, aside)
     os.replace(aside, output)
     print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
 
@@ -213,21 +190,39 @@ def main(argv: list[str] | None = None) -> Counter:
         raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
     from reward import Verifier  # seconds of imports, after what can be refused
 
+    checks = {}
     with Verifier(2, function=a.reward) as verifier:
-        rows, counts, unreadable = convert(items, verifier.gold_parses, system, a.extract)
+
+        def readable(answers: list[str]) -> list[bool]:
+            checks.update(zip(answers, verifier.check_golds(answers)))
+            return [checks[answer]["score"] == 1.0 for answer in answers]
+
+        rows, counts, unreadable = convert(items, readable, system, a.extract)
     print(printable(f"{a.input}: question from column {question!r}, answer from column {answer!r}"))
     print("\n".join(f"{count:8} {name}" for name, count in counts.items()))
-    if unreadable:
-        examples = printable(", ".join(f"{text:.60}" for text in unreadable[:5]))
-        print(f"unreadable answers, for example: {examples}")
-    if not rows:
-        raise ValueError("no question is left: is --answer the right column, and does it need --extract?")
-    longest = max((row["reward_model"]["ground_truth"] for row in rows), key=len)
+    tell([value for _, _, value, _ in items if answer_of(value, a.extract) is None], "without an answer")
+    tell(unreadable, "unreadable answers")
+    kept = [row["reward_model"]["ground_truth"] for row in rows]
+    tell([answer for answer in kept if checks[answer].get("malformed")],
+         "kept, though no plain mathematics (for other answers: --reward module:function)")
+    if len(rows) <= a.held_out:
+        raise ValueError(f"{len(rows)} questions are left, {a.held_out} to be held out" if rows else
+                         "no question is left: is --answer the right column, and does it need --extract? An "
+                         "answer is one text or number; tests of a program, say, go into a column extra_info")
+    longest = max(kept, key=len)
     print(printable(f"longest answer: {longest:.200}"))  # a whole solution, where --extract was forgotten
-    write(rows, a.output)
+    if a.held_out:
+        random.Random(a.seed).shuffle(rows)
+        write(rows[: a.held_out], held_out(a.output))
+    write(rows[a.held_out :], a.output)
     return counts
 
 
+def tell(values: list, what: str) -> None:
+    """Say how many there are, with examples."""
+    if values:
+        print(printable(f"{len(values)} {what}: {', '.join(f'{value!r:.60}' for value in values[:3])}"))
+
+
 if __name__ == "__main__":
-    or_refuse(parse)
-    main()
+    or_refuse(main)

@@ -207,14 +207,12 @@ class Verifier:
                    if pair[0] is not None}  # fmt: skip
         return Pending([futures.get(pair) for pair in pairs])
 
-    def gold_parses(self, answers: list[str]) -> list[bool]:
-        """Whether Math-Verify can read each answer as a gold. A user's function reads what it likes: True."""
-        return [check["score"] == 1.0 for check in self.check_golds(answers)]
-
-    def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
+    def check_golds(self, answers: list[str], rows: list[dict] | None = None) -> list[dict[str, float]]:
         """For each answer as a gold: `score` 1.0 if Math-Verify can read it, `malformed` 1.0 if the rule of
-        verifier/answer.py cannot."""
+        verifier/answer.py cannot. A user's function is tried on the first: what it raises, it raises now."""
         if self.function not in MATH.values():
+            if rows:
+                self.submit(answers[:1], answers[:1], rows[:1]).rewards()
             return [{"score": 1.0, "malformed": 0.0} for _ in answers]
         return Pending([self.threads.submit(self._grade, None, answer) for answer in answers]).rewards()
 

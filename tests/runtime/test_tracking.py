@@ -23,7 +23,7 @@ from config import Config
 from runtime.card import code, describe_model, model_card
 from runtime.console import disarm, printable
 from runtime.tracking import Tracker
-from tools import convert
+from tools import sources
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -267,7 +267,7 @@ def test_a_missing_library_is_named_with_its_command(monkeypatch):
         why = f"tracker={tracker} needs a library that is not installed: {command}"
         with pytest.raises(ValueError, match=why):
             Config(tracker=tracker)
-    commands = [*configuration.INSTALL_TRACKER.values(), convert.INSTALL_DATASETS]
+    commands = [*configuration.INSTALL_TRACKER.values(), sources.INSTALL_DATASETS]
     extras = (ROOT / "requirements.txt").read_text()
     assert all(f"# extra: {command} " in extras for command in commands)
 

@@ -12,7 +12,8 @@ import pytest
 from config import Config
 from data import load_questions
 from runtime.tables import read_rows
-from tools.convert import INSTALL_DATASETS, answer_of, convert, main, parse, turns_of
+from tools.convert import answer_of, convert, main, parse, turns_of
+from tools.sources import INSTALL_DATASETS
 from worlds import gym
 
 
@@ -62,7 +63,7 @@ def test_a_question_file_becomes_questions(tmp_path, tokenizer, capsys):
 @pytest.fixture
 def lenient(monkeypatch):
     """A verifier that reads every answer, and costs nothing to start."""
-    verifier = SimpleNamespace(gold_parses=lambda answers: [True] * len(answers))
+    verifier = SimpleNamespace(check_golds=lambda answers: [{"score": 1.0}] * len(answers))
     monkeypatch.setattr("reward.Verifier", lambda *_, **__: contextlib.nullcontext(verifier))
 
 
@@ -86,7 +87,7 @@ def test_hub_names(tmp_path, monkeypatch, lenient):
     install it."""
     out = str(tmp_path / "out.parquet")
     monkeypatch.setitem(sys.modules, "datasets", None)
-    with pytest.raises(RuntimeError, match=f"org/name is no file.*{INSTALL_DATASETS}"):
+    with pytest.raises(ValueError, match=f"org/name is no file.*{INSTALL_DATASETS}"):
         main(["org/name", "--output", out])
     asked = []
 
@@ -145,6 +146,9 @@ def test_values_of_awkward_columns():
      "no column answer or reward_model .* --answer"),
     (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--extract", "box"],
      "no question is left"),
+    (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--held_out", "1"],
+     "1 questions are left, 1 to be held out"),
+    (["{file}", "--output", "x.parquet", "--size", "30"], "--size and --set are for gym:NAME"),
 ])
 def test_mistakes_have_reasons(tmp_path, monkeypatch, lenient, argv, reason):
     """What cannot work fails with the reason and leaves no file."""
@@ -192,6 +196,50 @@ def test_extra_info_is_kept(tmp_path, lenient):
     table = pyarrow.parquet.read_table(tmp_path / "out.parquet")
     first, second = table["extra_info"].to_pylist()
     assert first | extra == first and second["index"] == 1 and second["tests"] is None
+
+
+@pytest.mark.parametrize("name, text", [
+    ("in.csv", 'question,answer\n"1+1, said he",2\n2+2,4\n'),
+    ("in.json", '[\n {"question": "1+1, said he", "answer": 2},\n {"question": "2+2", "answer": "4"}\n]'),
+    ("in.jsonl", '[{"question": "1+1, said he", "answer": 2}, {"question": "2+2", "answer": 4}]'),
+])
+def test_other_files(tmp_path, lenient, name, text):
+    """CSV, and JSON in one array, whatever the file calls itself."""
+    (tmp_path / name).write_text("\ufeff" + text)
+    main([str(tmp_path / name), "--output", str(tmp_path / "out.parquet")])
+    found = [(r["prompt"][0]["content"], r["reward_model"]["ground_truth"])
+             for r in read_rows(str(tmp_path / "out.parquet"))]
+    assert found == [("1+1, said he", "2"), ("2+2", "4")]
+
+
+@pytest.mark.parametrize("name, text", [("in.jsonl", ""), ("in.json", "[1, 2]"), ("in.csv", "a,b\n")])
+def test_files_without_rows_are_refused(tmp_path, name, text):
+    """Nothing, or values without column names."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=f"{name}: needs rows of named columns"):
+        main([str(tmp_path / name), "--output", str(tmp_path / "out.parquet")])
+
+
+def test_what_is_not_kept_is_shown(tmp_path, capsys):
+    """A list is no answer, a program no mathematics: each with an example, as the column may be right."""
+    answers = ["1", ["1", "2"], "assert f(0)==1"]
+    rows = [{"question": f"{i}?", "answer": answer} for i, answer in enumerate(answers)]
+    main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(tmp_path / "out.parquet")])
+    said = capsys.readouterr().out
+    assert "1 without an answer: ['1', '2']" in said and "1 kept, though no plain mathematics" in said
+
+
+def test_some_are_held_out(tmp_path, lenient):
+    """--held_out 3 of 10: other questions in the two files, none lost, and the same ones again."""
+    rows = [{"question": f"{i}?", "answer": i} for i in range(10)]
+    source = write_jsonl(tmp_path / "in.jsonl", rows)
+    drawn = []
+    for out in ("a", "b"):
+        main([source, "--output", str(tmp_path / f"{out}.parquet"), "--held_out", "3"])
+        files = [tmp_path / f"{out}.parquet", tmp_path / f"{out}-test.parquet"]
+        drawn.append([[r["prompt"][0]["content"] for r in read_rows(str(file))] for file in files])
+    assert drawn[0] == drawn[1] and [*map(len, drawn[0])] == [7, 3]
+    assert sorted(drawn[0][0] + drawn[0][1]) == [f"{i}?" for i in range(10)]
 
 
 def test_held_out_questions_are_not_overwritten_unasked(tmp_path):
