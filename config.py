@@ -30,8 +30,9 @@ class Config:
     world: Literal["easy", "hard", "weak"] = knob("easy", "The built-in world, see worlds/arithmetic.py: "
                                                   "its questions and its base model.")
     world_seed: int = knob(0, "Seed of the built-in world; another one is another base model.", 0, 2**63 - 1)
-    prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question} "
-                                        "[Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].")
+    prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question}, "
+                                        "without the other turns [Llama-3.1-8B base: 'User: {question}\\n"
+                                        "Answer: ...'].")
     response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
     max_response_length: int = knob(64, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
@@ -46,7 +47,7 @@ class Config:
                                    "answer or the last number, which the Llama-base prompt needs.")
     grader: Literal["strict", "official", "both"] = knob(
         "strict", "official: Math-Verify alone on all that follows the thought, for published numbers; both: "
-        "strict, and the other's verdict is logged.")
+        "strict, and the other's verdict is logged (within one verify_timeout).")
     verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE,
                                  86400)
 
@@ -70,8 +71,8 @@ class Config:
     sigma_unit: Literal["count", "accuracy"] = knob(
         "count", "Scale of p_k: N(k; μK, σ) on success counts, or N(k/K; μ, σ) as printed in the paper.")
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob(
-        "entropy", "o*: lowest mean entropy under the current policy, or an ablation of Table 6; official: "
-        "lowest *sum* of entropies, what the official code's rule comes to.")
+        "entropy", "o*: lowest mean entropy under the current policy; random, highest_entropy: Table 6; nll: "
+        "Alg. 1's wording; official: lowest *sum* of entropies, what the official code's rule comes to.")
     k_min: int = knob(1, "Smallest success count that is collected, official experience_lbound + 1 [1].")
     k_max: int = knob(7, "Largest success count that is collected, official experience_rbound [7].")
     start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
@@ -173,6 +174,8 @@ def _problems(c: Config):
         yield f"run_dir must name a directory, got {c.run_dir!r}"
     if c.reward != "math" and (c.reward.count(":") != 1 or not all(c.reward.split(":"))):
         yield f"reward must be 'math' or 'module:function', got {c.reward!r}"
+    if c.reward.partition(":")[0].endswith(".py"):
+        yield f"reward names a module, without .py: {c.reward.replace('.py:', ':')!r}"
     if c.lora_rank and not find_spec("peft"):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.engine == "vllm" and not find_spec("vllm"):

@@ -206,7 +206,7 @@ class Experience:
     def load_state_dict(self, state: dict, buffer: ReplayBuffer) -> None:
         """Go on from `state_dict()` and a loaded buffer; ValueError where they name an unknown question."""
         if unknown := {*buffer.stored, *buffer.retired, *state["queue"]} - set(self.questions):
-            raise ValueError(f"the checkpoint names question {min(unknown)}, which is not there")
+            raise ValueError(f"the checkpoint names question {min(unknown)}: gone, or for another reward")
         self.buffer, self.started = buffer, state["started"] or self.started  # by another threshold, say
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
 

@@ -8,8 +8,9 @@ from pathlib import Path
 from runtime.console import optional, printable
 from runtime.tracking import validation
 
-KNOBS = ("rho", "beta", "num_rollouts", "batch_size", "lr", "start_threshold", "max_response_length",
-         "temperature", "seed")  # named on the card
+# knobs that say nothing of the method; of the files the names are on the card
+PLACES = ("model", "train_files", "val_files", "run_dir", "resume", "show", "tracker", "keep", "save_every",
+          "eval_every", "hang_timeout", "memory_gb", "trust_remote_code")
 # change what the model is asked, and how its answer is graded
 ASKED = ("prompt_template", "response_prefix", "max_prompt_length", "max_response_length", "rope_theta",
          "max_position_embeddings", "eval_temperature", "eval_questions", "dtype")
@@ -89,7 +90,7 @@ pipeline_tag: text-generation
 - **Data**: {data}
 - **Steps**: {steps} batches of {k["batch_size"]} questions x {k["num_rollouts"]} responses
 - **Trained**: {trained_part}
-- **Knobs**: {", ".join(f"{name}={k[name]}" for name in KNOBS)}
+- **Knobs**: {", ".join(f"{name}={k[name]}" for name in k if name not in PLACES + ASKED + GRADED)}
 - **Asked** (evaluate and serve alike): {asked}
 - **Graded**: {graded}
 

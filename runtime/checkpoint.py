@@ -128,7 +128,9 @@ class Checkpoints:
     def _write(self, final: Path, step, state, tensors, save_buffer, metrics) -> None:
         aside, main = final.with_suffix(".tmp"), ranks.rank() == 0
         if main:
-            shutil.rmtree(aside, ignore_errors=True)
+            for partial in self.root.glob("step-*.tmp"):  # of saves that were cut off
+                if STEP_DIRECTORY.fullmatch(partial.stem):
+                    shutil.rmtree(partial, ignore_errors=True)
             (aside / "weights").mkdir(parents=True)
         ranks.barrier()
         names = [f"weights/{name}" for name in save_shards(tensors, aside / "weights")]

@@ -131,7 +131,7 @@ def read_yaml(cls: type, file: str) -> dict:
         text = Path(file).read_text(encoding="utf-8")
         if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
             raise ValueError("aliases (*name) are not read, as a few lines of them can fill the memory")
-        knobs = yaml.safe_load(text) or {}
+        knobs = yaml.load(text, _Once) or {}
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:
         raise ValueError(f"{file} cannot be read, or is not YAML: {error}") from error
     fields = {f.name: f for f in dataclasses.fields(cls)}
@@ -139,6 +139,16 @@ def read_yaml(cls: type, file: str) -> dict:
     if unknown:
         raise ValueError(f"{file}: unknown knobs {unknown!r:.200}; `train.py --help` lists all")
     return {name: _typed(fields[name], value, file) for name, value in knobs.items()}
+
+
+class _Once(yaml.SafeLoader):
+    """Refuses a key that stands there twice, of which YAML would take the last."""
+
+    def construct_mapping(self, node, deep=False):
+        keys = [key.value for key, _ in node.value]
+        if twice := [key for key in keys if keys.count(key) > 1]:
+            raise yaml.YAMLError(f"{twice[0]} stands there twice")
+        return super().construct_mapping(node, deep)
 
 
 def _typed(knob: dataclasses.Field, value, file: str):

@@ -31,7 +31,8 @@ def refuse_remains(run_dir: str, resume: bool) -> None:
     every = directories(Path(run_dir) / "checkpoints")
     checkpoints = every[-1:]
     others = [Path(run_dir) / name for name in ("metrics.jsonl", "model")]
-    remains = [path.name for path in [*checkpoints, *others] if path.exists()]
+    remains = [path.name for path in [*checkpoints, *others] if path.exists()
+               and (path.is_dir() or path.stat().st_size)]  # an empty file: it ended before its first row
     if remains and not resume and not restarts():
         raise ValueError(f"{run_dir} holds a run ({', '.join(remains)}). Continue it with --resume, start "
                          "another with --run_dir NEW, or remove the directory.")

@@ -33,7 +33,7 @@ def read_rows(file: str) -> list[dict]:
         missing = [c for c in COLUMNS if c not in row] if isinstance(row, dict) else COLUMNS
         if missing:
             raise ValueError(f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
-                             f"needed are {', '.join(COLUMNS)}")
+                             f"needed are {', '.join(COLUMNS)}; tools.convert makes them")
     return rows
 
 

@@ -65,6 +65,7 @@ def test_numbers_that_yaml_reads_as_text_or_integers_are_floats(tmp_path):
     ("train_files: a.parquet\n", "train_files must be a list of texts, .* got 'a.parquet'"),
     ("train_files: [null]\n", r"train_files must be a list of texts, .* got \[None\]"),
     ("val_files: [1, {a: b}]\n", "val_files must be a list of texts"),
+    ("beta: 0.1\nrho: 0.5\nbeta: 0.3\n", "beta stands there twice"),
     ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases .* fill the memory"),
     ("lr: 1" + "0" * 400 + "\n", "lr must be float, got 10000"),
     ("lr: " + "9" * 5000 + "\n", "cannot be read"),
@@ -119,22 +120,27 @@ def test_switches_and_flags_with_dashes():
     (["train.py", "--lr", "inf"], "configuration: lr must be a finite number"),
     (["train.py", "--config", "missing.yaml"], "missing.yaml cannot be read"),
     (["train.py", "--train_files", "missing.jsonl", "--model", "m"], "no such file: missing.jsonl"),
-    (["train.py", "--run_dir", "{tmp_path}"], "holds a run .metrics.jsonl.. Continue it with --resume"),
+    (["train.py", "--run_dir", "{tmp_path}"], "holds a run .step-0000007, metrics.jsonl.. Continue it"),
     (["eval.py"], "eval.py needs --model DIR and --data FILE"),
     (["eval.py", "--sampels", "4"], "unknown flag --sampels; nearest: --samples"),
     (["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
     (["eval.py", "--model", "m", "--data", "missing.jsonl"], "no such file: missing.jsonl"),
     (["-m", "tools.convert", "x.jsonl", "--output", "x.csv"], "--output must end in .parquet"),
+    (["-m", "tools.convert", "missing.jsonl", "--output", "x.parquet"], "missing.jsonl: no such file"),
     (["-m", "tools.export", "missing", "--output", "x"], "missing: there is no such checkpoint"),
+    (["-m", "tools.export", "{tmp_path}", "--output", "x"], "is a run: name one of its .*step-0000007"),
+    (["train.py", "--reward", "mine.py:score"], "reward names a module, without .py: 'mine:score'"),
 ])
 def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
     """No traceback and nothing heavy imported, from the ranks but one nothing; torchrun's summary has it."""
-    (tmp_path / "metrics.jsonl").touch()
+    (tmp_path / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
     command = [sys.executable, "-X", "importtime", *(w.format(tmp_path=tmp_path) for w in argv)]
     for rank in "01":
         summary = tmp_path / rank
         environment = os.environ | {"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(summary)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
+                              timeout=60)
         said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
         assert done.returncode == 1 and done.stdout == "" and len(said) == (rank == "0")
         assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)

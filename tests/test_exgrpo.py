@@ -542,7 +542,7 @@ def test_a_checkpoint_that_names_other_questions_is_refused():
         run = experience(3)
         run.load_state_dict(run.state_dict(), run.buffer)
         spoil(run)
-        with pytest.raises(ValueError, match="names question (5|7|-1), which is not there"):
+        with pytest.raises(ValueError, match="names question (5|7|-1): gone, or for another"):
             experience(3).load_state_dict(run.state_dict(), run.buffer)
 
 

@@ -36,7 +36,10 @@ def read_scores(name: str) -> dict:
         for r in read_jsonl(responses) if responses.exists() else []:
             right[r["source"]][r["text"], r["gold"]].append(r["success"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: {error!r}") from error
+        hint = ""
+        if (Path(name) / "metrics.jsonl").exists():
+            hint = f": a run; `eval.py --model {name}/model --output DIR` scores it, tools.report shows it"
+        raise ValueError(f"{file}: {error!r}{hint}") from error
     if not isinstance(scores, dict) or "model" not in scores:
         raise ValueError(f"{file} is no scores.json of eval.py --output")
     for source, of in right.items():

@@ -13,6 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from runtime.flags import or_refuse
+from runtime.rundir import directories
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -26,6 +27,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         raise ValueError(f"{args.output} exists: choose another --output")
     if not args.checkpoint.is_dir():
         raise ValueError(f"{args.checkpoint}: there is no such checkpoint")
+    if inside := directories(args.checkpoint / "checkpoints"):
+        raise ValueError(f"{args.checkpoint} is a run: name one of its checkpoints, as {inside[-1]}")
     return args
 
 

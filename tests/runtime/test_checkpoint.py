@@ -329,6 +329,12 @@ def test_a_run_without_checkpoints_is_not_overwritten(device, copy, left, capsys
     assert "nothing to resume" in capsys.readouterr().out
 
 
+def test_a_run_that_wrote_nothing_is_no_run(device, tmp_path):
+    """A reward that cannot be imported leaves an empty metrics.jsonl: the next try may have its place."""
+    (tmp_path / "metrics.jsonl").touch()
+    assert Checkpoints(KNOBS | dict(run_dir=str(tmp_path))).saved is None
+
+
 def claimed(run_dir):
     with claim(run_dir):
         return "claimed"

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tools.compare import difference, labels, main
+from tools.compare import difference, labels, main, read_scores
 from worlds.benchmarks import AVERAGES
 
 A = {"model": "A", "pass_at_1/aime": 0.316, "interval/aime": [0.2, 0.45], "samples/aime": 32,
@@ -92,6 +92,13 @@ def test_a_file_that_holds_no_scores_is_named(tmp_path, content):
         file.write_text(content)
     with pytest.raises(SystemExit, match=str(file)):
         main([str(file)])
+
+
+def test_a_run_is_no_evaluation(tmp_path):
+    """The directory of a run: what scores it, and what shows it."""
+    (tmp_path / "metrics.jsonl").touch()
+    with pytest.raises(ValueError, match="a run; `eval.py --model .*/model --output DIR` scores it"):
+        read_scores(str(tmp_path))
 
 
 def test_scores_of_fewer_responses_than_lie_beside_them_are_refused(tmp_path):
