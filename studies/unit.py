@@ -34,8 +34,9 @@ from runtime import ranks
 from runtime.checkpoint import directories
 from runtime.faults import leave
 from runtime.rundir import lock
+from studies import jobs
 from studies.protocol import ENDS, SAMPLES
-from studies.records import replace
+from studies.records import read, replace
 from tools.export import load_policy
 
 
@@ -85,7 +86,7 @@ def ends(config: Config, checkpoints: list[Path]) -> dict[str, str | dict]:
             step = str(int(path.name.rpartition("-")[2]))
             for kept, counted in ((scores, right), (valid, sound)):
                 kept[step] = {source: list(counts.values()) for source, counts in counted.items()}
-        if verifier.timeouts:
+        if verifier.timeouts and config.reward != "studies.snowball:score":  # rows 9 to 11 read no ends
             raise RuntimeError(f"{verifier.timeouts} answers were not graded in time: run it again")
     return {"ends": scores, "valid": valid, "questions": fingerprint(tests)[:16]}
 
@@ -98,10 +99,27 @@ def base_hash(model: str) -> str:
     return digest.hexdigest()[:16]
 
 
+def check_base(run: Path, base: str) -> None:
+    """SystemExit where a record of this unit, as long as this run, began from another base model: a pair of
+    them would be refused after all the training."""
+    if not (run / "job.json").exists():
+        return
+    job = json.loads((run / "job.json").read_text())
+    setting, unit = job["name"].partition("-")[0], job["name"].rpartition("-")[2]
+    for file in jobs.RECORDS.glob(f"{setting}-*-{unit}.json.gz"):
+        record = read(file)
+        theirs = record["result"].get("base", base)
+        if theirs != base and record["knobs"].get("steps") == job["knobs"].get("steps"):
+            sys.exit(f"{job['name']} would begin from the base model {base}, {file.name} began from "
+                     f"{theirs}, of another kind of processor: see `Repeating it` in studies/README.md")
+
+
 def main(program: tuple[str, ...] = ("train.py",)) -> None:
     """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
     config, training = parse_config(), [sys.executable, *program, *sys.argv[1:], "--resume"]
     run, interrupted = Path(config.run_dir), []
+    config = with_built_in_world(config)
+    check_base(run, base_hash(config.model))
     process = subprocess.Popen(training)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.append(True))  # training has the signal too, and saves
@@ -117,7 +135,6 @@ def main(program: tuple[str, ...] = ("train.py",)) -> None:
         sys.exit(130)  # training alone had a signal, and saved
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
-    config = with_built_in_world(config)
     checkpoints = at_ends(run, config.steps, config.save_every)
     made = {"base": base_hash(config.model), "samples": SAMPLES, **ends(config, checkpoints)}
     if (last := max(map(int, made["ends"]))) < config.steps:

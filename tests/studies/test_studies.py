@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from contextlib import redirect_stdout
+from contextlib import nullcontext, redirect_stdout
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -369,6 +369,33 @@ def test_pairs_answer_alike_before_training(made_up):
     write(job, rows=[first | {"val/pass_at_1/arithmetic": 0.2}, *rows], result=job.record()["result"])
     with pytest.raises(ValueError, match="row 2, unit 3: the arms answered otherwise before training"):
         page.decide()
+
+
+def test_pairs_come_from_one_kind_of_processor(made_up):
+    """As many tokens in the first step and another drift: refused; other tokens (row 18) are not."""
+    refused = pytest.raises(ValueError, match="answered otherwise")
+    for tokens, told in ((4029, refused), (8000, nullcontext())):
+        for arm, first in (("exgrpo", (4029, 1.1e-7)), ("on_policy", (tokens, 1.2e-7))):
+            job = Job("hard", arm, 3)
+            untrained, *_ = job.record()["rows"]
+            step = dict(zip(("rollout/tokens", "engine/drift"), first)) | {"step": 1}
+            write(job, rows=[untrained, step], result=job.record()["result"])
+        with told:
+            page.numbers(ROWS[1])
+
+
+def test_another_base_is_refused_before_training(made_up, tmp_path):
+    """A record of the same unit began from another base: no hours of training for a pair that is refused.
+    A trial run, another unit and a directory without a note are none of its business."""
+    note = {"name": "hard-random_star-3", "knobs": Job("hard", "random_star", 3).knobs}
+    theirs = Job("hard", "exgrpo", 3).record()["result"]["base"]
+    for changed, base, refused in (({}, "other", True), ({}, theirs, False), ({"steps": 6}, "other", False)):
+        (tmp_path / "job.json").write_text(json.dumps(note | {"knobs": note["knobs"] | changed}))
+        with pytest.raises(SystemExit, match="another kind of processor") if refused else nullcontext():
+            one_unit.check_base(tmp_path, base)
+    (tmp_path / "job.json").write_text(json.dumps(note | {"name": "hard-random_star-9"}))
+    one_unit.check_base(tmp_path, "other")
+    one_unit.check_base(tmp_path / "nowhere", "other")
 
 
 def test_rows_read_out_of_distribution_stand_on_the_trained_kinds_too(made_up):
