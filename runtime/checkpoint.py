@@ -151,14 +151,14 @@ class Checkpoints:
         self.damaged.discard(final)
         self.newest = final
         if main:
-            self._prune()
+            self._prune(scores(metrics))
         ranks.barrier()
 
-    def _prune(self) -> None:
+    def _prune(self, scored: dict[str, float]) -> None:
         """Remove what `save` wrote but the last `keep` and the best by validation, the later of equals."""
         whole = [path for path in directories(self.root) if path not in self.damaged]
-        scores = {path: score for path in whole if (score := _score(path)) is not None}
-        best = max(reversed(scores), key=scores.get, default=None)
+        best = max([path for path in reversed(whole) if path.name in scored],
+                   key=lambda path: scored[path.name], default=None)
         for path in self.root.iterdir():
             ours = STEP_DIRECTORY.fullmatch(path.name.removesuffix(".tmp"))
             if ours and path not in (*whole[-self.knobs["keep"] :], best):
@@ -190,14 +190,13 @@ def _name(step: int) -> str:
     return f"step-{step:07d}"
 
 
-def _score(directory: Path) -> float | None:
-    """Mean Pass@1 of the validation right after a checkpoint's step; None where there is none yet."""
-    try:
-        row = json.loads((directory / "metrics.jsonl").read_text().splitlines()[-1])
-        scores = [value for name, value in row.items() if name.startswith("val/pass_at_1/")]
-        return sum(scores) / len(scores) if scores and _name(row["step"]) == directory.name else None
-    except (OSError, ValueError, IndexError, KeyError, TypeError):
-        return None  # damaged, or without metrics
+def scores(metrics: str) -> dict[str, float]:
+    """{name of a checkpoint: mean Pass@1 of the validation after its step}, by the rows of metrics.jsonl."""
+    found = {}
+    for row in map(json.loads, metrics.splitlines()):
+        if values := [value for name, value in row.items() if name.startswith("val/pass_at_1/")]:
+            found[_name(row["step"])] = sum(values) / len(values)
+    return found
 
 
 def _regular(path: Path) -> Path:

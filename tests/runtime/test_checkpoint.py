@@ -382,14 +382,16 @@ def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
     process.join()
 
 
-def test_a_score_belongs_to_the_step_that_was_validated(tmp_path):
-    """A step that was interrupted in its validation does not inherit the row before it."""
-    directory = tmp_path / "step-0000002"
-    directory.mkdir()
-    for step, score in {1: None, 2: 0.5}.items():
-        row = {"step": step, "val/pass_at_1/a": 0.25, "val/pass_at_1/b": 0.75}
-        (directory / "metrics.jsonl").write_text(json.dumps(row) + "\n")
-        assert checkpoint._score(directory) == score
+def test_a_validation_that_was_made_up_for_counts(device, tmp_path):
+    """Step 2 is interrupted in its validation and saved without its row, which comes on resume, before step
+    3: it is the best and stays, and has not the score of step 1."""
+    run = Run(tmp_path, keep=1)
+    for step, score in enumerate((0.5, None, 0.1, 0.2), start=1):
+        run.train(step, **({} if score is None else {"a": score}))
+        if step == 3:
+            run.metrics = run.metrics.replace('{"step": 2}', '{"step": 2, "val/pass_at_1/a": 0.9}')
+        run.save(step)
+        assert names(tmp_path) == [f"step-{n:07d}" for n in ([1], [1, 2], [2, 3], [2, 4])[step - 1]]
 
 
 def test_changed_knobs_are_said(copy, capsys):
