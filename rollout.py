@@ -44,6 +44,8 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
         made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
         ranks.watchdog.wait(future for p in pending.values() for future in p.under_way())
         for index, trajectory in enumerate(made):
+            if not np.isfinite(trajectory.logprobs).all():  # None, of vLLM, is nan by now
+                raise RuntimeError(f"step {step}: log-probs of the engine are no numbers: weights, dtype?")
             trajectory.step = step
             rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
             trajectory.reward, trajectory.also = rewards.pop("score"), rewards

@@ -5,6 +5,7 @@ import json
 import math
 import shutil
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import rollout
+from buffer import Trajectory
 from config import Config
 from data import Question
 from exgrpo import Group
@@ -319,3 +321,13 @@ def test_engine_choice(device, tiny_model, monkeypatch):
     monkeypatch.setattr("config.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="make install"):
         make_config(engine="vllm")
+
+
+def test_log_probs_that_are_no_numbers_end_the_run(device):
+    """vLLM may give None or nan for one: said where it comes from, before it is stored or trained on."""
+    broken = Trajectory(np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32))
+    engine = SimpleNamespace(generate=lambda *_: [broken])
+    grader = SimpleNamespace(config=make_config())
+    question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")
+    with pytest.raises(RuntimeError, match="step 7: log-probs of the engine are no numbers"):
+        rollout.roll_out(engine, grader, [question], [[1]], 1.0, 7)
