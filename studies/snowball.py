@@ -9,6 +9,7 @@ import train
 from config import parse_config
 from exgrpo import Experience, Group, Plan, step_metrics
 from runtime import ranks
+from studies import processor
 from studies.unit import main
 from verifier.math_answers import official_reward
 from worlds.gym import NUMBER
@@ -36,6 +37,7 @@ def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str
 
 def run() -> None:
     """`train.py` with these metrics."""
+    processor.as_asked()
     train.step_metrics = metrics
     ranks.run(lambda: train.train(parse_config()))
 

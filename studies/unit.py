@@ -34,7 +34,7 @@ from runtime import ranks
 from runtime.checkpoint import directories
 from runtime.faults import leave
 from runtime.rundir import lock
-from studies import jobs
+from studies import jobs, processor
 from studies.protocol import ENDS, SAMPLES
 from studies.records import read, replace
 from tools.export import load_policy
@@ -116,6 +116,9 @@ def check_base(run: Path, base: str) -> None:
 
 def main(program: tuple[str, ...] = ("train.py",)) -> None:
     """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
+    processor.as_asked()
+    if processor.ASKED and program == ("train.py",):
+        program = ("-c", "from studies import processor; processor.run()")
     config, training = parse_config(), [sys.executable, *program, *sys.argv[1:], "--resume"]
     run, interrupted = Path(config.run_dir), []
     config = with_built_in_world(config)

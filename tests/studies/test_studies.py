@@ -384,6 +384,28 @@ def test_pairs_come_from_one_kind_of_processor(made_up):
             page.numbers(ROWS[1])
 
 
+def test_a_run_of_another_processor_is_one_in_vllms_eyes_too(monkeypatch):
+    """With the variables of README vLLM takes its kernels for AVX2, and training goes through the same door;
+    without them everything stays as it is."""
+    from studies import processor
+
+    begun = []
+    monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", "nowhere"])
+    monkeypatch.setattr(one_unit, "check_base", lambda *_: None)
+    monkeypatch.setattr(one_unit, "with_built_in_world", lambda config: config)
+    monkeypatch.setattr(one_unit, "base_hash", lambda model: "")
+    monkeypatch.setattr(one_unit.subprocess, "Popen", lambda command: begun.append(command) or 1 / 0)
+    for asked in (False, True):
+        for name in ("_is_avx512_supported", "_is_avx512_bf16_supported"):
+            monkeypatch.setattr(processor.torch.cpu, name, lambda: "the processor's own")
+        monkeypatch.setattr(processor, "ASKED", asked)
+        with pytest.raises(ZeroDivisionError):
+            one_unit.main()
+        assert processor.torch.cpu._is_avx512_supported() == (False if asked else "the processor's own")
+        assert processor.torch.cpu._is_avx512_bf16_supported() == (False if asked else "the processor's own")
+    assert begun[0][1] == "train.py" and "processor.run()" in begun[1][2]
+
+
 def test_another_base_is_refused_before_training(made_up, tmp_path):
     """A record of the same unit began from another base: no hours of training for a pair that is refused.
     A trial run, another unit and a directory without a note are none of its business."""
@@ -567,15 +589,18 @@ def test_the_snowball_counts_fresh_questions(monkeypatch):
 
 
 def test_the_first_page_says_what_the_rows_say():
-    """README's two differences, with levels and ranges over the bases, are those of the committed table."""
+    """README's four differences, with levels and ranges over bases or seeds, are those of the table."""
     said = " ".join((jobs.ROOT / "README.md").read_text().replace("−", "-").split())
     rows = {result["row"]: result for result in json.loads((page.RESULTS / "rows.json").read_text())}
-    for row, unit, where in ((2, " points", "out of distribution"), (16, "", "on the trained kinds")):
+    for row, unit, of, where in ((2, " points", "bases", "out of distribution"),
+                                 (16, "", "bases", "on the trained kinds"),
+                                 (1, " points", "seeds", "on the trained kinds, undecided"),
+                                 (3, "", "seeds", "on the held-out one")):
         r = rows[row]
         mean, half, level, low, high = (
             100 * x for x in (r["mean"], r["half"], r["level"], min(r["values"]), max(r["values"])))
-        bases = f"({level:g}%, bases from {low:+.1f} to {high:+.1f})"
-        assert f" {mean:+.1f} ± {half:.1f}{unit} {bases} {where}" in said
+        spread = f"({level:g}%, {of} from {low:+.1f} to {high:+.1f})"
+        assert f" {mean:+.1f} ± {half:.1f}{unit} {spread} {where}" in said
     head, _, *body = looked.first_page().splitlines()
     assert {head, *body} <= set((jobs.ROOT / "README.md").read_text().splitlines())
     assert f"ends {-100 * rows[24]['mean']:.1f} points behind on-policy" in said

@@ -1,0 +1,26 @@
+"""Runs of one kind of processor on another: AVX2 alone, by the variables in README.md, in vLLM's kernels too.
+
+torch, MKL and oneDNN read their variables; vLLM 0.32.0 asks the processor, by these two functions of torch.
+"""
+
+import os
+
+import torch
+
+ASKED = os.environ.get("ATEN_CPU_CAPABILITY") == "avx2"
+
+
+def as_asked() -> None:
+    """To be called before vLLM is imported."""
+    if ASKED:
+        torch.cpu._is_avx512_supported = torch.cpu._is_avx512_bf16_supported = lambda: False
+
+
+def run() -> None:
+    """`train.py`, as asked."""
+    as_asked()
+    import train
+    from config import parse_config
+    from runtime import ranks
+
+    ranks.run(lambda: train.train(parse_config()))
