@@ -83,6 +83,9 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
     train_set, tests = sets
     if len(train_set) < config.batch_size:
         say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
+    both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
+    if both:
+        say(f"note: {len(both)} validation questions are training questions, too")
     if config.rho and config.k_max < config.num_rollouts - 1:
         say(f"note: groups with more than {config.k_max} successes (k_max) are not collected")
     if config.rho and config.difficulty == "spread" and config.start_threshold >= 0:

@@ -249,6 +249,14 @@ def test_what_a_run_will_not_do_is_said(write, tokenizer, knobs, notes):
     assert said[2:] == notes
 
 
+def test_questions_of_both_sets_are_told(write, tokenizer):
+    """Two of three that are validated on are trained on: their score is none of what was learned."""
+    files = [write(f"{first}.jsonl", [row(f"{n}a+1") for n in range(first, first + 3)]) for first in (0, 1)]
+    said, config = [], Config(model="x", train_files=files[:1], val_files=files[1:], batch_size=2)
+    read_data(config, tokenizer, said.append)
+    assert said[2:] == ["note: 2 validation questions are training questions, too"]
+
+
 def test_answers_may_be_numbers(write, tokenizer):
     """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
     rows = [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)]
