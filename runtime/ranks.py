@@ -21,7 +21,7 @@ import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from runtime.console import disarm
-from runtime.faults import LEFT, Interrupted, leave, watchdog
+from runtime.faults import LEFT, Interrupted, leave, tell_torchrun, watchdog
 
 DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
@@ -37,8 +37,11 @@ def run(program: Callable[[], object]) -> None:
         program()
         barrier()  # nobody has failed
         watchdog.stop()
+        if watchdog.interrupted:  # what follows in a script needs the end of this, and has not got it
+            tell_torchrun("interrupted: the same command goes on from there, training with --resume")
         barrier()  # nobody watches any more: now ranks may end one by one
-        leave(0)  # Python's own end races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
+        # not by Python's own end, which races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
+        leave(130 if watchdog.interrupted else 0)
     except Exception as error:
         disarm(error)
         time.sleep(0.5)  # a rank that died may look alive for a moment

@@ -278,7 +278,7 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
         seen += process.stderr.read(1) or pytest.fail(seen)
     process.send_signal(signal.SIGTERM)
     seen += process.communicate(timeout=60)[1]
-    assert process.returncode == 0 and "(evaluation)" in seen and "same command goes on" in seen
+    assert process.returncode == 130 and "(evaluation)" in seen and "same command goes on" in seen
     kept = (tmp_path / "out" / "responses-0.jsonl").read_text().splitlines()
     assert len(kept) < 512 and not (tmp_path / "out" / "scores.json").exists()
 
