@@ -11,6 +11,7 @@ from data import Question, sample_seed
 from exgrpo import Experience, Group, Plan, step_metrics
 from policy import Policy
 from sampler import FreshStream
+from verifier.worker import TAKEN
 
 K = 8
 
@@ -431,7 +432,10 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     some, none = plan.fresh
     assert run.buffer.num_success(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer
-    assert step_metrics(plan, groups, run)["replay/cut"] == 4 / 6
+    metrics = step_metrics(plan, groups, run)
+    assert metrics["replay/cut"] == 4 / 6
+    # a reward of the user's with one of these names would be lost
+    assert {name for name in metrics if name.startswith("reward/")} == {f"reward/{name}" for name in TAKEN}
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():
