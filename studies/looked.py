@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from studies.jobs import Job
-from studies.measures import end, half_width, within_question_auc
+from studies.measures import ESCAPED, end, half_width, within_question_auc
 from studies.protocol import SETTINGS
 from studies.taught import markdown
 from worlds.arithmetic import PRESETS, draw_sets, solve
@@ -41,6 +41,22 @@ def first_page() -> str:
     head = [f"120 steps, mean of {len(found)} run seeds (lowest–highest)", "base", "ExGRPO (`make train`)",
             "on-policy (`--rho 0`)"]
     return markdown(head, lines)
+
+
+def escapes() -> str:
+    """Markdown: the ends that row 7 counts, base by base, in percent, those of valid chains alone, and the
+    first step whose fresh questions were answered as well."""
+    lines = []
+    for unit, *records in pairs("weak"):
+        cells = []
+        for record in records:
+            ends = [100 * end(record, SETTINGS["weak"].held_out, counted=name) for name in ("ends", "valid")]
+            rates = {row["step"]: row.get("reward/pass_at_1_fresh", 0) for row in record["rows"]}
+            first = next((step for step, rate in rates.items() if rate > ESCAPED), "–")
+            cells.append(f"{ends[0]:.1f} / {ends[1]:.1f} / {first}")
+        lines.append([f"weak, base {unit}", *cells])
+    head = "trained kinds at the end: right / by a valid chain / first step with more than 10% right"
+    return markdown([head, "on-policy", "ExGRPO"], lines)
 
 
 def judged() -> str:

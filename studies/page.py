@@ -157,16 +157,6 @@ def on_trained() -> str:
     return taught.markdown(["on the trained kinds", "by unit", "mean ± 95%"], lines)
 
 
-def escapes() -> str:
-    """Markdown: the ends that row 7 counts, base by base, in percent, and those of valid chains alone."""
-    row = next(row for row in ROWS if row.kind == "escapes")
-    right, valid = numbers(row), numbers(row, counted="valid")
-    cells = {unit: [f"{100 * a:.1f} / {100 * b:.1f}" for a, b in zip(right[unit], valid[unit])]
-             for unit in right}
-    lines = [[f"{row.setting}, base {unit}", *said] for unit, said in cells.items()]
-    return taught.markdown(["trained kinds at the end: right / by a valid chain", *row.arms], lines)
-
-
 def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
     """Make rows.json, the pictures and the tables of the page again; returns the rows of `decide`."""
     decided = decide()
@@ -183,7 +173,8 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
                           ("buckets", taught.buckets()), ("judges", looked.judged()),
                           ("the bare rule", looked.rule()), ("told apart", looked.told_apart()),
-                          ("kinds", looked.kinds()), ("escapes", escapes()), ("trained", on_trained())):
+                          ("kinds", looked.kinds()), ("escapes", looked.escapes()),
+                          ("trained", on_trained())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)
