@@ -159,9 +159,8 @@ class Checkpoints:
         whole = [path for path in directories(self.root) if path not in self.damaged]
         best = max([path for path in reversed(whole) if path.name in scored],
                    key=lambda path: scored[path.name], default=None)
-        for path in self.root.iterdir():
-            ours = STEP_DIRECTORY.fullmatch(path.name.removesuffix(".tmp"))
-            if ours and path not in (*whole[-self.knobs["keep"] :], best):
+        for path in directories(self.root):
+            if path not in (*whole[-self.knobs["keep"] :], best):
                 shutil.rmtree(path, ignore_errors=True)
 
 

@@ -27,9 +27,9 @@ def claim(run_dir: str | Path) -> Iterator[None]:
         file.close()
 
 
-def check_shared(directory: str | Path) -> None:
-    """ValueError on all ranks where one does not see what rank 0 writes into `directory`, if any is named (a
-    collective)."""
+def check_shared(directory: str | Path, patience: float = PATIENCE) -> None:
+    """ValueError on all ranks where one does not see within `patience` seconds what rank 0 writes into
+    `directory`, if any is named (a collective)."""
     if ranks.world_size() == 1 or not directory:
         return
     directory = Path(directory)
@@ -38,7 +38,7 @@ def check_shared(directory: str | Path) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         mark.touch()
     ranks.barrier()
-    deadline = time.monotonic() + PATIENCE
+    deadline = time.monotonic() + patience
     while not (seen := mark.exists()) and time.monotonic() < deadline:
         time.sleep(0.2)
     blind = [r for r, there in enumerate(ranks.gather(seen)) if not there]

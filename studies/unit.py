@@ -134,8 +134,6 @@ def main(program: tuple[str, ...] = ("train.py",)) -> None:
         stopped = note_failure(run)
     if code and not stopped:
         sys.exit(code)
-    if not stopped and not (run / "model").exists():
-        sys.exit(130)  # training alone had a signal, and saved
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_DFL)
     checkpoints = at_ends(run, config.steps, config.save_every)

@@ -131,7 +131,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     task = a.input.startswith("gym:")
     if (a.size is not None or a.set) and not task:
         raise ValueError("--size and --set are for gym:NAME")
-    a.size, a.held_out = a.size or 2000, a.held_out if a.held_out is not None else 200 * task
+    a.size = 2000 if a.size is None else a.size
+    a.held_out = 200 * task if a.held_out is None else a.held_out
+    if a.held_out < 0:
+        raise ValueError(f"--held_out must be at least 0, got {a.held_out}")
     if a.output.suffix != ".parquet":
         raise ValueError("--output must end in .parquet")
     for path in (a.output, held_out(a.output))[: 1 + bool(task or a.held_out)]:
@@ -203,8 +206,8 @@ def main(argv: list[str] | None = None) -> Counter:
     tell([value for _, _, value, _ in items if answer_of(value, a.extract) is None], "without an answer")
     tell(unreadable, "unreadable answers")
     kept = [row["reward_model"]["ground_truth"] for row in rows]
-    tell([answer for answer in kept if checks[answer].get("malformed")],
-         "kept, though no plain mathematics (for other answers: --reward module:function)")
+    malformed = [answer for answer in kept if checks[answer].get("malformed")]
+    tell(malformed, f"{len(malformed)} kept are no plain mathematics (others need a --reward of yours)")
     if len(rows) <= a.held_out:
         raise ValueError(f"{len(rows)} questions are left, {a.held_out} to be held out" if rows else
                          "no question is left: is --answer the right column, and does it need --extract? An "
@@ -219,9 +222,9 @@ def main(argv: list[str] | None = None) -> Counter:
 
 
 def tell(values: list, what: str) -> None:
-    """Say how many there are, with examples."""
+    """Say what they are, with examples."""
     if values:
-        print(printable(f"{len(values)} {what}: {', '.join(f'{value!r:.60}' for value in values[:3])}"))
+        print(printable(f"{what}, for example: {', '.join(f'{value!r:.60}' for value in values[:3])}"))
 
 
 if __name__ == "__main__":

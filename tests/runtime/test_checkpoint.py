@@ -25,7 +25,6 @@ from torch.distributed.tensor import distribute_tensor
 
 from config import Config
 from runtime import checkpoint, ranks, shards
-from runtime import claim as claims
 from runtime.checkpoint import Checkpoints, problem
 from runtime.claim import check_shared, claim
 
@@ -349,13 +348,12 @@ def test_two_runs_do_not_share_a_directory(device, tmp_path):
 
 
 def sees(directories):
-    check_shared(directories[ranks.rank()])
+    check_shared(directories[ranks.rank()], patience=0.3)
     return "seen"
 
 
-def test_a_directory_that_nodes_do_not_share_is_refused(device, tmp_path, monkeypatch):
+def test_a_directory_that_nodes_do_not_share_is_refused(device, tmp_path):
     """Two ranks that mean different directories by its name, and the same two with one: on both ranks."""
-    monkeypatch.setattr(claims, "PATIENCE", 0.3)
     with pytest.raises(AssertionError, match=r"not seen by ranks \[1\]\. Name one on a file system"):
         on_ranks(2, sees, [tmp_path / "here", tmp_path / "there"])
     assert on_ranks(2, sees, [tmp_path / "here"] * 2) == ["seen"] * 2

@@ -226,6 +226,7 @@ def started(tmp_path, monkeypatch):
     """A run directory with a checkpoint, named on the command line; signals are put back afterwards."""
     (tmp_path / "checkpoints/step-0000012").mkdir(parents=True)
     monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", str(tmp_path)])
+    monkeypatch.setattr(one_unit, "with_built_in_world", lambda config: config)  # minutes, if it is not there
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield tmp_path
     for number, handler in before.items():

@@ -148,6 +148,7 @@ def test_values_of_awkward_columns():
      "no question is left"),
     (["{file}", "--output", "x.parquet", "--question", "text", "--answer", "label", "--held_out", "1"],
      "1 questions are left, 1 to be held out"),
+    (["{file}", "--output", "x.parquet", "--held_out", "-1"], "--held_out must be at least 0, got -1"),
     (["{file}", "--output", "x.parquet", "--size", "30"], "--size and --set are for gym:NAME"),
 ])
 def test_mistakes_have_reasons(tmp_path, monkeypatch, lenient, argv, reason):
@@ -226,7 +227,8 @@ def test_what_is_not_kept_is_shown(tmp_path, capsys):
     rows = [{"question": f"{i}?", "answer": answer} for i, answer in enumerate(answers)]
     main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(tmp_path / "out.parquet")])
     said = capsys.readouterr().out
-    assert "1 without an answer: ['1', '2']" in said and "1 kept, though no plain mathematics" in said
+    assert "without an answer, for example: ['1', '2']" in said
+    assert "1 kept are no plain mathematics" in said and "for example: 'assert f(0)==1'" in said
 
 
 def test_some_are_held_out(tmp_path, lenient):
