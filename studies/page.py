@@ -144,17 +144,23 @@ def table(results: list[dict], families: tuple[str, ...]) -> str:
     return "\n".join(lines) + "\n"
 
 
-def on_trained() -> str:
-    """Markdown, found by looking: rows of `hard` that are read out of distribution, on the trained kinds."""
+def by_unit() -> str:
+    """Markdown: the units of every row that is not exploratory, with interval and p of the row by itself and
+    the means of both halves of its units; then rows of `hard` on the trained kinds, found by looking."""
+    rows = [row for row in ROWS if row.family != "exploratory"]
+    rows += [dataclasses.replace(row, where="trained", question=f"{row.question.removesuffix(OUT)}, trained")
+             for row in ROWS if row.setting == "hard" and row.where == "held out" and row.family != "primary"]
     lines = []
-    for row in (row for row in ROWS if row.setting == "hard" and row.where == "held out"):
-        values = 100 * np.array(differences(numbers(dataclasses.replace(row, where="trained"))))
-        if len(values) and row.family != "primary":  # row 2 there is row 16
-            whole = len(values) == row.units and row.family == "secondary"
-            mean = f"{values.mean():+.1f} ± {half_width(values):.1f}" if whole else "–"
-            name = f"{row.number}, {row.question.removesuffix(OUT)}"
-            lines.append([name, ", ".join(f"{v:+.1f}" for v in values), mean])
-    return taught.markdown(["on the trained kinds", "by unit", "mean ± 95%"], lines)
+    for row in rows:  # row 2 on the trained kinds is row 16
+        values = 100 * np.array(differences(numbers(row)))
+        interval, p, halves = "–", "–", "–"
+        if len(values) == row.units and row.family != "exploratory":
+            interval, p = f"{values.mean():+.1f} ± {half_width(values):.1f}", f"{p_value(values):.2g}"
+            halves = ", ".join(f"{half.mean():+.1f}" for half in np.split(values, 2))
+        if len(values):
+            units = ", ".join(f"{v:+.1f}" for v in values)
+            lines.append([f"{row.number}, {row.question}", units, interval, p, halves])
+    return taught.markdown(["row", "by unit", "mean ± 95%", "p", "means of the first and second half"], lines)
 
 
 def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
@@ -174,7 +180,7 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
                           ("buckets", taught.buckets()), ("judges", looked.judged()),
                           ("the bare rule", looked.rule()), ("told apart", looked.told_apart()),
                           ("kinds", looked.kinds()), ("escapes", looked.escapes()),
-                          ("trained", on_trained())):
+                          ("by unit", by_unit())):
         begin, finish = (mark.format(name) for mark in MARKS)
         before, found, rest = text.partition(begin)
         _, closed, after = rest.partition(finish)

@@ -424,16 +424,21 @@ def test_another_base_is_refused_before_training(made_up, tmp_path):
     one_unit.check_base(tmp_path / "nowhere", "other")
 
 
-def test_rows_read_out_of_distribution_stand_on_the_trained_kinds_too(made_up):
-    """Revisiting is right in all, ExGRPO in half; with a unit gone, no mean; of row 2 it is row 16."""
+def test_the_units_of_a_row_stand_by_themselves_and_on_the_trained_kinds_too(made_up):
+    """Row 2: 10 and 12 points by turns, ± 0.8938 by hand (spread 1.069, t 2.365, eight units). Revisiting is
+    right in all of the trained kinds, ExGRPO in half; with a unit gone, no mean."""
     for unit in range(8):
         again = Job("hard", "exgrpo", unit).record()["result"]
         ends = dict.fromkeys("123", again["ends"]["1"] | {"arithmetic": [4, 4] * 200})
         write(Job("hard", "revisiting", unit), rows=[], result=again | {"ends": ends})
-    [_, four] = table_of(page.on_trained())
-    assert four == ["4, hard: ExGRPO − revisiting only", ", ".join(["-50.0"] * 8), "-50.0 ± 0.0"]
+    two, four, eight, sixteen, trained = table_of(page.by_unit())[1:]
+    assert two[1:3] == [", ".join(["+10.0", "+12.0"] * 4), "+11.0 ± 0.9"] and two[4] == "+11.0, +11.0"
+    assert float(two[3]) < 1e-6 and four[2:] == ["+0.0 ± 0.0", "1", "+0.0, +0.0"]
+    assert eight[1:] == ["+50.0, +50.0", "–", "–", "–"] and sixteen[0].startswith("16, ")
+    name = "4, hard: ExGRPO − revisiting only, trained"
+    assert trained == [name, ", ".join(["-50.0"] * 8), "-50.0 ± 0.0", "0", "-50.0, -50.0"]
     Job("hard", "revisiting", 7).record_file.unlink()
-    assert table_of(page.on_trained())[1][1:] == [", ".join(["-50.0"] * 7), "–"]
+    assert table_of(page.by_unit())[-1][1:] == [", ".join(["-50.0"] * 7), "–", "–", "–"]
 
 
 def test_nothing_is_decided_before_its_last_unit(made_up):
