@@ -42,7 +42,7 @@ def test_the_gates_run_stands_on_both_pages(printed):
     """Its end in README.md, and what it gained, with the intervals over questions."""
     ends, gained = printed.partition("gate, seed 100")[2].splitlines()[1:3]
     cells = " | ".join(f"{float(end) / 100:.3f}" for end in re.findall(r"[0-9.]+", ends))
-    assert f"| on-policy, one run seed (100) | {cells} |" in (ROOT / "README.md").read_text()
+    assert f"| on-policy, one run seed (100), no pair | {cells} |" in (ROOT / "README.md").read_text()
     page = (ROOT / "docs" / "real-model.md").read_text()
     gains = re.findall(r"[-+]\d+\.\d \[.*?\]", gained)
     assert len(gains) == 4 and [gain for gain in gains if f"| {gain} |" not in page] == []
