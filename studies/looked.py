@@ -44,8 +44,8 @@ def first_page() -> str:
 
 
 def escapes() -> str:
-    """Markdown: the ends that row 7 counts, base by base, in percent, those of valid chains alone, and the
-    first step whose fresh questions were answered as well."""
+    """Markdown: the ends that row 7 counts, base by base, in percent, those of valid chains alone, the first
+    step whose fresh questions were answered as well, and the validation after a third of the run."""
     lines = []
     for unit, *records in pairs("weak"):
         cells = []
@@ -53,9 +53,12 @@ def escapes() -> str:
             ends = [100 * end(record, SETTINGS["weak"].held_out, counted=name) for name in ("ends", "valid")]
             rates = {row["step"]: row.get("reward/pass_at_1_fresh", 0) for row in record["rows"]}
             first = next((step for step, rate in rates.items() if rate > ESCAPED), "–")
-            cells.append(f"{ends[0]:.1f} / {ends[1]:.1f} / {first}")
+            _, third, *_ = [row for row in record["rows"] if "val/pass_at_1/arithmetic" in row]
+            early = [f"{100 * third[f'val/pass_at_1/{source}']:.1f}" for _, source in PLACES.values()]
+            cells.append(" / ".join([*(f"{x:.1f}" for x in ends), str(first), *early]))
         lines.append([f"weak, base {unit}", *cells])
-    head = "trained kinds at the end: right / by a valid chain / first step with more than 10% right"
+    head = ("end, trained kinds: right / by a valid chain / first step with more than 10% right / after a third "
+            "of the run right, trained / out of distribution")
     return markdown([head, "on-policy", "ExGRPO"], lines)
 
 

@@ -317,15 +317,17 @@ def test_escapes_are_counted_in_pairs_of_all_right_answers_and_of_valid_chains(c
     for arm, unit in product(shares, range(3)):
         right = {name: [4] * tenths[unit] + [0] * (10 - tenths[unit]) for name, tenths in shares[arm].items()}
         counts = {name: {"114": {"arithmetic": n, "arithmetic-ood": [4]}} for name, n in right.items()}
-        rows = [{"step": 0}, {"step": 1, "reward/pass_at_1_fresh": 0.1}]
+        val = {"val/pass_at_1/arithmetic": unit / 10, "val/pass_at_1/arithmetic-ood": 0.25}
+        rows = [{"step": 0} | val, {"step": 1, "reward/pass_at_1_fresh": 0.1}]
         rows += [{"step": 2 + unit, "reward/pass_at_1_fresh": 0.2}] * (right["ends"][0] > 0)
+        rows += [{"step": 40} | val]
         write(Job("weak", arm, unit), rows=rows, result={"samples": 4} | counts)
     [seven] = page.decide()
     assert seven["escapes"] == [1, 1, 0, 1] and seven["escapes_valid"] == [0, 1, 0, 2]
     assert table_of(looked.escapes())[1:] == [
-        ["weak, base 0", "50.0 / 0.0 / 2", "50.0 / 50.0 / 2"],
-        ["weak, base 1", "10.0 / 0.0 / 3", "50.0 / 0.0 / 3"],
-        ["weak, base 2", "10.0 / 0.0 / 4", "0.0 / 0.0 / –"]]
+        ["weak, base 0", "50.0 / 0.0 / 2 / 0.0 / 25.0", "50.0 / 50.0 / 2 / 0.0 / 25.0"],
+        ["weak, base 1", "10.0 / 0.0 / 3 / 10.0 / 25.0", "50.0 / 0.0 / 3 / 10.0 / 25.0"],
+        ["weak, base 2", "10.0 / 0.0 / 4 / 20.0 / 25.0", "0.0 / 0.0 / – / 20.0 / 25.0"]]
     text = page.table([seven], ("secondary",))
     assert "both 1, only ExGRPO 1, only on-policy 0, neither 1; by valid chains: both 0" in text
 
