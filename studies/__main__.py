@@ -22,7 +22,7 @@ import numpy as np
 from studies import easy, looked, page
 from studies.jobs import CACHE, Job, jobs_of
 from studies.measures import end, mean_of
-from studies.pool import run_jobs
+from studies.pool import STOPS, run_jobs
 from studies.protocol import ROWS, SETTINGS, TUNING_RATES, TUNING_UNITS, Row
 
 FAMILIES = ("primary", "secondary", "exploratory")
@@ -36,6 +36,8 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("what", choices=names, metavar="WHAT", help=", ".join(names))
     parser.add_argument("--quick", action="store_true", help="short runs of one unit")
     args = parser.parse_args(argv)
+    if args.quick and args.what in ("page", "easy", "tune"):
+        parser.error(f"{args.what} has no trial run")
     args.rows = [row for row in ROWS if args.what in ("all", row.family, str(row.number))]
     return args
 
@@ -65,16 +67,18 @@ def in_order(rows: list[Row], quick: bool) -> list[Job]:
 
 
 def run_alone(jobs: list[Job]) -> dict[Job, str]:
-    """Run jobs while nobody else does so on this cache; {job: why} for those that failed."""
+    """Run what is not done while nobody else does so on this cache; {job: why} for what failed."""
     CACHE.mkdir(parents=True, exist_ok=True)
     with open(CACHE / "lock", "w") as lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             sys.exit("another `python -m studies` is at work on this cache: wait for it, or stop it")
-        for number in (signal.SIGINT, signal.SIGTERM):  # also where a shell started this deaf to Ctrl-C
-            signal.signal(number, signal.default_int_handler)
-        return run_jobs(jobs, len(os.sched_getaffinity(0)))
+        for number in STOPS:  # Ctrl-C also where a shell started this deaf to it
+            if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # nohup
+                signal.signal(number, signal.default_int_handler)
+        left = [job for job in jobs if job.quick or not job.done]  # a trial run is of the code of now
+        return run_jobs(left, len(os.sched_getaffinity(0))) if left else {}
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -84,10 +88,9 @@ def main(argv: list[str] | None = None) -> int:
         print(easy.table(), looked.first_page(), sep="\n")
         return 0
     jobs = tuning() if args.what == "tune" else in_order(args.rows, args.quick)
-    left = [job for job in jobs if not job.done]
-    print(f"{args.what}: {len(jobs)} jobs, {len(jobs) - len(left)} of them done")
+    print(f"{args.what}: {len(jobs)} jobs, {sum(job.done for job in jobs)} of them done")
     try:
-        failed = run_alone(left) if left else {}
+        failed = run_alone(jobs) if jobs else {}
     except KeyboardInterrupt:
         print("\nstopped; the same command continues from here")
         return 130

@@ -13,11 +13,9 @@ from functools import partial
 
 import numpy as np
 
-import train
-from config import Config, parse_config
+from config import Config
 from exgrpo import Experience, Group, Plan, step_metrics
 from rollout import roll_out
-from runtime import ranks
 from studies import processor
 from studies.jobs import Job
 from studies.unit import main
@@ -94,9 +92,7 @@ def metrics(plan: Plan, groups: list[Group], experience: Dynamic) -> dict[str, f
 
 def run() -> None:
     """`train.py` with this experience."""
-    processor.as_asked()
-    train.Experience, train.roll_out, train.step_metrics = Dynamic, remembering, metrics
-    ranks.run(lambda: train.train(parse_config()))
+    processor.run(Experience=Dynamic, roll_out=remembering, step_metrics=metrics)
 
 
 if __name__ == "__main__":

@@ -108,8 +108,10 @@ class Job:
         note["result"] = json.loads((self.directory / "numbers.json").read_text())
         if self.arm != "base":
             lines = (self.directory / "metrics.jsonl").read_text().splitlines()
-            note["rows"] = [json.loads(line) for line in lines]
+            last = note["result"].get("ended", float("inf"))  # what an error undid is left out
+            note["rows"] = [row for row in map(json.loads, lines) if row.get("step", 0) <= last]
         records.write(self.record_file, note)
+        self._write(self._note() | {"seconds": 0.0})  # if the record is removed, it is made again
         for name in ("checkpoints", "model"):
             shutil.rmtree(self.directory / name, ignore_errors=True)
         (self.directory / "failed").unlink(missing_ok=True)  # says where an error stopped this run

@@ -8,10 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
-from studies.jobs import Job
 from studies.measures import ESCAPED, end, half_width, within_question_auc
 from studies.protocol import SETTINGS
-from studies.taught import markdown
+from studies.taught import done, markdown
 from worlds.arithmetic import PRESETS, draw_sets, solve
 
 PLACES = {"trained": ("test", "arithmetic"), "out of distribution": ("ood", "arithmetic-ood")}
@@ -21,9 +20,8 @@ ASKED = Path(__file__).parent / "results" / "real-questions.json"
 
 def pairs(setting: str) -> list[tuple[int, dict, dict]]:
     """(unit, on-policy's record, ExGRPO's) of the units that have both."""
-    jobs = [[Job(setting, arm, unit) for arm in ("on_policy", "exgrpo")]
-            for unit in range(SETTINGS[setting].units)]
-    return [(both[0].unit, *(job.record() for job in both)) for both in jobs if all(job.done for job in both)]
+    before, after = done(setting, "on_policy"), done(setting, "exgrpo")
+    return [(unit, before[unit], after[unit]) for unit in before if unit in after]
 
 
 def first_page() -> str:
@@ -57,8 +55,8 @@ def escapes() -> str:
             early = [f"{100 * third[f'val/pass_at_1/{source}']:.1f}" for _, source in PLACES.values()]
             cells.append(" / ".join([*(f"{x:.1f}" for x in ends), str(first), *early]))
         lines.append([f"weak, base {unit}", *cells])
-    head = ("end, trained kinds: right / by a valid chain / first step with more than 10% right / after a third "
-            "of the run right, trained / out of distribution")
+    head = ("end, trained kinds: right / by a valid chain / first step with more than 10% right / after a "
+            "third of the run right, trained / out of distribution")
     return markdown([head, "on-policy", "ExGRPO"], lines)
 
 
@@ -108,18 +106,16 @@ def told_apart() -> str:
     """Markdown: row 8 base by base, of flawed answers that are bare and of others, in points (pairs, of how
     many questions)."""
     lines, found = [], []
-    for job in (Job("hard", "base", unit) for unit in range(SETTINGS["hard"].units)):
-        if not job.done:
-            continue
-        c, parts = {name: np.array(values) for name, values in job.record()["result"]["columns"].items()}, []
+    for unit, record in done("hard", "base").items():
+        c, parts = {name: np.array(values) for name, values in record["result"]["columns"].items()}, []
         for bare in (1, 0):
             kept = (c["valid"] == 1) | (c["shortcut"] == bare)  # what is bare is never valid
             columns = {name: values[kept] for name, values in c.items()}
             right = columns["reward"] > 0.5
             flawed, valid = (columns["question"][right & (columns["valid"] == v)] for v in (0, 1))
             parts.append((*within_question_auc(columns), len(np.intersect1d(flawed, valid))))
-        lines.append([f"base {job.unit}", *(f"{100 * auc:+.1f} ({n}, {questions})" if n else "–"
-                                            for auc, n, questions in parts)])
+        lines.append([f"base {unit}", *(f"{100 * auc:+.1f} ({n}, {questions})" if n else "–"
+                                        for auc, n, questions in parts)])
         found += [[auc for auc, *_ in parts]] * all(n for _, n, _ in parts)
     if len(found) > 1:
         lines.append(["mean ± 95%", *(f"{100 * np.mean(column):+.1f} ± {100 * half_width(column):.1f}"

@@ -4,13 +4,12 @@ No verdict of a table is written by hand: they stand between two markers and are
 """
 
 import dataclasses
-import json
 from pathlib import Path
 
 import matplotlib
 import numpy as np
 
-from studies import easy, looked, taught
+from studies import easy, looked, records, taught
 from studies.jobs import ROOT, Job, jobs_of
 from studies.measures import (
     ESCAPED,
@@ -62,7 +61,9 @@ def untrained(record: dict) -> dict[str | int, float]:
     engine, which is another on another kind of processor."""
     rows = record.get("rows", [])
     said = {name: value for name, value in (rows or [{}])[0].items() if name.startswith("val/pass_at_1/")}
-    return said | {row["rollout/tokens"]: row["engine/drift"] for row in rows[1:2] if "engine/drift" in row}
+    # a dynamic run's drift is of the part it trains on
+    first = [row for row in rows[1:2] if "engine/drift" in row and "dynamic/trained" not in row]
+    return said | {row["rollout/tokens"]: row["engine/drift"] for row in first}
 
 
 def number(row: Row, record: dict, counted: str = "ends") -> float:
@@ -148,15 +149,16 @@ def by_unit() -> str:
     """Markdown: the units of every row that is not exploratory, with interval and p of the row by itself and
     the means of both halves of its units; then rows of `hard` on the trained kinds, found by looking."""
     rows = [row for row in ROWS if row.family != "exploratory"]
+    # row 2 on the trained kinds is row 16
     rows += [dataclasses.replace(row, where="trained", question=f"{row.question.removesuffix(OUT)}, trained")
              for row in ROWS if row.setting == "hard" and row.where == "held out" and row.family != "primary"]
     lines = []
-    for row in rows:  # row 2 on the trained kinds is row 16
+    for row in rows:
         values = 100 * np.array(differences(numbers(row)))
         interval, p, halves = "–", "–", "–"
         if len(values) == row.units and row.family != "exploratory":
             interval, p = f"{values.mean():+.1f} ± {half_width(values):.1f}", f"{p_value(values):.2g}"
-            halves = ", ".join(f"{half.mean():+.1f}" for half in np.split(values, 2))
+            halves = ", ".join(f"{half.mean():+.1f}" for half in np.array_split(values, 2))
         if len(values):
             units = ", ".join(f"{v:+.1f}" for v in values)
             lines.append([f"{row.number}, {row.question}", units, interval, p, halves])
@@ -164,16 +166,8 @@ def by_unit() -> str:
 
 
 def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
-    """Make rows.json, the pictures and the tables of the page again; returns the rows of `decide`."""
-    decided = decide()
-    results.mkdir(parents=True, exist_ok=True)
-    (results / "rows.json").write_text(json.dumps(decided, indent=1, ensure_ascii=False) + "\n")
-    for row in ROWS:
-        if any(result["row"] == row.number for result in decided):
-            figure = draw(row)
-            figure.savefig(results / f"row{row.number}.png", dpi=80)
-            plt.close(figure)
-    text = page.read_text()
+    """Make the tables of the page and the pictures again; returns the rows of `decide`."""
+    decided, text = decide(), page.read_text()
     for name, content in (("decided rows", table(decided, ("primary", "secondary"))),
                           ("exploratory rows", table(decided, ("exploratory",))),
                           ("easy rows", easy.table()), ("what runs taught", taught.runs()),
@@ -187,17 +181,23 @@ def write(page: Path = PAGE, results: Path = RESULTS) -> list[dict]:
         if not found or not closed:
             raise ValueError(f"{page} has lost its markers {begin!r} and {finish!r}")
         text = f"{before}{begin}\n{content}{finish}{after}"
-    page.write_text(text)
+    records.replace(page, text.encode())
+    results.mkdir(parents=True, exist_ok=True)
+    for row in ROWS:
+        if any(result["row"] == row.number for result in decided):
+            figure = draw(row)
+            figure.savefig(results / f"row{row.number}.png", dpi=80)
+            plt.close(figure)
     return decided
 
 
 # ---- pictures ---------------------------------------------------------------------------------------------
 
 
-def draw(row: Row, quick: bool = False):
+def draw(row: Row):
     """The pairs of a row, unit by unit, and a curve of each of its runs: validation on what the row is about,
     or what `row.kind` has in CURVES; for `auc` the units alone."""
-    pairs = numbers(row, quick)
+    pairs = numbers(row)
     width = 1 if row.kind == "auc" else 2
     figure, axes = plt.subplots(1, width, figsize=(4.5 * width, 3.2), constrained_layout=True, squeeze=False)
     left, right = axes[0, 0], axes[0, -1]
@@ -210,7 +210,7 @@ def draw(row: Row, quick: bool = False):
         return figure
     for arm in row.arms:
         for unit in pairs:
-            steps, values = curve(row, Job(row.setting, arm, unit, quick).record())
+            steps, values = curve(row, Job(row.setting, arm, unit).record())
             colour = "#4477aa" if arm == row.arm else "#ee6677"
             label = arm if unit == min(pairs) else None
             right.plot(steps, values, lw=0.9, color=colour, alpha=0.7, label=label)

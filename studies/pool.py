@@ -12,6 +12,7 @@ from tqdm import tqdm
 from studies.jobs import ROOT, Job
 
 POLL_SECONDS = 1.0
+STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 SAVE_SECONDS = 120  # how long an interrupted run may take to finish its step and save
 Running = dict[subprocess.Popen, tuple[Job, float]]  # process -> its job, when it started
 
@@ -19,7 +20,8 @@ Running = dict[subprocess.Popen, tuple[Job, float]]  # process -> its job, when 
 def run_jobs(jobs: list[Job], workers: int) -> dict[Job, str]:
     """Run jobs, `workers` processes at a time and in this order; returns {job: why} for those that failed.
 
-    Ctrl-C lets every running job finish its step and save, then raises KeyboardInterrupt.
+    Ctrl-C lets every running job save and leave, then raises KeyboardInterrupt; a step of training is undone
+    unless its update had begun, answers at the end are given again.
     """
     for job in jobs:
         job.prepare()
@@ -63,14 +65,23 @@ def _start(job: Job) -> subprocess.Popen:
 def _stop(running: Running) -> None:
     """Ask every process to save and leave, and end those that do not."""
     if running:
-        print("\nstopping: every run finishes its step and saves", file=sys.stderr)
+        print("\nstopping: every run saves and leaves", file=sys.stderr)
+    handlers = {number: signal.signal(number, signal.SIG_IGN) for number in STOPS}  # once is enough
     for process in running:
-        os.killpg(process.pid, signal.SIGINT)  # the program that trains is its child
+        _signal(process, signal.SIGINT)
     deadline = time.monotonic() + SAVE_SECONDS
-    for process, (job, start) in running.items():
+    for process in running:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(max(0.0, deadline - time.monotonic()))
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
+        _signal(process, signal.SIGKILL)
+        process.wait()
+    for number, handler in handlers.items():
+        signal.signal(number, handler)
+    for job, start in running.values():
         job.finish(time.monotonic() - start)
+
+
+def _signal(process: subprocess.Popen, number: signal.Signals) -> None:
+    """Send a signal to a process and to those it started (the one that trains), if they still live."""
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, number)

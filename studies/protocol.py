@@ -12,7 +12,7 @@ TUNING_UNITS = (100, 101)  # base models, or run seeds, that are used for nothin
 TUNING_RATES = (2e-5, 4e-5, 8e-5, 1.6e-4)
 SAMPLES = 4  # responses a question at the end
 ENDS = (0.9, 0.95, 1.0)  # of the run: the end is the mean of these
-EXPLORED = (0, 1)  # units of an exploratory row, of `easy` three
+EXPLORED = 2  # units of an exploratory row, of `easy` three
 OUT = ", out of distribution"  # of a question that is read there
 
 
@@ -47,9 +47,9 @@ SETTINGS = {
     # the real model, sums alone, and a reward that can be talked into it; with a program of its own. Nothing
     # retires: Math-Verify calls every restated sum right, so what the row counts would leave the stream
     "snowball": Setting({"config": "configs/smollm2.yaml", "train_files": [".cache/gym/sum.parquet"],
-                         "val_files": [".cache/gym/sum-test.parquet"], "reward": "studies.snowball:score",
+                         "val_files": [".cache/gym/sum-test.parquet"], "reward": "studies.restated:score",
                          "start_threshold": -1.0, "retire": "off", "steps": 20, "eval_questions": 0},
-                        len(EXPLORED), ("seed",), (), QUICK_REAL),
+                        EXPLORED, ("seed",), (), QUICK_REAL),
 }
 
 ARMS = {  # name -> knobs
@@ -101,7 +101,7 @@ def explored(first: int, question: str, against: list[tuple[str, str]], setting:
     """Exploratory rows, numbered from `first` on: an arm less each of others, (name, what the page says)."""
     place = OUT * (setting == "hard")
     return [Row(number, "exploratory", question + text + place, setting, arm, other, "held out",
-                len(EXPLORED), kind)
+                EXPLORED, kind)
             for number, (other, text) in enumerate(against, first)]
 
 

@@ -31,7 +31,8 @@ def collect(runs: list[Path]) -> dict:
         return sorted(records, key=lambda r: (KINDS.index(r["source"]), r["text"], r["sample"]))
 
     bases = [responses(run / "base") for run in runs]
-    assert all(base == bases[0] for base in bases), "the runs began from different models"
+    if any(base != bases[0] for base in bases):
+        raise ValueError("the runs began from different models")
     metrics = [list(map(json.loads, (run / "metrics.jsonl").read_text().splitlines())) for run in runs]
     return {"base": bases[0], "trained": [responses(run / "trained") for run in runs], "metrics": metrics}
 

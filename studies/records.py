@@ -51,7 +51,8 @@ def changes(old: dict, knobs: dict) -> dict:
     shared = set(old["config"]) & set(now["config"])
     pairs = {name: [old["config"][name], now["config"][name]] for name in shared}
     world, defaults = knobs.get("world", "easy"), json.loads(json.dumps(dataclasses.asdict(World())))
-    pairs[f"world {world}"] = [defaults | old["worlds"].get(world, {}), now["worlds"].get(world)]
+    if "config" not in knobs:  # else it is of the real model, and of no world
+        pairs[f"world {world}"] = [defaults | old["worlds"].get(world, {}), now["worlds"].get(world)]
     return {name: pair for name, pair in pairs.items() if pair[0] != pair[1] and name not in knobs}
 
 

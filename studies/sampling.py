@@ -17,8 +17,9 @@ from policy import Policy
 from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
+from studies import processor
 from studies.records import replace
-from studies.unit import base_hash
+from studies.unit import base_hash, check_base
 from worlds.arithmetic import JUDGES
 
 QUESTIONS, QUICK = 800, 40
@@ -36,6 +37,8 @@ def sample(config: Config, questions: int) -> dict[str, list]:
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         grader = Grader(config, tokenizer, verifier)
         groups = roll_out(engine, grader, chosen, seeds, config.temperature)
+        if verifier.timeouts:
+            raise RuntimeError(f"{verifier.timeouts} answers were not graded in time: run it again")
     flat = [(q, t) for q, group in zip(chosen, groups) for t in group]
     scores = Policy(config, config.model, device).score([(q.prompt_ids, t.token_ids) for q, t in flat])
     rows = []
@@ -48,9 +51,11 @@ def sample(config: Config, questions: int) -> dict[str, list]:
 
 def main() -> None:
     """Sample as the command line says and write numbers.json."""
+    processor.as_asked()
     config = with_built_in_world(parse_config())
+    check_base(Path(config.run_dir), base := base_hash(config.model))
     columns = sample(config, QUICK if config.eval_questions else QUESTIONS)
-    about = {"base": base_hash(config.model), "columns": columns}
+    about = {"base": base, "columns": columns}
     replace(Path(config.run_dir) / "numbers.json", json.dumps(about).encode())
 
 

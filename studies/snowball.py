@@ -1,27 +1,10 @@
-"""The snowball of App. F.4: a reward that can be talked into it, and what is right by that alone.
-
-Math-Verify by itself computes what it is given: a response that only restates its sum (`5 - 9`) is right.
-"""
+"""The snowball of App. F.4: how many right responses only restate their sum (`restated.py`, the reward)."""
 
 import numpy as np
 
-import train
-from config import parse_config
 from exgrpo import Experience, Group, Plan, step_metrics
-from runtime import ranks
 from studies import processor
 from studies.unit import main
-from verifier.math_answers import official_reward
-from worlds.gym import NUMBER
-
-
-def score(response: str, answer: str, row: dict) -> dict[str, float]:
-    """Math-Verify's verdict on all of the response is the reward; logged beside it, `restated`: that it says
-    so though the answer, a number, is nowhere in the response ("- 4" is not -4, "4x" not 4)."""
-    official = official_reward(response, answer)
-    plain = response.replace("−", "-").replace("–", "-")
-    said = [float(number.replace(",", "")) for number in NUMBER.findall(plain)]
-    return {"score": official, "restated": official * (float(answer) not in said)}
 
 
 def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
@@ -37,9 +20,7 @@ def metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str
 
 def run() -> None:
     """`train.py` with these metrics."""
-    processor.as_asked()
-    train.step_metrics = metrics
-    ranks.run(lambda: train.train(parse_config()))
+    processor.run(step_metrics=metrics)
 
 
 if __name__ == "__main__":

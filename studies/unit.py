@@ -6,8 +6,8 @@
 source how many of so many responses to each question were right:
 {"base": ..., "questions": ..., "samples": 4, "ends": {"240": {"x": [4, 0, 3]}}, "valid": {...}}. `valid`
 counts in the same way those whose steps are right, where a world can tell. A run that ends before its last
-step, as nothing is left to ask or an error stops it twice after the same checkpoint, has its last three
-checkpoints there and `"ended": step`.
+step, as nothing is left to ask, its tokens are spent (`dynamic.py`) or an error stops its training twice
+after the same checkpoint, has its last three checkpoints there and `"ended": step`.
 """
 
 import hashlib
@@ -17,6 +17,8 @@ import subprocess
 import sys
 from collections import defaultdict
 from pathlib import Path
+
+import torch
 
 from config import Config, parse_config
 from data import (
@@ -48,6 +50,12 @@ def at_ends(run: Path, steps: int, every: int) -> list[Path]:
     kept = [step for step in sorted(saved) if step % every == 0 or step == max(saved)]
     wanted = {round(end * steps) for end in ENDS} if steps in saved else kept[-len(ENDS) :]
     return [saved[step] for step in sorted(wanted)]
+
+
+def trained(run: Path) -> int:
+    """When training last wrote its metrics, in ns, 0: never. It first does when model and engine are up."""
+    file = run / "metrics.jsonl"
+    return file.stat().st_mtime_ns if file.exists() else 0
 
 
 def note_failure(run: Path) -> bool:
@@ -86,15 +94,17 @@ def ends(config: Config, checkpoints: list[Path]) -> dict[str, str | dict]:
             step = str(int(path.name.rpartition("-")[2]))
             for kept, counted in ((scores, right), (valid, sound)):
                 kept[step] = {source: list(counts.values()) for source, counts in counted.items()}
-        if verifier.timeouts and config.reward != "studies.snowball:score":  # rows 9 to 11 read no ends
+        if verifier.timeouts and config.reward != "studies.restated:score":  # rows 9 to 11 read no ends
             raise RuntimeError(f"{verifier.timeouts} answers were not graded in time: run it again")
     return {"ends": scores, "valid": valid, "questions": fingerprint(tests)[:16]}
 
 
 def base_hash(model: str) -> str:
-    """Of the base model's weights, so that pairs are known to begin alike."""
-    digest = hashlib.sha256()
-    for file in sorted(Path(model).glob("*.safetensors")):
+    """Of the base model's weights, so that pairs are known to begin alike; SystemExit without any."""
+    digest, files = hashlib.sha256(), sorted(Path(model).glob("*.safetensors"))
+    if not files:
+        sys.exit(f"no weights in {model}: `make smollm-ready` makes the real model")
+    for file in files:
         digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
 
@@ -114,8 +124,18 @@ def check_base(run: Path, base: str) -> None:
                      f"{theirs}, of another kind of processor: see `Repeating it` in studies/README.md")
 
 
+def check_processor(run: Path) -> None:
+    """Note the kind of processor of a run that begins; SystemExit where it would go on with another."""
+    run.mkdir(parents=True, exist_ok=True)
+    kind, note = torch.backends.cpu.get_cpu_capability(), run / "processor"
+    if (run / "metrics.jsonl").exists() and note.exists() and note.read_text() != kind:
+        sys.exit(f"{run} was begun with {note.read_text()}, here it would go on with {kind}: see "
+                 "`Repeating it` in studies/README.md")
+    note.write_text(kind)
+
+
 def main(program: tuple[str, ...] = ("train.py",)) -> None:
-    """Train in a process of its own, then score; Ctrl-C reaches both, and training saves."""
+    """Train in a process of its own, then score; a signal to the group reaches both, and training saves."""
     processor.as_asked()
     if processor.ASKED and program == ("train.py",):
         program = ("-c", "from studies import processor; processor.run()")
@@ -123,6 +143,8 @@ def main(program: tuple[str, ...] = ("train.py",)) -> None:
     run, interrupted = Path(config.run_dir), []
     config = with_built_in_world(config)
     check_base(run, base_hash(config.model))
+    check_processor(run)
+    before = trained(run)
     process = subprocess.Popen(training)
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: interrupted.append(True))  # training has the signal too, and saves
@@ -131,7 +153,7 @@ def main(program: tuple[str, ...] = ("train.py",)) -> None:
         sys.exit(code or 130)
     if code == 1:
         lock(config.run_dir)  # ValueError where an earlier process still trains here: no error of this run
-        stopped = note_failure(run)
+        stopped = trained(run) > before and note_failure(run)  # an error of the set-up does not count
     if code and not stopped:
         sys.exit(code)
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -8,7 +8,7 @@ import pytest
 from buffer import Trajectory
 from config import Config
 from data import Question
-from studies import dynamic
+from studies import dynamic, jobs, records
 from studies.protocol import ARMS
 
 
@@ -86,6 +86,16 @@ def test_a_masked_run_trains_on_groups_between_its_bounds(arm, wanted):
     assert dynamic.metrics(plan, groups, run)["dynamic/trained"] == len(wanted)
     run.tokens = 10**12
     assert run.plan(1, lambda _: []) is not None
+
+
+def test_the_budget_is_what_exgrpos_run_generated(tmp_path, monkeypatch):
+    """Two steps of 100 and 51 tokens: 151, of one step the half, rounded down; no record, no run."""
+    monkeypatch.setattr(jobs, "RECORDS", tmp_path)
+    rows = [{"step": 0}, {"rollout/tokens": 100}, {"rollout/tokens": 51}]
+    records.write(jobs.Job("hard", "exgrpo", 3).record_file, {"rows": rows})
+    assert [dynamic.budget(Config(seed=3, steps=steps)) for steps in (2, 1)] == [151, 75]
+    with pytest.raises(FileNotFoundError):
+        dynamic.budget(Config(seed=4))
 
 
 def test_tokens_are_part_of_a_checkpoint(run):

@@ -24,6 +24,7 @@ import pytest
 from config import Config, parse_config
 from studies import __main__ as run
 from studies import easy, jobs, looked, page, pool, real_model, records, snowball, taught
+from studies import restated as restated_sums
 from studies import unit as one_unit
 from studies.jobs import Job, jobs_of
 from studies.pool import run_jobs
@@ -64,7 +65,8 @@ def test_every_run_is_a_command_that_train_py_takes(cache, monkeypatch):
         for arm in ARMS if setting == "hard" else [arm for arm in ARMS if arm != "dynamic"]:
             job = Job(setting, arm, 3)
             config = parse_config(job.command[3:])
-            program = jobs.PROGRAMS.get(arm) or jobs.PROGRAMS.get(setting) or "studies.unit"
+            own = "dynamic" if arm in ("dynamic", "medium", "hardest") else "snowball"
+            program = f"studies.{own}" if own == "dynamic" or setting == "snowball" else "studies.unit"
             assert job.command[2] == program and config.run_dir == str(job.directory)
             for knob in set(job.knobs) - {"config"}:
                 assert getattr(config, knob) == job.knobs[knob], (job.name, knob)
@@ -149,6 +151,35 @@ def test_ctrl_c_lets_a_run_save_and_the_next_call_continues(scripted, monkeypatc
     assert (job.directory / "saved").exists() and not job.done
     before = json.loads((job.directory / "job.json").read_text())["seconds"]
     assert before > 0 and run_jobs([job], 1) == {} and job.done and job.record()["seconds"] > before
+    spent = json.loads((job.directory / "job.json").read_text())["seconds"]
+    assert spent == 0  # were it made again
+
+
+def test_what_ended_on_its_own_does_not_keep_the_others_from_saving(scripted):
+    """One process was waited for already, another lives on: that one is told to save, both are finished."""
+    ended, slow = Job("hard", "exgrpo", 0), Job("hard", "beta_1", 0)
+    running = {}
+    for job in (ended, slow):
+        job.prepare()
+        running[pool._start(job)] = job, time.monotonic()
+    [*running][0].wait()
+    while not (slow.directory / "up").exists():
+        time.sleep(0.02)
+    before = signal.getsignal(signal.SIGINT)
+    pool._stop(running)
+    assert (slow.directory / "saved").exists() and ended.done and not slow.done
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_what_an_error_undid_is_no_part_of_a_record(cache):
+    """A run that ended at step 2 had done a third; a whole one keeps all of its rows."""
+    for ended, kept in (({"ended": 2}, [0, 1, 2]), ({}, [0, 1, 2, 3])):
+        job = Job("hard", "exgrpo", 0)
+        job.prepare()
+        (job.directory / "numbers.json").write_text(json.dumps(ended))
+        (job.directory / "metrics.jsonl").write_text("".join(f'{{"step": {s}}}\n' for s in range(4)))
+        job.finish(1.0)
+        assert [row["step"] for row in job.record()["rows"]] == kept
 
 
 def test_a_record_stands_for_its_run_and_knows_its_recipe(scripted, monkeypatch):
@@ -227,19 +258,23 @@ def started(tmp_path, monkeypatch):
     (tmp_path / "checkpoints/step-0000012").mkdir(parents=True)
     monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", str(tmp_path)])
     monkeypatch.setattr(one_unit, "with_built_in_world", lambda config: config)  # minutes, if it is not there
+    monkeypatch.setattr(one_unit, "base_hash", lambda model: "")
     before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
     yield tmp_path
     for number, handler in before.items():
         signal.signal(number, handler)
 
 
+TRAINS = "open(sys.argv[2] + '/metrics.jsonl', 'a')"  # as the tracker does when all is up
+
+
 @pytest.mark.parametrize("script, code, noted", [
-    ("sys.exit(1)", 1, True), ("sys.exit(3)", 3, False),
-    ("time.sleep(0.5); os.kill(os.getppid(), signal.SIGINT); sys.exit(1)", 1, False),
-    ("time.sleep(0.5); os.kill(os.getppid(), signal.SIGTERM)", 130, False),
-], ids=["error", "killed", "Ctrl-C at its start", "SIGTERM, saved"])
+    (f"{TRAINS}; sys.exit(1)", 1, True), ("sys.exit(1)", 1, False), (f"{TRAINS}; sys.exit(3)", 3, False),
+    (f"{TRAINS}; time.sleep(0.5); os.kill(os.getppid(), signal.SIGINT); sys.exit(1)", 1, False),
+    (f"{TRAINS}; time.sleep(0.5); os.kill(os.getppid(), signal.SIGTERM)", 130, False),
+], ids=["error", "set-up", "killed", "Ctrl-C", "SIGTERM, saved"])
 def test_only_an_error_of_its_own_is_noted(started, script, code, noted):
-    """Not an interrupt, and not what else ends a run."""
+    """Not an interrupt, not what else ends a run, and not an error before anything was trained."""
     with pytest.raises(SystemExit) as left:
         one_unit.main(("-c", f"import os, signal, sys, time; {script}"))
     assert left.value.code == code and (started / "failed").exists() == noted
@@ -380,23 +415,25 @@ def test_pairs_answer_alike_before_training(made_up):
 def test_pairs_come_from_one_kind_of_processor(made_up):
     """As many tokens in the first step and another drift: refused; other tokens (row 18) are not."""
     refused = pytest.raises(ValueError, match="answered otherwise")
-    for tokens, told in ((4029, refused), (8000, nullcontext())):
+    allowed = nullcontext()
+    for tokens, more, told in ((4029, {}, refused), (8000, {}, allowed),
+                               (4029, {"dynamic/trained": 8}, allowed)):  # of other groups each
         for arm, first in (("exgrpo", (4029, 1.1e-7)), ("on_policy", (tokens, 1.2e-7))):
             job = Job("hard", arm, 3)
             untrained, *_ = job.record()["rows"]
-            step = dict(zip(("rollout/tokens", "engine/drift"), first)) | {"step": 1}
+            step = dict(zip(("rollout/tokens", "engine/drift"), first)) | {"step": 1} | more
             write(job, rows=[untrained, step], result=job.record()["result"])
         with told:
             page.numbers(ROWS[1])
 
 
-def test_a_run_of_another_processor_is_one_in_vllms_eyes_too(monkeypatch):
+def test_a_run_of_another_processor_is_one_in_vllms_eyes_too(monkeypatch, tmp_path):
     """With the variables of README vLLM takes its kernels for AVX2, and training goes through the same door;
     without them everything stays as it is."""
     from studies import processor
 
     begun = []
-    monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", "nowhere"])
+    monkeypatch.setattr(sys, "argv", ["unit", "--run_dir", str(tmp_path)])
     monkeypatch.setattr(one_unit, "check_base", lambda *_: None)
     monkeypatch.setattr(one_unit, "with_built_in_world", lambda config: config)
     monkeypatch.setattr(one_unit, "base_hash", lambda model: "")
@@ -424,6 +461,45 @@ def test_another_base_is_refused_before_training(made_up, tmp_path):
     (tmp_path / "job.json").write_text(json.dumps(note | {"name": "hard-random_star-9"}))
     one_unit.check_base(tmp_path, "other")
     one_unit.check_base(tmp_path / "nowhere", "other")
+
+
+def test_a_run_goes_on_with_its_kind_of_processor(monkeypatch, tmp_path):
+    """Noted when it begins, refused once it has trained on another; what began without a note goes on."""
+    def at(kind):
+        monkeypatch.setattr(one_unit.torch.backends.cpu, "get_cpu_capability", lambda: kind)
+        one_unit.check_processor(tmp_path / "run")
+
+    at("AVX2")
+    at("AVX512")  # nothing was trained
+    (tmp_path / "run/metrics.jsonl").touch()
+    with pytest.raises(SystemExit, match="begun with AVX512, here it would go on with AVX2"):
+        at("AVX2")
+    (tmp_path / "run/processor").unlink()
+    at("AVX2")
+    at("AVX2")
+
+
+def test_a_base_without_weights_is_named(tmp_path):
+    """Not the hash of nothing, which would be another base."""
+    with pytest.raises(SystemExit, match="no weights in .*smollm-ready"):
+        base_hash(str(tmp_path))
+
+
+def test_programs_of_their_own_replace_what_train_calls(monkeypatch):
+    """The names that `dynamic` and `snowball` replace are looked up by algorithm 1; another is refused."""
+    import train
+    from studies import dynamic, processor
+
+    replaced = {}
+    monkeypatch.setattr(processor, "run", lambda **instead: replaced.update(instead))
+    snowball.run()
+    dynamic.run()
+    assert set(replaced) == {"Experience", "roll_out", "step_metrics"}
+    called = train.train.__code__.co_names + train.algorithm_1.__code__.co_names
+    assert set(replaced) <= {*called}
+    monkeypatch.undo()
+    with pytest.raises(KeyError, match="rollout"):
+        processor.run(rollout=None)
 
 
 def test_the_units_of_a_row_stand_by_themselves_and_on_the_trained_kinds_too(made_up):
@@ -458,7 +534,7 @@ def test_the_page_is_written_between_its_marks(made_up, tmp_path):
     page.write(copy, tmp_path / "results")
     assert "| +11.0 ± 1.1 (97.5%) |" in copy.read_text() and "A sceptic needs no code" in copy.read_text()
     names = {path.name for path in (tmp_path / "results").iterdir()}
-    assert names == {"rows.json", "row2.png", "row8.png", "row16.png"}
+    assert names == {"row2.png", "row8.png", "row16.png"}
     copy.write_text("no marks")
     with pytest.raises(ValueError, match="lost its markers"):
         page.write(copy, tmp_path / "results")
@@ -583,9 +659,9 @@ def test_what_only_restates_its_sum():
     """Math-Verify calls it right, and the answer is not in it; a cut or chatty answer is one."""
     restated = {"It is $5 - 9$": 1, "5 - 9 =": 1, "5 - 9 = -4": 0, "The answer is -4 apples": 0,
                 "5 - 9 = -4. Therefore, the result of 5 - 9": 0, "It is -4.0": 0, "5 - 9 = –4": 0}
-    verdicts = {text: snowball.score(text, "-4", {}) for text in restated}
+    verdicts = {text: restated_sums.score(text, "-4", {}) for text in restated}
     assert {text: v["restated"] for text, v in verdicts.items() if v["score"] == 1} == restated
-    assert snowball.score("5 - 9 = 4", "-4", {}) == {"score": 0, "restated": 0}
+    assert restated_sums.score("5 - 9 = 4", "-4", {}) == {"score": 0, "restated": 0}
 
 
 def test_the_snowball_counts_fresh_questions(monkeypatch):
@@ -602,7 +678,7 @@ def test_the_snowball_counts_fresh_questions(monkeypatch):
 def test_the_first_page_says_what_the_rows_say():
     """README's four differences, with levels and ranges over bases or seeds, are those of the table."""
     said = " ".join((jobs.ROOT / "README.md").read_text().replace("−", "-").split())
-    rows = {result["row"]: result for result in json.loads((page.RESULTS / "rows.json").read_text())}
+    rows = {result["row"]: result for result in page.decide()}
     for row, unit, of, where in ((2, " points", "bases", "out of distribution"),
                                  (16, "", "bases", "on the trained kinds"),
                                  (1, " points", "seeds", "on the trained kinds, undecided"),
@@ -648,8 +724,9 @@ def test_the_command_line():
     """Rows by number, by family, all of them; what is no row is refused."""
     assert [row.number for row in run.parse(["2"]).rows] == [2] and len(run.parse(["all"]).rows) == len(ROWS)
     assert [row.number for row in run.parse(["primary"]).rows] == [1, 2]
-    with pytest.raises(SystemExit):
-        run.parse(["99"])
+    for wrong in (["99"], ["page", "--quick"], ["tune", "--quick"]):
+        with pytest.raises(SystemExit):
+            run.parse(wrong)
     assert Config().world == "easy"
 
 
