@@ -64,7 +64,8 @@ class Checkpoints:
             if not problems:
                 return path
             self.damaged.add(path)
-            self.say(f"{path} is damaged: {problems[0]}. The one before it is used.")
+            self.say(f"{path} is damaged: {problems[0]}. The one before it is used; the next save "
+                     "removes this one: move it away to look at it.")
         if found:
             every = ", ".join(path.name for path in found)
             raise ValueError(f"no checkpoint in {self.root} is whole: {every} are all damaged. Restore one "

@@ -218,6 +218,7 @@ def test_any_changed_or_missing_byte_is_found(copy, capsys):
             assert pick(copy) == "step-0000001"
             said = capsys.readouterr().out
             assert "step-0000002 is damaged" in said and (path.name in said or path.name == "SHA256SUMS")
+            assert "the next save removes this one" in said
             path.write_bytes(whole)
     assert pick(copy) == newest.name
 
