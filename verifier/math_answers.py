@@ -1,4 +1,4 @@
-"""Whether an answer is right: Math-Verify, and the spellings that it does not know.
+"""Whether an answer is right: Math-Verify, on spellings that it knows (`spellings.py`).
 
 Runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify takes a second,
 and a hostile answer may take forever. What only saves time stands in `shortcuts.py`.
@@ -6,38 +6,27 @@ and a hostile answer may take forever. What only saves time stands in `shortcuts
 
 import functools
 import logging
+import math
 import re
 
 from math_verify import parse, verify
 
 from verifier import shortcuts
 from verifier.answer import is_answer, read_gold
+from verifier.spellings import latex
 
-SPELLINGS = [
-    (re.compile(r"(?<=\{)([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}$"), r"\1 \\times 10^{\2}}"),
-    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~|\{,\})(?=[0-9]{3}(?![0-9]))"), ""),  # 1\,234
-    (re.compile(r"(?<!\\)%"), r"\\%"),
-    (re.compile("°"), r"^\\circ"),
-    (re.compile("−"), "-"),
-    (re.compile(r"\\text\{((?:\\\$)?[-+]?[0-9.,]+)\}"), r"\1"),
-    (re.compile(r"(?<=[0-9])\.\}$"), "}"),
-]
 GOLD_REPAIRS = [  # for golds that do not parse as they are
     (re.compile(r"\bnp\."), r"\\"),  # np.arcsin(10/13)
-    (re.compile(r"([0-9])\.(?![0-9])"), r"\1"),  # -1./3
+    (re.compile(r"([0-9])\.(?=/)"), r"\1"),  # -1./3
     (re.compile(r"_\{\\([a-zA-Z]+) *\}"), r"_{\1}"),  # m_{\max}, M_{\odot}
 ]
 WRAPPERS = re.compile(r"\\(?:boxed|text[a-z]*|math(?:rm|bf|it|sf))(?![a-zA-Z])|[{}$]")
 BLANKS = re.compile(r"\\[,;:! ]|\\q?quad(?![a-zA-Z])|~")
 CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(.*))?", re.DOTALL)
+TINY = 1e-3
+NUMBER = re.compile(r"\\boxed\{\s?([+-]?[0-9]*\.?[0-9]+)\s?"
+                    r"(?:\\(?:times|cdot)\s?10\^(?:\{([+-]?[0-9]{1,3})\}|([0-9])))?\s?\}")
 SECOND = re.compile(r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$")
-
-
-def latex(text: str) -> str:
-    r"""The text in spellings that Math-Verify knows: it reads `1e11` as 1·e·11, and `1\,234` as 1 and 234."""
-    for pattern, spelling in SPELLINGS:
-        text = pattern.sub(spelling, text)
-    return text
 
 
 def choice(boxed: str) -> str | None:
@@ -67,12 +56,22 @@ def parse_gold(answer: str) -> list:
     return parsed
 
 
+def tiny_equal(gold: str, text: str) -> bool | None:
+    """Whether two boxed numbers agree in six digits, if one is below TINY; else None. Math-Verify compares
+    decimals by their first six places, to which 1.6e-19 is 9.1e-31."""
+    found = [NUMBER.fullmatch(boxed) for boxed in (gold, text)]
+    if not all(found):
+        return None
+    a, b = (float(f"{number}e{power or digit or 0}") for number, power, digit in (f.groups() for f in found))
+    return math.isclose(a, b, rel_tol=1e-6) if min(abs(a), abs(b)) < TINY else None
+
+
 def equal(text: str, answer: str) -> bool:
     """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its letter."""
     boxed, text = boxed_gold(answer), latex(text)
-    literals = shortcuts.literals_equal(boxed, text)
-    if literals is not None:
-        return literals
+    for compare in (shortcuts.literals_equal, tiny_equal):
+        if (said := compare(boxed, text)) is not None:
+            return said
     gold = parse_gold(answer)
     if text == boxed:
         return bool(gold)
@@ -95,12 +94,12 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
     """
     try:
         if text is None:
-            malformed = read_gold(answer) is None
+            malformed = read_gold(boxed_gold(answer)) is None
             return {"score": float(has_expression(parse_gold(answer))), "malformed": float(malformed)}
         if not equal(text, answer):
             return {"score": 0.0}
         boxed = boxed_gold(answer)
-        right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), answer)
+        right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), boxed)
         return {"score": float(right), "unevaluated": float(not right)}
     except Exception:  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
         return {"score": 0.0}
