@@ -21,14 +21,16 @@ def first_answers(directory: Path, n: int) -> dict[str, dict]:
 
 def side_by_side(directories: list[Path], n: int) -> str:
     """n questions, each with its gold answer and every model's response; ValueError if they differ."""
+    if n < 1:
+        raise ValueError(f"--first must be at least 1, got {n}")
     names = labels(list(map(str, directories)))
-    answers = {name: first_answers(directory, n) for name, directory in zip(names, directories)}
-    if len({tuple(found) for found in answers.values()}) > 1:
+    answers = [first_answers(directory, n) for directory in directories]
+    if len(set(map(tuple, answers))) > 1:
         raise ValueError(f"{' and '.join(map(str, directories))} hold responses to other questions")
     lines = []
-    for key, asked in next(iter(answers.values())).items():
+    for key, asked in answers[0].items():
         lines.append(f"---- {asked['text']}  [{asked['gold']}]")
-        for name, found in answers.items():
+        for name, found in zip(names, answers):
             lines.append(f"{name}, {'right' if found[key]['success'] else 'wrong'}: {found[key]['response']}")
     return "\n".join(lines)
 

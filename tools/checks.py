@@ -18,10 +18,11 @@ import torch.distributed as dist
 
 from config import Config
 from data import WORLDS, load_tokenizer, read_rows, render, with_built_in_world
+from model import model_config
 from policy import Policy
 from runtime import ranks
-from runtime.memory import PROCESS_BYTES, Budget, available_bytes, host_bytes
-from tools.plan import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, model_shape, plan
+from runtime.memory import PROCESS_BYTES, Budget, Shape, available_bytes, host_bytes
+from tools.plan import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, plan
 from worlds.arithmetic import PRESETS
 from worlds.base_model import build_world, place_of
 
@@ -55,6 +56,11 @@ class Case:
     length: float = 0.0  # of a response on average, in tokens: at most
     update_tokens: int = 0  # so many tokens on each rank take no longer than UPDATE_SECONDS
     seconds: dict[str, float] = field(default_factory=dict)  # of a step's phases
+
+    @property
+    def shape(self) -> Shape:
+        """The model's, from its configuration: of a directory or the hub."""
+        return Shape.of(model_config(self.config, self.config.model).to_dict())
 
     def weights(self):
         """What a sync sends."""
@@ -160,7 +166,7 @@ def gpu_memory(case: Case) -> Finding:
 
 def host_memory(case: Case) -> Finding:
     """Memory of the host while the ranks of a node load the model; without GPUs everything is there."""
-    c, shape, each = case.config, model_shape(case.config.model), ranks.ranks_per_node()
+    c, shape, each = case.config, case.shape, ranks.ranks_per_node()
     rank = PROCESS_BYTES + 2 * shape.parameters  # as stored, in 16 bits
     if case.device.type == "cpu":
         rank = host_bytes(shape, each, case.micro_batch(), dtype=c.dtype, lora_rank=c.lora_rank,
@@ -176,7 +182,7 @@ def disk(case: Case) -> Finding:
     while not place.exists():
         place = place.parent
     checkpoint = sum(planned(case, 1).held.values()) * ranks.ranks_per_node()
-    needed = (c.keep + 2) * checkpoint + 4 * model_shape(c.model).parameters
+    needed = (c.keep + 2) * checkpoint + 4 * case.shape.parameters
     free = shutil.disk_usage(place).free
     return judge(f"{free / 1e9:.0f} GB free under {place}, {needed / 1e9:.1f} needed", needed > free,
                  "set run_dir to a larger disk, or lower keep")
@@ -199,7 +205,7 @@ def planned(case: Case, tokens: int) -> Budget:
     """The plan of one rank for micro-batches of so many tokens."""
     c = case.config
     responses = tokens * c.max_response_length // (c.max_prompt_length + c.max_response_length)
-    return plan(c, model_shape(c.model), ranks.ranks_per_node(), tokens, responses, case.device.type)
+    return plan(c, case.shape, ranks.ranks_per_node(), tokens, responses, case.device.type)
 
 
 CHECKS = (driver, wheels, ranks_reach_each_other, model_and_questions, gpu_memory, host_memory, disk,

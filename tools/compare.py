@@ -52,11 +52,13 @@ def read_scores(name: str) -> dict:
 
 
 def labels(names: list[str]) -> list[str]:
-    """What tells directories apart: runs/A/eval and runs/B/eval are A and B."""
+    """What tells directories apart, as short as may be: runs/A/eval and runs/B/eval are A and B."""
     paths = [Path(n).parts[:-1] if n.endswith("scores.json") else Path(n).parts for n in names]
     while len(paths) > 1 and all(len(p) > 1 for p in paths) and len({p[-1] for p in paths}) == 1:
         paths = [p[:-1] for p in paths]
-    return ["/".join(p[-1:]) or "." for p in paths]
+    sizes = range(1, max(map(len, paths)) + 1)
+    size = next((n for n in sizes if len({p[-n:] for p in paths}) == len(paths)), 1)
+    return ["/".join(p[-size:]) or "." for p in paths]
 
 
 def compare(results: list[dict], names: list[str]) -> str:

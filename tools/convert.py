@@ -13,7 +13,6 @@ task of the library reasoning-gym. Held-out questions go to FILE-test.parquet.
 import argparse
 import json
 import math
-import os
 import random
 from collections import Counter
 from collections.abc import Callable, Iterable
@@ -23,7 +22,7 @@ import yaml
 
 from runtime.console import printable
 from runtime.flags import or_refuse
-from tools.sources import open_source, pick
+from tools.sources import open_source, pick, write
 
 # usual names of columns, the first that is there counts
 QUESTION = ("question", "problem", "prompt", "query")
@@ -84,6 +83,8 @@ def convert(items: Iterable[tuple], readable: Callable[[list[str]], list[bool]],
         if turns is None or answer is None:
             counts["without a question" if turns is None else "without an answer"] += 1
             continue
+        if not isinstance(source, str):
+            raise ValueError(f"data_source must be text, got {source!r}: name one with --data_source")
         answers = found.setdefault((source, json.dumps(turns)), {})
         counts["repeated"] += answer in answers
         answers.setdefault(answer, extra)
@@ -148,21 +149,6 @@ def held_out(output: Path) -> Path:
     return output.with_stem(f"{output.stem}-test")
 
 
-def write(rows: list[dict], output: Path) -> None:
-    """The rows as a parquet file, made aside and moved, and a line on the first."""
-    import pyarrow.parquet
-
-    output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
-    try:
-        table = pyarrow.Table.from_pylist(rows)
-    except pyarrow.ArrowException as error:
-        raise ValueError(f"the columns of extra_info must have one type in all rows: {error}") from error
-    pyarrow.parquet.write_table(table, aside)
-    os.replace(aside, output)
-    print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
-
-
 def convert_gym(a: argparse.Namespace) -> Counter:
     """Make training and held-out questions of a task; the training file stands when both do."""
     from worlds import gym
@@ -170,7 +156,8 @@ def convert_gym(a: argparse.Namespace) -> Counter:
     name = a.input.removeprefix("gym:")
     settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in a.set)}
     train, test = gym.rows(name, settings, a.seed, a.size, a.held_out, a.data_source or name, a.system)
-    write(test, held_out(a.output))
+    if test:
+        write(test, held_out(a.output))
     write(train, a.output)
     counts = Counter({"kept": len(train), "held out": len(test)})
     print(f"{a.input}: {len(train)} questions and {len(test)} held out, for --reward worlds.gym:score")
@@ -227,5 +214,13 @@ def tell(values: list, what: str) -> None:
         print(printable(f"{what}, for example: {', '.join(f'{value!r:.60}' for value in values[:3])}"))
 
 
+def command() -> Counter:
+    """`main`; ValueError too where the reward or a library cannot be imported, or a setting is no YAML."""
+    try:
+        return main()
+    except (RuntimeError, yaml.YAMLError) as error:
+        raise ValueError(str(error)) from error
+
+
 if __name__ == "__main__":
-    or_refuse(main)
+    or_refuse(command)

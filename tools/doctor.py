@@ -21,6 +21,7 @@ import torch
 
 from config import parse_config
 from runtime import ranks
+from runtime.console import printable
 from runtime.faults import leave, tell_torchrun, watchdog
 from runtime.flags import or_refuse
 from tools.checks import CHECKS, LIMIT, Case, Finding
@@ -104,7 +105,7 @@ def main() -> None:
 
     def tell(name: str, finding: Finding, alone: bool = False) -> None:
         if first or alone:
-            print(form(name, finding), file=page, flush=True)
+            print(printable(form(name, finding)), file=page, flush=True)
 
     if first and not args.json:
         print(f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads a rank, "

@@ -81,7 +81,7 @@ def main(argv: list[str] | None = None) -> None:
         raise ValueError(f"{args.checkpoint} is no whole checkpoint: {why}")
     state = json.loads((args.checkpoint / "state.json").read_text())
     saved = state["config"]
-    config = configuration(saved, args.checkpoint.absolute().parent.parent)
+    config = configuration(saved | {"train_files": []}, args.checkpoint.absolute().parent.parent)
     tokenizer = load_tokenizer(config, config.model)
     load_policy(config, args.checkpoint, device).save_pretrained(args.output)
     if ranks.rank() == 0:

@@ -17,7 +17,7 @@ import numpy as np
 from tqdm import tqdm
 
 from config import Config
-from data import load_tokenizer, render, sample_seed
+from data import load_tokenizer, render, sample_seed, special_tokens
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
@@ -69,11 +69,14 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
     """The verdict on every item, a dict with `question`, `answer` and `response`.
 
     None where there is no verdict: none was written, the judge was cut off (it may have quoted the two boxes
-    before), or the item makes a prompt of more than `max_prompt_length` tokens.
+    before), the item makes a prompt of more than `max_prompt_length` tokens, or has a special token as text,
+    which could end its turn and write the judge's.
     """
     verdicts: list[bool | None] = [None] * len(items)
-    asked, prompts = [], []
+    asked, prompts, special = [], [], special_tokens(tokenizer)
     for i, item in enumerate(items):
+        if special.search("".join(str(item[name]) for name in ("question", "answer", "response"))):
+            continue
         text = PROMPT.format(question=item["question"], answer=item["answer"], response=item["response"])
         prompt = render([{"role": "user", "content": text}], config, tokenizer)
         if len(prompt) <= config.max_prompt_length:

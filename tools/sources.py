@@ -1,11 +1,13 @@
-"""Where questions come from: a file of any columns, or a data set of the Hugging Face hub."""
+"""Where questions come from, a file of any columns or a data set of the Hugging Face hub, and go to."""
 
 import csv
 import json
+import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from runtime.tables import read_jsonl
+from runtime.console import printable
+from runtime.tables import check_row, read_jsonl
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
 Reader = Callable[[list[str]], Iterable[dict]]  # column names -> rows
@@ -50,6 +52,9 @@ def read_any(file: Path) -> list[dict]:
         if file.suffix == ".csv":
             with open(file, newline="", encoding="utf-8-sig") as text:
                 rows = list(csv.DictReader(text))
+            if ragged := [i for i, row in enumerate(rows) if None in row]:
+                raise ValueError(f"{file}, row {ragged[0]}: more cells than columns; text with commas needs "
+                                 "quotes")
         elif file.read_bytes()[:100].removeprefix(b"\xef\xbb\xbf").lstrip().startswith(b"["):
             rows = json.loads(file.read_text(encoding="utf-8-sig"))
         else:
@@ -59,3 +64,21 @@ def read_any(file: Path) -> list[dict]:
     if not rows or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{file}: needs rows of named columns, {{\"question\": \"1+1\", \"answer\": 2}}")
     return rows
+
+
+def write(rows: list[dict], output: Path) -> None:
+    """The rows as a parquet file, made aside and moved, and a line on the first."""
+    import pyarrow.parquet
+
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
+    for i, row in enumerate(rows):
+        check_row(row, f"row {i}")
+    try:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
+    except (pyarrow.ArrowException, OverflowError) as error:
+        aside.unlink(missing_ok=True)
+        raise ValueError("the columns of extra_info must have one type in all rows, one that parquet has: "
+                         f"{error}") from error
+    os.replace(aside, output)
+    print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))

@@ -19,7 +19,6 @@ from rollout import HFEngine, make_engine
 from runtime import ranks
 from runtime.memory import free_bytes
 from tools.checks import Case, Finding, judge, planned
-from tools.plan import model_shape
 
 FEW, SHORT = 8, 32  # questions, and tokens of a response, where log-probs are compared
 GENERATION_SECONDS, UPDATE_SECONDS = 20.0, 15.0  # what one measurement may take
@@ -127,7 +126,7 @@ def difference(case: Case) -> float:
 
 def packed_kernel(case: Case) -> Finding:
     """The attention of training, with the model's heads, against a plain one: values and gradients."""
-    shape, dtype, results = model_shape(case.config.model), getattr(torch, case.config.dtype), []
+    shape, dtype, results = case.shape, getattr(torch, case.config.dtype), []
     prompt, *parts = (np.arange(n) for n in (17, 5, 30, 8, 23))
     packed = pack([(prompt, parts[0]), (prompt, parts[1]), (parts[2], parts[3])], case.device)
     size, generator = (packed.input_ids.shape[1], shape.head_dim), torch.Generator().manual_seed(0)
@@ -220,7 +219,7 @@ def update(case: Case, tokens: int) -> dict[str, float]:
     longest = c.max_prompt_length + c.max_response_length
     count = -(-tokens // longest)
     response = max(1, tokens // count * c.max_response_length // longest)
-    lengths, words, groups = (tokens // count - response, response), model_shape(c.model).vocabulary, []
+    lengths, words, groups = (tokens // count - response, response), case.shape.vocabulary, []
     for _ in range(count * ranks.world_size()):
         prompt_ids, ids = (rng.integers(words, size=n, dtype=np.int32) for n in lengths)
         trajectory = Trajectory(ids, np.full(response, -np.log(words), dtype=np.float32))

@@ -116,7 +116,7 @@ def rows(name: str, settings: dict, seed: int, size: int, held_out: int, source:
     first_turn = [{"role": "system", "content": system}] if system else []
     for split, start, n in (("test", first + APART, held_out), ("train", first, size)):
         sets[split] = []
-        for entry in dataset(name, json.dumps(settings), start, n):
+        for entry in dataset(name, json.dumps(settings), start, n) if n else ():
             if entry["question"] in seen:
                 continue
             seen.add(entry["question"])

@@ -27,6 +27,10 @@ def test_the_first_questions(tmp_path, capsys):
     (tmp_path / "A").mkdir(), (tmp_path / "B").mkdir()  # the last parts of both paths are alike
     main([responses(tmp_path / "A" / "eval", {"3+4": "7"}), responses(tmp_path / "B" / "eval", {"3+4": "8"})])
     assert capsys.readouterr().out.splitlines() == ["---- 3+4  [7]", "A, right: 7 (0)", "B, wrong: 8 (0)"]
+    main([str(tmp_path / "A" / "eval")] * 2)  # nothing tells them apart, none is lost
+    assert capsys.readouterr().out.count("right: 7 (0)") == 2
+    with pytest.raises(SystemExit, match="at least 1, got 0"):
+        main([base, trained, "--first", "0"])
     with pytest.raises(SystemExit, match="other questions"):
         main([base, responses(tmp_path / "other", {"9+9": "18"})])
     with pytest.raises(SystemExit, match="nowhere"):

@@ -78,9 +78,10 @@ def test_no_spread_is_no_certainty():
 
 @pytest.mark.parametrize("names, expected", [
     (["runs/A/eval", "runs/B/eval"], ["A", "B"]), (["runs/x/before", "runs/x/after"], ["before", "after"]),
-    (["r/A/eval/scores.json", "r/B/eval"], ["A", "B"]), (["eval"], ["eval"]), (["a", "a"], ["a", "a"])])
+    (["r/A/eval/scores.json", "r/B/eval"], ["A", "B"]), (["eval"], ["eval"]), (["a", "a"], ["a", "a"]),
+    (["A/before", "A/after", "B/after"], ["A/before", "A/after", "B/after"])])
 def test_names_are_what_tells_directories_apart(names, expected):
-    """The last part in which they differ."""
+    """The last parts in which they differ."""
     assert labels(names) == expected
 
 

@@ -1,6 +1,7 @@
 """Conversion: what is kept, what is dropped and why, and that the result is what training reads."""
 
 import contextlib
+import datetime
 import json
 import sys
 from types import SimpleNamespace
@@ -12,7 +13,7 @@ import pytest
 from config import Config
 from data import load_questions
 from runtime.tables import read_rows
-from tools.convert import answer_of, convert, main, parse, turns_of
+from tools.convert import answer_of, command, convert, main, parse, turns_of
 from tools.sources import INSTALL_DATASETS
 from worlds import gym
 
@@ -219,6 +220,41 @@ def test_files_without_rows_are_refused(tmp_path, name, text):
     (tmp_path / name).write_text(text)
     with pytest.raises(ValueError, match=f"{name}: needs rows of named columns"):
         main([str(tmp_path / name), "--output", str(tmp_path / "out.parquet")])
+
+
+@pytest.mark.parametrize("name, text, said", [
+    ("in.csv", "question,answer\n2+2,4,5,6\n", "row 0: more cells than columns"),
+    ("in.json", '[{"question": "1+1", "answer": 2, "extra_info": {"t": {}}}]', "have one type"),
+    ("in.json", '[{"question": "1+1", "answer": 2, "extra_info": {"n": 1180591620717411303424}}]', "type"),
+    ("in.json", '[{"question": "1+1", "answer": 2, "data_source": ["a"]}]', "data_source must be text"),
+    ("in.json", '[{"question": "1+1", "answer": 2, "data_source": 7}]', "data_source must be text"),
+])
+def test_what_training_would_refuse_is_refused(tmp_path, lenient, name, text, said):
+    """Before anything is written, half files included."""
+    (tmp_path / name).write_text(text)
+    with pytest.raises(ValueError, match=said):
+        main([str(tmp_path / name), "--output", str(tmp_path / "out.parquet")])
+    assert [path.name for path in tmp_path.iterdir() if path.is_file() and path.suffix != ".py"] == [name]
+
+
+def test_dates_are_refused(tmp_path, lenient):
+    """Parquet can hold them, metrics and processes that grade cannot."""
+    row = {"question": "1+1", "answer": "2", "extra_info": {"day": datetime.date(2026, 1, 1)}}
+    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "in.parquet")
+    with pytest.raises(ValueError, match="must be what JSON can hold"):
+        main([str(tmp_path / "in.parquet"), "--output", str(tmp_path / "out.parquet")])
+    assert not (tmp_path / "out.parquet").exists()
+
+
+@pytest.mark.parametrize("flags, said", [(["--reward", "nosuch:score"], "nosuch"),
+                                         (["--set", "max_terms=[1"], "parsing")])
+def test_what_cannot_be_imported_or_read_is_one_sentence(tmp_path, monkeypatch, flags, said):
+    """A reward's typo and a setting that is no YAML: no traceback."""
+    source = write_jsonl(tmp_path / "in.jsonl", [{"question": "1+1", "answer": "2"}])
+    source = "gym:chain_sum" if flags[0] == "--set" else source
+    monkeypatch.setattr(sys, "argv", ["convert", source, "--output", str(tmp_path / "out.parquet"), *flags])
+    with pytest.raises(ValueError, match=said):
+        command()
 
 
 def test_what_is_not_kept_is_shown(tmp_path, capsys):
