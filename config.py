@@ -54,7 +54,7 @@ class Config:
     # ---- rollouts (Alg. 1, line 23) ----------------------------------------------------------------
     num_rollouts: int = knob(8, "K: responses per question; a replayed question gets K-1 new ones [8].")
     temperature: float = knob(1.0, "Of rollouts, top-p 1, and of the policy's log-probs [1.0].", POSITIVE)
-    engine: Literal["auto", "vllm", "hf"] = knob("auto", "What generates; auto: vLLM where it imports, else "
+    engine: Literal["auto", "vllm", "hf"] = knob("auto", "What generates; auto: vLLM where installed, else "
                                                          "Hugging Face.")
     rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1)
     rollout_memory: float = knob(0.4, "GPU memory fraction for vLLM, weights included [0.8, which leaves the "
@@ -78,7 +78,7 @@ class Config:
     start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
                                         "negative: at once [0.35].", most=1)
     retire: Literal["auto", "on", "off"] = knob(
-        "auto", "Questions solved K of K times are never drawn again; auto: on unless ρ = 0.")
+        "auto", "Questions solved K of K times are never drawn again; auto: on unless ρ = 0 or spread.")
     max_trajectories: int = knob(0, "Cap of stored responses, the newest are kept; 0: no cap [none].", 0)
     reinstate_every: int = knob(0, "Steps between returns of a tenth of the retired questions; 0: never "
                                    "[0; Table 7: 25].", 0)

@@ -83,6 +83,8 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
     train_set, tests = sets
     if len(train_set) < config.batch_size:
         say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
+    if twice := len(train_set) - len({q.prompt_ids.tobytes() for q in train_set}):
+        say(f"note: {twice} training questions stand under more than one data_source: a batch may hold both")
     both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
     if both:
         say(f"note: {len(both)} validation questions are training questions, too")
@@ -128,7 +130,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     all turns but the last under a `prompt_template` other than "chat". How often a row stands there is the
     question's `times`.
     ValueError names file, row and column for missing columns, empty files, rows of the wrong form, and a
-    question with two answers.
+    question of one data_source with two answers.
     """
     questions, seen, times, counts = [], {}, Counter(), Counter()
     special = special_tokens(tokenizer)

@@ -66,7 +66,7 @@ from runtime.claim import check_shared
 from runtime.faults import say, watchdog
 from runtime.responses import Kept, made_with, open_kept
 from worlds.arithmetic import JUDGES
-from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
+from worlds.benchmarks import SMALL, benchmark, of_built_in_world, samples_of, statistics
 
 TEXTS = ("text", "gold", "response")  # what of a record only --output keeps
 LAST_VERDICTS = 5.0  # seconds for them, after an interrupt
@@ -145,8 +145,8 @@ def means(records: list[dict]) -> dict[str, float]:
     """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so on."""
     values = defaultdict(list)
     for r in records:
-        scores = {"pass_at_1": r["success"]} | {name: r[name] for name in ("reward", "length", "truncated")}
-        for name, value in (scores | r.get("judged", {})).items():
+        named = {name: r.get(name, 0) for name in ("reward", "length", "truncated", "timeout")}
+        for name, value in ({"pass_at_1": r["success"]} | named | r.get("judged", {})).items():
             values[f"{name}/{r['source']}"].append(value)
     asked = Counter(r["source"] for r in records)
     if any(len(v) != asked[name.partition("/")[2]] for name, v in values.items()):
@@ -193,9 +193,10 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         counts |= {"answers unreadable": len(dropped), "answers malformed": malformed}
         readable = [q for q in questions if q.id not in dropped]
         readable = first_of_each_source(readable, e.limit or e.eval_questions)
-        samples = {s: e.avg_samples if e.avg_samples and benchmark(s) in SMALL else
-                   max(e.samples, min(q.times for q in readable if q.source == s))  # 32 times there: Avg@32
-                   for s in dict.fromkeys(q.source for q in readable)}
+        times = {s: min(q.times for q in readable if q.source == s) for s in {q.source: 0 for q in readable}}
+        samples = samples_of(times, e.samples, e.avg_samples)
+        if e.avg_samples and not any(benchmark(s) in SMALL for s in samples) and ranks.rank() == 0:
+            say("warning: --avg_samples is for AIME and AMC, and none is here; --samples is for all")
         wanted = [(q, i) for q in readable for i in range(samples[q.source])]
         engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
         if isinstance(engine, HFEngine) and device.type == "cpu":  # it reports whole batches: small ones
@@ -217,7 +218,6 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     if ranks.rank() == 0:
         about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}
         if late := sum(r.get("timeout", False) for r in records):
-            about["out of time"] = late
             say(f"warning: {late} responses score 0, as grading them ran out of time (--verify_timeout)")
         print(text := json.dumps(about | scores | statistics(records), indent=1))
         if e.output:

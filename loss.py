@@ -62,7 +62,7 @@ def policy_loss(logprobs, old_logprobs, advantages, response_mask, replay_mask, 
         clipped = fresh & (bounded < on_policy)
         on_policy = torch.minimum(on_policy, bounded)
 
-    # replayed term: f(w*) · A of Sec. 4.2; beyond the clamp of log w, f is 1 or 0 to 2e-8 and flat
+    # replayed term: f(w*) · A of Sec. 4.2; beyond the clamp of log w, f is flat, 1 or 0 to 2e-8 at β = 0.1
     shaped = ratio if beta is None else shape(ratio, beta)
     objective = torch.where(replay, shaped * advantage, on_policy)
     loss = -torch.where(mask, objective, 0).sum() / (max_length * num_responses)

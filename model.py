@@ -1,10 +1,10 @@
 """Log-probs and entropies of response tokens: packed without padding, without full-size logits.
 
 Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. The
-attention function registered here keeps them apart: on a GPU by torch's variable-length kernel over a row in
-which every prompt is repeated, on the CPU over a padded copy of queries, keys and values (attention is causal
-and padding stands to the right, so no mask is needed). Only attention sees copies and padding. The head is
-applied in float32, to chunks of response positions, and recomputed in the backward pass.
+attention function registered here keeps them apart: on GPUs in 16 bits by torch's variable-length kernel over
+a row in which every prompt is repeated, else over a padded copy of queries, keys and values (attention is
+causal and padding stands to the right, so no mask is needed). Only attention sees copies and padding. The
+head is applied in float32, to chunks of response positions, and recomputed in the backward pass.
 """
 
 from dataclasses import dataclass

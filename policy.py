@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import get_scheduler
+from transformers import GenerationConfig, get_scheduler
 
 from config import Config
 from exgrpo import Group
@@ -121,7 +121,7 @@ class Policy:
             "loss/entropy": sums["entropy"] / (sums["tokens"] + sums["replay_tokens"]),
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
-            "loss/grad_norm_max": max(norms),
+            "loss/grad_norm_max": float(np.max(norms)),  # nan if one is
             "loss/lr": lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
             **self.gap,
@@ -233,5 +233,6 @@ class Policy:
         weights = {n: t.cpu() if main else None for n, t in self.named_tensors(lm.dtype)
                    if n not in lm.all_tied_weights_keys}  # second names, which the loader makes
         if main:
+            lm.generation_config = GenerationConfig()  # card.py writes ours; the model's own may be refused
             lm.save_pretrained(directory, state_dict=weights)
         ranks.barrier()

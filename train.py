@@ -183,6 +183,7 @@ def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tra
     metrics = checkpoints.restore(policy.tensors(), load_buffer)
     policy.skipped_in_row = checkpoints.saved["skipped_in_row"]
     tracker.start(metrics, checkpoints.saved["step"])
+    watchdog.enter("first validation")  # of a step that was interrupted in its own
     return checkpoints.saved["step"]
 
 

@@ -147,6 +147,7 @@ def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
         if world_size() > 1:
             dist.all_reduce(asked, dist.ReduceOp.MAX, group)
         if asked:
+            watchdog.interrupted = True  # the exit status says so on every node
             raise Interrupted
 
 
@@ -221,6 +222,7 @@ def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group:
         stopped = True
     everyone = gather((None if rank() % group else mine, stopped))
     if any(stopped for _, stopped in everyone):
+        watchdog.interrupted = True
         raise Interrupted
     results = [None] * len(costs)
     for share, (part, _) in zip(shares, everyone[::group], strict=True):

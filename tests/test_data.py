@@ -257,6 +257,15 @@ def test_questions_of_both_sets_are_told(write, tokenizer):
     assert said[2:] == ["note: 2 validation questions are training questions, too"]
 
 
+def test_a_question_of_two_sources_is_told(write, tokenizer):
+    """A batch may hold it twice, and its answers may differ."""
+    rows = [row("1a+1", source="x"), row("1a+1", "3", source="y"), row("2a+1", source="x")]
+    said, config = [], Config(model="x", train_files=[write("a.jsonl", rows)], batch_size=2)
+    read_data(config, tokenizer, said.append)
+    assert said[2:] == ["note: 1 training questions stand under more than one data_source: "
+                        "a batch may hold both"]
+
+
 def test_answers_may_be_numbers(write, tokenizer):
     """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
     rows = [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)]

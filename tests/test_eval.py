@@ -92,8 +92,8 @@ def test_means_per_source():
     wanted, engine = [(q, i) for q in QUESTIONS for i in range(2)], Engine()
     records = respond(engine, grader(config), wanted, config, seed=7)
     assert means(records) == {
-        "pass_at_1/x": 1.0, "reward/x": 0.8, "length/x": 5.0, "truncated/x": 0.0,
-        "pass_at_1/y": 0.0, "reward/y": 0.25, "length/y": 4.5, "truncated/y": 0.5,
+        "pass_at_1/x": 1.0, "reward/x": 0.8, "length/x": 5.0, "truncated/x": 0.0, "timeout/x": 0.0,
+        "pass_at_1/y": 0.0, "reward/y": 0.25, "length/y": 4.5, "truncated/y": 0.5, "timeout/y": 0.0,
         "valid/x": 0.5, "shortcut/x": 0.5, "valid/y": 0.0, "shortcut/y": 0.5}
     assert engine.asked == [([6, 6, 7, 7], 0.7, 9)] and not {"response", "answer"} & set(records[0])
 
@@ -173,7 +173,7 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
     argv = command(tiny_model, file, "--max_response_length", "20", "--samples", "3")
     scores = evaluation.main(argv)
     assert {name.removesuffix("/arithmetic") for name in scores} == {
-        "pass_at_1", "reward", "length", "truncated", "valid", "shortcut"}
+        "pass_at_1", "reward", "length", "truncated", "timeout", "valid", "shortcut"}
     report = json.loads(capsys.readouterr().out)
     assert report["questions"] == {"read": 7, "prompts too long": 1, "repeated": 1, "answers unreadable": 0,
                                    "answers malformed": 0}
@@ -195,20 +195,24 @@ def test_main_with_math(tiny_model, device, tmp_path, capsys):
     rows = [row("math", "3a+4"), row("math", "3a+4"), row("math", "1a+6"), row("math", "2a+5", "E_{1},E_{2}")]
     argv = command(tiny_model, write(tmp_path / "math.jsonl", rows), "--max_response_length", "5")
     scores = evaluation.main(argv)
-    assert set(scores) == {"pass_at_1/math", "reward/math", "length/math", "truncated/math"}
+    kept = ("pass_at_1", "reward", "length", "truncated", "timeout")
+    assert set(scores) == {f"{name}/math" for name in kept}
     counts = json.loads(capsys.readouterr().out)["questions"]
     assert counts == {"read": 4, "repeated": 1, "answers unreadable": 1, "answers malformed": 0}
 
 
-def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capsys):
+def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capfd):
     """--avg_samples counts for AIME and AMC alone: Avg@3 of one, Pass@1 of the others."""
     rows = [row("aime", "3a+4"), row("arc_c", "3a+4", "C"), row("mine", "3a+4")]
     argv = command(tiny_model, write(tmp_path / "papers.jsonl", rows), "--max_response_length", "5")
     evaluation.main([*argv, "--avg_samples", "3"])
-    report = json.loads(capsys.readouterr().out)
+    report = json.loads(capfd.readouterr().out)
     assert [report[f"samples/{source}"] for source in ("aime", "arc_c", "mine")] == [3, 1, 1]
     assert "maj_at_3/aime" in report and report["average_of/in_distribution"] == ["AIME24"]
     assert report["average_of/out_of_distribution"] == ["ARC-c"]
+    argv = command(tiny_model, write(tmp_path / "mine.jsonl", rows[2:]), "--max_response_length", "5")
+    evaluation.main([*argv, "--avg_samples", "3"])
+    assert "none is here" in capfd.readouterr().err
 
 
 def test_rows_that_repeat_a_question_are_samples_of_it(tiny_model, device, tmp_path, capsys):
@@ -356,7 +360,7 @@ def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, m
     evaluation.main(command(tiny_model, file, "--max_response_length", "5", "--limit", "2", "--reward",
                             "slow_reward:score", "--verify_timeout", "0.2"))
     said = capfd.readouterr()
-    assert json.loads(said.out)["out of time"] == 2 and "2 responses score 0" in said.err
+    assert json.loads(said.out)["timeout/arithmetic"] == 1.0 and "2 responses score 0" in said.err
 
 
 def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):

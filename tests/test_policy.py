@@ -9,7 +9,7 @@ import pytest
 import torch
 from conftest import on_ranks, plain_scores
 from torch.distributed.tensor import DTensor
-from transformers import AutoConfig, AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from buffer import Trajectory
 from config import Config
@@ -381,6 +381,16 @@ def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, t
     assert (packed - plain).abs().max() > 1e-3
     with pytest.raises(ValueError, match=f"has .*{name}, which is not built in"):
         make_policy(tmp_path)
+
+
+def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_path):
+    """A temperature without sampling, which transformers does not write, does not cost the trained model."""
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model)
+    lm.generation_config = GenerationConfig()
+    lm.save_pretrained(tmp_path / "odd")
+    (tmp_path / "odd/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.6}')
+    make_policy(tmp_path / "odd").save_pretrained(tmp_path / "saved")
+    assert (tmp_path / "saved/model.safetensors").exists()
 
 
 def test_tied_weights_leave_under_both_names(tiny_models, device, groups, tmp_path):

@@ -14,7 +14,7 @@ AVERAGES = {  # {average: {benchmark: what its data_source may be, as `benchmark
     "in_distribution": {
         "AIME24": ("aime", "aime24", "aime2024"),
         "AIME25": ("aime25", "aime2025"),
-        "AMC": ("amc", "amc23"),
+        "AMC": ("amc", "amc23", "amc2023"),
         "MATH-500": ("math", "math500"),
         "Minerva": ("minerva", "minervamath"),
         "OlympiadBench": ("olympiad", "olympiadbench"),
@@ -37,6 +37,13 @@ def benchmark(source: str) -> str | None:
     Only letters and digits after the last / count, in any case: `math` and `HuggingFaceH4/MATH-500` are one.
     """
     return BENCHMARKS.get(re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower()))
+
+
+def samples_of(times: dict[str, int], samples: int, avg_samples: int) -> dict[str, int]:
+    """Responses to each question, by data_source: `avg_samples`, if given, of AIME and AMC; else `samples`,
+    or as many as rows repeat each question (`times`: 32 in a file for Avg@32)."""
+    return {source: avg_samples if avg_samples and benchmark(source) in SMALL else max(samples, rows)
+            for source, rows in times.items()}
 
 
 def of_built_in_world(questions: list) -> bool:

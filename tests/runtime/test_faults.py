@@ -15,6 +15,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import asdict
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -30,10 +31,11 @@ from config import Config, parse_config
 from data import Question
 from exgrpo import Experience
 from runtime import faults, ranks
+from runtime.checkpoint import Checkpoints
 from runtime.faults import watchdog
 from runtime.memory import advice
 from runtime.tracking import Timer
-from train import Save, train
+from train import Save, resume, train
 
 # ---- two ranks, one fault -------------------------------------------------------------------------
 
@@ -300,6 +302,38 @@ def test_an_abandoned_step_takes_back_what_it_drew():
         assert before == (json.dumps(experience.state_dict()), sorted(experience.buffer.retired))
     assert plans[0] == plans[1] and checkpoints.interrupted
     assert saved == [(1, json.loads(before[0]))] * 2
+
+
+def told_by_another(path: str) -> list[bool]:
+    """Rank 0 alone has a signal: whether this rank remembers it by each way of hearing of it."""
+    heard = []
+    for hear in ("token by token", "after its work", "after the step"):
+        watchdog.interrupted, watchdog.phase = ranks.rank() == 0, "rollout"
+        try:
+            if hear == "token by token":
+                ranks.leave_if_asked()
+            elif hear == "after its work":
+                ranks.map_shares([1, 1], lambda share: watchdog.check() or [0] * len(share))
+            else:
+                knobs = asdict(Config()) | {"run_dir": path}
+                Checkpoints(knobs).due(3)
+        except ranks.Interrupted:
+            pass
+        heard.append(watchdog.interrupted)
+    return heard
+
+
+def test_every_rank_leaves_with_the_status_of_an_interrupted_one(tmp_path):
+    """Also on a node where nobody got the signal: a script there must not go on either."""
+    assert on_ranks(2, told_by_another, str(tmp_path)) == [[True] * 3] * 2
+
+
+def test_a_validation_made_up_for_has_a_time_limit_of_its_own(monkeypatch):
+    """It comes after all that is loaded, which has spent some of the limit of the set-up."""
+    monkeypatch.setattr(watchdog, "phase", "set-up")
+    saved = {"experience": {}, "skipped_in_row": 0, "step": 7}
+    checkpoints = SimpleNamespace(saved=saved, restore=lambda *_: "")
+    assert resume(checkpoints, Mock(), Mock(), Mock()) == 7 and watchdog.phase == "first validation"
 
 
 def launch(world, run_dir, *more) -> list:  # noqa: F811
