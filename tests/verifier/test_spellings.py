@@ -69,7 +69,7 @@ def test_such_golds_are_read(gold):
 
 
 @pytest.mark.parametrize("text", [r"\boxed{1\pm2}", r"\boxed{(1, \pm 2)}", r"\boxed{(\pm1)(\pm2)}",
-                                  r"1 (\pm 2)"])
+                                  r"1 (\pm 2)", r"\boxed{\boxed{1\pm2}}"])
 def test_other_signs_stay(text):
     """A ± outside of brackets, one of two, and one in a list are Math-Verify's to read."""
     assert both_signs(text) == text
