@@ -116,8 +116,9 @@ def test_a_run_ends_with_table_curve_and_scores(run):
               for row in metrics(directory)]
     assert [bool(s) for s in scores] == [True, False, True, True]
     assert json.loads((directory / "result.json").read_text()) == {"base": scores[0], "trained": scores[-1]}
-    assert {f"{name}/{source}" for name in ("pass_at_1", "reward", "valid", "shortcut", "length", "truncated")
-            for source in ("arithmetic", "arithmetic-ood")} == set(scores[-1])
+    names = ("pass_at_1", "reward", "valid", "shortcut", "length", "truncated", "timeout")
+    sources = ("arithmetic", "arithmetic-ood")
+    assert {f"{name}/{source}" for name in names for source in sources} == set(scores[-1])
     assert "trained" in output and f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
     assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count("\nstep ") == STEPS
 
