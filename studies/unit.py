@@ -128,7 +128,7 @@ def check_processor(run: Path) -> None:
     """Note the kind of processor of a run that begins; SystemExit where it would go on with another."""
     run.mkdir(parents=True, exist_ok=True)
     kind, note = torch.backends.cpu.get_cpu_capability(), run / "processor"
-    if (run / "metrics.jsonl").exists() and note.exists() and note.read_text() != kind:
+    if directories(run / "checkpoints") and note.exists() and note.read_text() != kind:
         sys.exit(f"{run} was begun with {note.read_text()}, here it would go on with {kind}: see "
                  "`Repeating it` in studies/README.md")
     note.write_text(kind)

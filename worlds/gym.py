@@ -33,8 +33,8 @@ def stated(response: str, number: bool) -> str | None:
 
     The last `\boxed{}`, else what follows the last `Answer:`, else for a number all of the response, for
     other answers its last line. Of that, for a number, the one that it ends with: a number said in passing
-    (`simply add 2 to 4 and`) is no answer, nor is one that is an operand or a member of a list, since
-    `0 + 9` and `27, 9` only restate and `26 = 2 *` is not done.
+    (`simply add 2 to 4 and`) is no answer, nor is one behind a sign or word that OPEN knows, an operand or a
+    member of a list: `0 + 9` and `27, 9` only restate and `26 = 2 *` is not done.
     """
     text = response[-LONGEST:].strip()
     boxes, marks = BOX.findall(text), MARK.findall(text)

@@ -464,14 +464,17 @@ def test_another_base_is_refused_before_training(made_up, tmp_path):
 
 
 def test_a_run_goes_on_with_its_kind_of_processor(monkeypatch, tmp_path):
-    """Noted when it begins, refused once it has trained on another; what began without a note goes on."""
+    """Noted when it begins, refused once it was saved on another; what began without a note goes on, and what
+    has ended, its checkpoints gone, may be made again anywhere."""
     def at(kind):
         monkeypatch.setattr(one_unit.torch.backends.cpu, "get_cpu_capability", lambda: kind)
         one_unit.check_processor(tmp_path / "run")
 
     at("AVX2")
-    at("AVX512")  # nothing was trained
+    at("AVX512")  # nothing was saved
     (tmp_path / "run/metrics.jsonl").touch()
+    at("AVX512")
+    (tmp_path / "run/checkpoints/step-0000002").mkdir(parents=True)
     with pytest.raises(SystemExit, match="begun with AVX512, here it would go on with AVX2"):
         at("AVX2")
     (tmp_path / "run/processor").unlink()
