@@ -1,29 +1,23 @@
-"""Runs of one kind of processor on another: AVX2 alone, by the variables in README.md, in vLLM's kernels too.
+"""Train as a processor with AVX2 alone would, on one that has AVX-512:
 
-torch, MKL and oneDNN read their variables; vLLM 0.32.0 asks the processor, by these two functions of torch.
+    ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \\
+        python -m bench.processor [flags of train.py]
+
+torch, MKL and oneDNN each read their variable. vLLM 0.32.0 reads none: it asks the processor through two
+functions of torch, which are answered here before vLLM is imported.
 """
 
-import os
+import runpy
 
 import torch
 
-ASKED = os.environ.get("ATEN_CPU_CAPABILITY") == "avx2"
+
+def no() -> bool:
+    """The answer to both questions."""
+    return False
 
 
-def as_asked() -> None:
-    """To be called before vLLM is imported."""
-    if ASKED:
-        torch.cpu._is_avx512_supported = torch.cpu._is_avx512_bf16_supported = lambda: False
-
-
-def run(**instead) -> None:
-    """`train.py`, as asked, with other objects under names of its module; KeyError for one it has not."""
-    as_asked()
-    import train
-    from config import parse_config
-    from runtime import ranks
-
-    for name, value in instead.items():
-        vars(train)[name]  # it has to be there
-        setattr(train, name, value)
-    ranks.run(lambda: train.train(parse_config()))
+if __name__ == "__main__":
+    torch.cpu._is_avx512_supported = no
+    torch.cpu._is_avx512_bf16_supported = no
+    runpy.run_module("train", run_name="__main__", alter_sys=True)
