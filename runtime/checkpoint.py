@@ -110,8 +110,6 @@ class Checkpoints:
     def due(self, step: int) -> bool:
         """Whether to save after `step` steps: by save_every, at the end, or since a rank was interrupted."""
         self.interrupted = watchdog.interrupted = any(ranks.gather(watchdog.interrupted))
-        if note := watchdog.too_long():
-            self.say(note)
         every = self.knobs["save_every"]
         return self.interrupted or step == self.knobs["steps"] or bool(every and step % every == 0)
 

@@ -43,9 +43,8 @@ class Watchdog:
     def __init__(self):
         self.name, self.peers, self.limit, self.turn = "rank 0", {}, 0.0, 0.0
         self.phase, self.since = "set-up", time.monotonic()
-        self.lasted: dict[str, float] = {}  # seconds of each phase, the last time
         self.interrupted = False  # has somebody asked this rank to stop
-        self.warned, self.oom_kills = False, oom_kills()
+        self.oom_kills = oom_kills()
         self._ended = threading.Event()
         self._ended.set()
 
@@ -73,9 +72,7 @@ class Watchdog:
 
     def enter(self, phase: str) -> None:
         """A new phase begins, its time counts from now."""
-        now = time.monotonic()
-        self.lasted[self.phase] = now - self.since
-        self.phase, self.since = phase, now
+        self.phase, self.since = phase, time.monotonic()
         if self.limit and not self._ended.is_set():
             faulthandler.dump_traceback_later(self.limit + self.turn + 0.8 * TURN, exit=True, file=2)
 
@@ -97,13 +94,16 @@ class Watchdog:
         name = signal.Signals(number).name
         if dead := self.dead():  # torchrun ends the others then
             self.end(f"{name}, and {self.death(dead)}: nothing can be saved", echo=True)
-        if self.phase.removeprefix("after ") not in LEFT + FINISHED:
+        phase = self.phase.removeprefix("after ")
+        if phase not in LEFT + FINISHED:
             self.end(f"{name} outside of the steps: there is nothing to save")
         if self.interrupted:
             return
         self.interrupted = True
         if self.name == "rank 0":
-            say(f"{name}: {self._rest_of_step()}")
+            what = "finishing" if phase in FINISHED else "leaving"
+            say(f"{name}: {what} the step ({self.phase}) and saving; torchrun waits 30 s for that, or its "
+                "--shutdown-timeout")
         for peer, pid in self.peers.items():  # perhaps only this rank was told
             if peer.startswith("rank"):
                 with contextlib.suppress(ProcessLookupError):
@@ -119,27 +119,6 @@ class Watchdog:
         futures = list(futures)
         while concurrent.futures.wait(futures, timeout=TURN).not_done:
             self.check()
-
-    def _rest_of_step(self) -> str:
-        """What is still to be done after an interrupt, and how long that took the last time."""
-        phase = self.phase.removeprefix("after ")
-        rest = FINISHED[FINISHED.index(phase) :] if phase in FINISHED else ("save",)
-        seconds = sum(self.lasted.get(name, 0.0) for name in rest)
-        if self.phase == rest[0]:
-            seconds -= time.monotonic() - self.since
-        what = "finishing the step" if phase in FINISHED else "leaving the step"
-        about = "about" if all(name in self.lasted for name in rest) else "at least"
-        return f"{what} ({self.phase}) and saving, which takes {about} {max(seconds, 1):.0f} s"
-
-    def too_long(self) -> str | None:
-        """A note, once, where the last step took longer than torchrun would wait for an interrupted one."""
-        seconds = sum(self.lasted.get(phase, 0.0) for phase in LEFT[:2] + FINISHED)
-        if self.warned or seconds <= (limit := patience()):
-            return None
-        self.warned = True
-        return (f"note: a step takes {seconds:.0f} s, but torchrun kills its ranks {limit:g} s after Ctrl-C, "
-                "perhaps before they have saved: leave them time with torchrun --shutdown-timeout "
-                f"{max(600, 2 * seconds):.0f}")
 
     def death(self, names: list[str]) -> str:
         """That they died, and of what if this machine ran out of memory meanwhile."""
@@ -176,17 +155,6 @@ class Console:
 
     def __getattr__(self, name: str):
         return getattr(self.stream, name)
-
-
-def patience() -> float:
-    """Seconds that torchrun waits for its ranks after Ctrl-C or SIGTERM; for ever where there is none."""
-    if "TORCHELASTIC_RUN_ID" not in os.environ:
-        return float("inf")
-    with contextlib.suppress(OSError):
-        command = Path(f"/proc/{os.getppid()}/cmdline").read_text()
-        if flag := re.search(r"--shutdown[-_]timeout[=\0](\d+)", command):
-            return float(flag[1])
-    return float(os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", 30))
 
 
 def oom_kills() -> int:

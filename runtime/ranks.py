@@ -5,7 +5,6 @@ order of the items, so whatever follows is the same on every rank and for every 
 """
 
 import hashlib
-import heapq
 import os
 import socket
 import time
@@ -152,37 +151,23 @@ def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
 
 
 def check_same(**values) -> None:
-    """RuntimeError on every rank, naming the first place where `values` differ between them (collective)."""
-    if len(set(gather(hashlib.sha256(repr(values).encode()).digest()))) == 1:
-        return
-    everywhere = gather(values)
-    for other, theirs in enumerate(everywhere):
-        if found := first_difference(everywhere[0], theirs):
-            where, mine, its = found
-            raise RuntimeError(f"ranks disagree on {where}: {mine!r:.200} on rank 0, {its!r:.200} on rank "
-                               f"{other}. What they should share has drifted apart; --resume from the last "
-                               "checkpoint, and report this as a bug.")
-    raise RuntimeError(f"ranks disagree on {', '.join(values)}, but only in the order")
-
-
-def first_difference(a, b, where: str = "") -> tuple[str, object, object] | None:
-    """(path, value in a, value in b) of the first place where nested dicts and lists differ, or None."""
-    if isinstance(a, dict) and isinstance(b, dict):
-        pairs = [(f"{where}.{k}" if where else str(k), a.get(k), b.get(k)) for k in {**a, **b}]
-    elif isinstance(a, list | tuple) and isinstance(b, list | tuple) and len(a) == len(b):
-        pairs = [(f"{where}[{i}]", x, y) for i, (x, y) in enumerate(zip(a, b))]
-    else:
-        return None if a == b else (where, a, b)
-    return next((found for path, x, y in pairs if (found := first_difference(x, y, path))), None)
+    """RuntimeError on every rank, naming those of `values` that differ between ranks (a collective)."""
+    digests = {name: hashlib.sha256(repr(value).encode()).digest() for name, value in values.items()}
+    everywhere = gather(digests)
+    different = [name for name in values if len({theirs[name] for theirs in everywhere}) > 1]
+    if different:
+        raise RuntimeError(f"ranks disagree on {', '.join(different)}: what they should share has drifted "
+                           "apart; --resume from the last checkpoint, and report this as a bug")
 
 
 def split(costs: Sequence[float], parts: int) -> list[list[int]]:
     """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the cheapest."""
-    lists, sums = [[] for _ in range(parts)], [(0.0, p) for p in range(parts)]  # a heap
+    lists = [[] for _ in range(parts)]
+    sums = [0.0] * parts
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
-        total, cheapest = sums[0]
+        cheapest = sums.index(min(sums))
         lists[cheapest].append(i)
-        heapq.heapreplace(sums, (total + costs[i], cheapest))
+        sums[cheapest] += costs[i]
     return [sorted(part) for part in lists]
 
 

@@ -237,10 +237,10 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
     assert ranks.setup().type == "cpu"
 
 
-def test_ranks_that_drift_apart_are_told_where(device):
-    """The message of both ranks names the first place that differs, and both values."""
+def test_ranks_that_drift_apart_are_told_of_what(device):
+    """The message of both ranks names what differs, and nothing else."""
     first, second = on_ranks(2, disagree)
-    assert first == second and "collected.3[1]: 6 on rank 0, 7 on rank 1" in first
+    assert first == second and first.startswith("ranks disagree on collected: ")
 
 
 def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
@@ -254,24 +254,6 @@ def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
     counter.write_text("pgfault 9\noom_kill 3\n")
     assert re.match("rank 1 died: the machine ran out of memory.*tokens_per_micro_batch.*lora_rank",
                     watched.death(["rank 1"]))
-
-
-def test_a_step_beyond_torchruns_patience_is_noted_once(monkeypatch):
-    """Validation does not count, as it is left; --shutdown-timeout or the environment say what there is."""
-    watched = faults.Watchdog()
-    watched.lasted = {"plan": 1.0, "rollout": 20.0, "update": 10.0, "sync": 1.0, "validate": 1000.0}
-    assert watched.too_long() is None  # without torchrun nobody waits
-    monkeypatch.setenv("TORCHELASTIC_RUN_ID", "x")
-    monkeypatch.setenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "40")
-    assert watched.too_long() is None
-    monkeypatch.delenv("TORCH_ELASTIC_SHUTDOWN_TIMEOUT")
-    assert "takes 32 s, but torchrun kills its ranks 30 s after" in watched.too_long()
-    assert watched.too_long() is None
-    python = f'{sys.executable} -c "from runtime.faults import patience; print(patience())"'
-    for flag in ("--shutdown-timeout 77", "--shutdown_timeout=77"):
-        command = ["sh", "-c", f"{python}; true", *flag.split()]  # a shell of that name
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-        assert done.stdout == "77.0\n", done.stderr
 
 
 # ---- interrupted runs equal uninterrupted ones ----------------------------------------------------
@@ -433,7 +415,7 @@ def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):  
         at = f"interrupted in {phase.strip()}, {step} steps: step-{step:07d}"
         assert at in text and f"saved after step {step}, --resume continues" in text, text[-6000:]
         start = "finishing" if phase == "update" else "leaving"
-        assert re.search(rf"SIGTERM: {start} the step \({phase.strip()}\) and saving, which takes \w+", text)
+        assert f"SIGTERM: {start} the step ({phase.strip()}) and saving" in text
     assert text.count("SIGTERM: ") == 5 and "died" not in text
     ours, theirs = result(run, 6), result(uninterrupted, 6)
     assert len(ours) > 20 and [name for name in theirs if ours.get(name) != theirs[name]] == []
