@@ -118,9 +118,7 @@ class Config:
     lora_rank: int = knob(0, "LoRA: train adapters of this rank on the decoder's linear layers, usually "
                              "at ten times the lr; 0: train all weights [0].", 0)
     lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
-    tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as memory_gb has room for.", 0)
-    memory_gb: float = knob(0.0, "GB (1e9 bytes) that a rank may fill, for tokens_per_micro_batch: auto; 0: "
-                                 "what the machine has free, over its ranks.", 0)
+    tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as fit.", 0)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run ---------------------------------------------------------------------------------------

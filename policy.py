@@ -64,7 +64,8 @@ class Policy:
     def _micro_batch(self) -> tuple[int, str]:
         """Its tokens, as asked or as fit on the rank with the least memory left; a line on what it takes."""
         c, device, node = self.config, self.device.type, ranks.ranks_per_node()
-        free, shape = free_bytes(c.memory_gb, device, node), Shape.of(self.module.lm.config.to_dict())
+        free = free_bytes(device, node)
+        shape = Shape.of(self.module.lm.config.to_dict())
         knobs = dict(device=device, dtype=c.dtype, lora_rank=c.lora_rank,
                      gradient_checkpointing=c.gradient_checkpointing)
         tokens = c.tokens_per_micro_batch or min(ranks.gather(tokens_that_fit(shape, node, free, **knobs)))

@@ -175,15 +175,11 @@ def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **kno
     return tokens
 
 
-def free_bytes(memory_gb: float, device: str, ranks: int) -> float:
-    """What this rank may still take: of `memory_gb`, or of all that is free on its GPU or on the host."""
+def free_bytes(device: str, ranks: int) -> float:
+    """What this rank may still take: all that is free on its GPU, or its share of the host's."""
     if device == "cuda":
-        free, total = torch.cuda.mem_get_info()
-        return memory_gb * 1e9 - (total - free) if memory_gb else free
-    import psutil
-
-    if memory_gb:
-        return memory_gb * 1e9 - psutil.Process().memory_info().rss
+        free, _ = torch.cuda.mem_get_info()
+        return free
     return available_bytes() / ranks
 
 

@@ -12,8 +12,8 @@ from torch.nn.attention import varlen
 from transformers import AutoModelForCausalLM
 
 import model
-from bench.meters import peak_tensor_bytes
 from model import PackedLM, TokenScores, pack
+from tools.trials import peak_tensor_bytes
 
 TEMPERATURE = 0.7
 

@@ -119,7 +119,7 @@ CASES = {  # name: knobs
     "one micro-batch": {},
     "a micro-batch each": dict(tokens_per_micro_batch=1),
     "some micro-batches": dict(tokens_per_micro_batch=40),
-    "micro-batches by memory": dict(tokens_per_micro_batch=0, memory_gb=0.1),
+    "micro-batches by memory": dict(tokens_per_micro_batch=0),
     "gradient checkpointing": dict(gradient_checkpointing=True, tokens_per_micro_batch=60),
     "a rank without work": {},  # the group of one response
 }

@@ -4,12 +4,14 @@ All are collectives: every rank calls them in the same order, on work as the run
 """
 
 import time
+from collections.abc import Callable
 from dataclasses import replace
+from itertools import accumulate
 
 import numpy as np
 import torch
+from torch.profiler import ProfilerActivity, profile
 
-from bench.meters import peak_tensor_bytes, seconds
 from buffer import Trajectory
 from data import Question
 from exgrpo import Group
@@ -160,7 +162,9 @@ def plain_attention(q, k, v, packed) -> torch.Tensor:
 def generation(case: Case) -> Finding:
     """Tokens per second of a batch's responses, cut where waiting for their end would take too long."""
     longest, short = case.config.max_response_length, min(SHORT, case.config.max_response_length)
-    pace = max(ranks.gather(seconds(lambda: generate(case, 8)))) / 8  # for a token of each response
+    start = time.perf_counter()
+    generate(case, 8)
+    pace = max(ranks.gather(time.perf_counter() - start)) / 8  # for a token of each response
     limit = min(longest, max(short, int(GENERATION_SECONDS / pace)))
     start = time.perf_counter()
     made = generate(case, limit)
@@ -178,14 +182,16 @@ def update_memory(case: Case) -> Finding:
     case.engine.sleep()
     update(case, 64)  # makes AdamW's moments
     small = min(wanted, 512)
-    pace = max(ranks.gather(seconds(lambda: update(case, small)))) / small
+    start = time.perf_counter()
+    update(case, small)
+    pace = max(ranks.gather(time.perf_counter() - start)) / small
     tokens = case.update_tokens = min(wanted, max(small, int(UPDATE_SECONDS / pace)))
     measured = peak_tensor_bytes(lambda: update(case, tokens), case.device.type)
     share = measured / sum(planned(case, tokens).update.values())
     if case.device.type == "cuda":
         torch.cuda.empty_cache()
     needed = sum(planned(case, wanted).update.values())
-    free = free_bytes(case.config.memory_gb, case.device.type, ranks.ranks_per_node())
+    free = free_bytes(case.device.type, ranks.ranks_per_node())
     found = (f"{measured / 1e9:.2f} GB for {tokens:,} tokens, {share:.2f} of the plan; {wanted:,} need "
              f"{needed / 1e9:.2f} of {free / 1e9:.1f} GB free")
     return judge(found, share > 1.25 or needed * share > free, "lower tokens_per_micro_batch or "
@@ -211,6 +217,21 @@ def step_and_run(case: Case) -> Finding:
     parts, days = ", ".join(f"{k} {v:.1f}" for k, v in case.seconds.items()), step * steps / 86_400
     return judge(f"{step:.1f} s a step ({parts}), {steps} steps in {24 * days:.1f} hours", days > WRONG_DAYS,
                  "add GPUs, or lower steps, batch_size or max_response_length", slow=days > SLOW_DAYS)
+
+
+def peak_tensor_bytes(function: Callable[[], object], device: str = "cpu") -> int:
+    """The most bytes of tensors alive at once on a device, beyond those before the call."""
+    if device == "cuda":
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        function()
+        return torch.cuda.max_memory_allocated() - before
+    # a CPU's allocator keeps no count, but the profiler records every tensor that it makes or frees
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns())
+    return max(accumulate(e.nbytes() for e in events))
 
 
 def update(case: Case, tokens: int) -> dict[str, float]:

@@ -84,7 +84,7 @@ def test_micro_batches_fit_what_is_left():
         need = [sum(budget(shape, 2, n, n, **knobs).update.values()) / 0.9 + 4 * shape.parameters
                 for n in (tokens, 2 * tokens)]
         assert (need[0] <= gb * 1e9 or tokens == 256) and (need[1] > gb * 1e9 or tokens == 16384)
-    assert free_bytes(1000.0, "cpu", 2) < 1000e9 and 0 < free_bytes(0.0, "cpu", 2) < free_bytes(0.0, "cpu", 1)
+    assert 0 < free_bytes("cpu", 2) < free_bytes("cpu", 1)
 
 
 def test_shapes_have_the_published_sizes(tmp_path):
