@@ -1,8 +1,13 @@
-"""Shared fixtures: a tiny random model as a Hugging Face directory, and functions run on several ranks."""
+"""Shared fixtures: a tiny model, a tiny world, a finished run of it; and functions run on several ranks."""
 
+import fcntl
 import os
+import shutil
 import socket
+import subprocess
+import sys
 import traceback
+from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
 
@@ -22,6 +27,8 @@ import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
 # torch and runtime.ranks are imported where they are used: the tests of sampler.py and loss.py start fast
+
+ROOT = Path(__file__).parent.parent
 
 # Children are forked from a server that has torch and the model code loaded: no imports per rank, and no
 # threads of this process in them.
@@ -136,3 +143,92 @@ def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
 def tiny_model(tiny_models) -> str:
     """The directory of the model with an output head of its own."""
     return tiny_models[False]
+
+
+# ---- runs on a tiny world ------------------------------------------------------------------------------
+
+
+def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
+    """The arguments of train.py for three steps on the tiny world; `more` of them override these."""
+    return [
+        "--model", f"{world}/model",
+        "--train_files", f"{world}/train.jsonl",
+        "--val_files", f"{world}/test.jsonl", f"{world}/ood.jsonl",
+        "--reward", "worlds.arithmetic:reward",
+        "--run_dir", str(run_dir),
+        "--steps", "3",
+        "--batch_size", "8",
+        "--max_prompt_length", "16",
+        "--max_response_length", "24",
+        "--start_threshold", "-1",
+        "--eval_every", "2",
+        "--lr", "1e-3",
+        *more,
+    ]
+
+
+def shell(*command: str) -> str:
+    """The output of a command that must succeed, started from the root of the repository."""
+    # not a member of this process's own group
+    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    environment = {name: value for name, value in os.environ.items() if name not in ours}
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    return done.stdout
+
+
+def built_once(tmp_path_factory, name: str, build) -> Path:
+    """The directory that `build(directory)` fills, in whichever worker of pytest-xdist asks first."""
+    root = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        root = root.parent  # of this session, shared by its workers
+    directory = root / name
+    with open(root / f"{name}.lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not (directory / "complete").exists():
+            shutil.rmtree(directory, ignore_errors=True)  # what a worker that failed has left
+            directory.mkdir()
+            build(directory)
+            (directory / "complete").touch()
+    return directory
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory) -> Path:
+    """train.jsonl, test.jsonl and ood.jsonl of one- to three-step questions, and a model/ that has seen 200
+    batches of them; 2 seconds. Nobody writes into it."""
+    from worlds.arithmetic import World, draw_sets, rows
+    from worlds.base_model import build_model, build_tokenizer, pretrain
+
+    def build(directory: Path) -> None:
+        small = World(train_operations=(1, 2), ood_operations=(3, 3), train_size=64, test_size=12,
+                      shortcut=0.4, hidden=32, layers=2, heads=1, intermediate=64)
+        sets = draw_sets(small)
+        tokenizer = build_tokenizer()
+        model = build_model(small, tokenizer)
+        pretrain(model, tokenizer, small, set().union(*sets.values()), steps=200)
+        model.save_pretrained(directory / "model")
+        tokenizer.save_pretrained(directory / "model")
+        for name, questions in sets.items():
+            source = "arithmetic-ood" if name == "ood" else "arithmetic"
+            (directory / f"{name}.jsonl").write_text(rows(questions, source))
+
+    return built_once(tmp_path_factory, "world", build)
+
+
+@pytest.fixture(scope="session")
+def finished_run(world, tmp_path_factory) -> Path:
+    """The directory of a run by torchrun on two ranks: three steps of `arguments`, with --engine hf.
+
+    It replays from its second step. It was validated before, after the second step and at the end, on the
+    sources arithmetic and arithmetic-ood. It has metrics.jsonl, samples.jsonl, result.json, curve.png, model/
+    and a checkpoint, checkpoints/step-*, with questions in its buffer. What it printed is in ../output.txt.
+    A test that changes it copies it first.
+    """
+
+    def build(directory: Path) -> None:
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+        printed = shell(*torchrun, "train.py", *arguments(world, directory / "run", "--engine", "hf"))
+        (directory / "output.txt").write_text(printed)
+
+    return built_once(tmp_path_factory, "finished", build) / "run"

@@ -23,9 +23,9 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from conftest import FORKS, free_port, needs_cpu_vllm, on_ranks
+from conftest import FORKS, ROOT, arguments, free_port, needs_cpu_vllm, on_ranks
 from safetensors.torch import load_file
-from test_train import ROOT, arguments, metrics, world  # noqa: F401
+from test_train import metrics
 
 from config import Config, parse_config
 from data import Question
@@ -318,7 +318,7 @@ def test_a_validation_made_up_for_has_a_time_limit_of_its_own(monkeypatch):
     assert resume(checkpoints, Mock(), Mock(), Mock()) == 7 and watchdog.phase == "first validation"
 
 
-def launch(world, run_dir, *more) -> list:  # noqa: F811
+def launch(world, run_dir, *more) -> list:
     """Two ranks of a run on the tiny world, as torchrun would start them; their output goes to
     run_dir.log."""
     return two_ranks(f"{run_dir}.log", train_from, arguments(world, run_dir, *more))
@@ -367,7 +367,7 @@ LONG = ["--engine", "hf", "--steps", str(6 + 4 * KILLS), "--eval_every", "3"]
 
 
 @pytest.fixture(scope="module")
-def uninterrupted(world, tmp_path_factory) -> Path:  # noqa: F811
+def uninterrupted(world, tmp_path_factory) -> Path:
     """A run that nothing disturbs, with a checkpoint at step 2."""
     directory = tmp_path_factory.mktemp("uninterrupted") / "run"
     finish(launch(world, directory, *LONG, "--save_every", "2", "--keep", "99"), directory)
@@ -404,7 +404,7 @@ def interrupted_again_and_again(argv: list[str], saved: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):  # noqa: F811
+def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
     """SIGTERM to one rank: in plan and rollout the step is left, in the update finished, in validation it is
     saved and validated on resume. After all of that the bits are those of a run left alone."""
     run, log = tmp_path / "run", Path(f"{tmp_path}/run.log")
@@ -435,7 +435,7 @@ def score(response, answer):
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):  # noqa: F811
+def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
     """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume without being
     told to. Then SIGHUP to torchrun, while a reward takes for ever: they leave the step, save and end."""
     run, log = tmp_path / "run", tmp_path / "run.log"
@@ -462,7 +462,7 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):  # noqa: F
     same_run(run, uninterrupted, without=("val/valid/", "val/shortcut/"))  # a reward of one's own has none
 
 
-def with_vllm(world, whole: Path, resumed: Path) -> None:  # noqa: F811
+def with_vllm(world, whole: Path, resumed: Path) -> None:
     settings = ["--engine", "vllm", "--steps", "3", "--save_every", "1"]
     train_from(arguments(world, whole, *settings))
     shutil.copytree(whole, resumed)
@@ -472,14 +472,14 @@ def with_vllm(world, whole: Path, resumed: Path) -> None:  # noqa: F811
 
 @pytest.mark.slow
 @needs_cpu_vllm
-def test_a_run_with_vllm_continues_exactly(world, tmp_path):  # noqa: F811
+def test_a_run_with_vllm_continues_exactly(world, tmp_path):
     """With vLLM as the engine too, a run resumed from its second checkpoint ends with the same bits."""
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
     same_run(tmp_path / "resumed", tmp_path / "whole")
 
 
 @pytest.mark.slow
-def test_resumed_on_one_rank(world, uninterrupted, tmp_path):  # noqa: F811
+def test_resumed_on_one_rank(world, uninterrupted, tmp_path):
     """A checkpoint of two ranks continued by one: the same plan and samples, losses of the next step within
     1e-5."""
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
@@ -528,7 +528,7 @@ def kill_at_random(processes, run_dir: Path, rng: random.Random) -> str:
 
 
 @pytest.mark.slow
-def test_chaos(world, uninterrupted, tmp_path, capsys):  # noqa: F811
+def test_chaos(world, uninterrupted, tmp_path, capsys):
     """SIGKILL of one rank or of both at random moments, CHAOS_KILLS times: the run finishes, with the same
     bits."""
     run, rng, log, slowest = tmp_path / "run", random.Random(os.environ.get("CHAOS_SEED", "0")), [], 0.0

