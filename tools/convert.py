@@ -5,44 +5,112 @@
     python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet    # the paper's
     python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3      # worlds/gym.py
 
-The input is a parquet, JSONL, JSON or CSV file or the name of a data set on the Hugging Face hub, with a
-column for the question (text or chat turns) and one for the answer, or already in the layout; or gym:NAME, a
-task of the library reasoning-gym. Held-out questions go to FILE-test.parquet.
+The input is a JSONL or Parquet file or the name of a data set on the Hugging Face hub, with a column for
+the question (text or chat turns) and one for the answer, or already in the layout; or gym:NAME, a task of
+the library reasoning-gym. Held-out questions go to FILE-test.parquet.
 """
 
 import argparse
 import json
-import math
+import os
 import random
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable
 from pathlib import Path
 
 import yaml
 
 from runtime.console import printable
 from runtime.flags import or_refuse
-from tools.sources import open_source, pick, write
+from runtime.tables import check_row, read_jsonl
 
 # usual names of columns, the first that is there counts
 QUESTION = ("question", "problem", "prompt", "query")
 ANSWER = ("answer", "reward_model", "ground_truth", "final_answer", "solution")
 
+INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
+TO_JSONL = (
+    "has one {...} a line; `jq -c '.[]' FILE.json` makes it of a JSON array, and "
+    "`python -c 'import csv, json, sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin)]' "
+    "< FILE.csv` of CSV"
+)
+
+
+# ---- where the rows come from and go to --------------------------------------------------------
+
+
+def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], Callable]:
+    """The column names of a file or hub data set, and a function that reads the rows of some columns."""
+    kind = Path(name).suffix
+    if kind == ".parquet":
+        import pyarrow.parquet
+
+        table = pyarrow.parquet.ParquetFile(name)
+        return table.schema_arrow.names, lambda names: table.read(names).to_pylist()
+    rows = read_jsonl(name) if kind == ".jsonl" else []
+    if kind in (".csv", ".json") or not all(isinstance(row, dict) for row in rows):
+        raise ValueError(f"{name} is neither Parquet nor JSONL, which {TO_JSONL}")
+    if kind == ".jsonl":
+        columns = {column: True for row in rows for column in row}
+        return list(columns), lambda names: rows
+    try:
+        import datasets
+    except ImportError:
+        raise ValueError(
+            f"{name} is no .jsonl or .parquet; for a data set of the Hugging Face hub: {INSTALL_DATASETS}"
+        ) from None
+    table = datasets.load_dataset(name, subset, split=split)
+    return table.column_names, table.select_columns
+
+
+def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
+    """The column asked for, or the first of the usual ones; ValueError with the columns there are."""
+    wanted = [given] if given else usual
+    for column in wanted:
+        if column in columns:
+            return column
+    raise ValueError(f"no column of {wanted} among {columns}: name one with {flag}")
+
+
+def write(rows: list[dict], output: Path) -> None:
+    """The rows as a parquet file, made aside and moved, and a line on the first."""
+    import pyarrow.parquet
+
+    for i, row in enumerate(rows):
+        check_row(row, f"row {i}")
+    output.parent.mkdir(parents=True, exist_ok=True)
+    aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
+    try:
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
+    except (pyarrow.ArrowException, OverflowError) as error:
+        aside.unlink(missing_ok=True)
+        raise ValueError(
+            f"the columns of extra_info must have one type in all rows, one that parquet has: {error}"
+        ) from error
+    os.replace(aside, output)
+    print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
+
+
+# ---- a question and its answer -----------------------------------------------------------------
+
 
 def turns_of(question, system: str | None) -> list[dict] | None:
     """Chat turns that end with the user's, with the given system turn; None if there is no question."""
-    turns = [{"role": "user", "content": question}] if isinstance(question, str) else question
-    if not isinstance(turns, list) or not all(
-            isinstance(t, dict) and t.get("role") and isinstance(t.get("content"), str) for t in turns):
+    if isinstance(question, str):
+        question = [{"role": "user", "content": question}]
+    if not isinstance(question, list):
         return None
-    turns = [{"role": t["role"], "content": t["content"]} for t in turns]
+    turns = [{"role": "system", "content": system}] if system else []
+    for turn in question:
+        if not (isinstance(turn, dict) and turn.get("role") and isinstance(turn.get("content"), str)):
+            return None
+        replaced = turn["role"] == "system" and (system or not turn["content"])
+        if not replaced:
+            turns.append({"role": turn["role"], "content": turn["content"]})
     if turns and turns[-1]["role"] == "assistant":  # a worked solution
         turns.pop()
-    if system:
-        others = [t for t in turns if t["role"] != "system"]
-        turns = [{"role": "system", "content": system}, *others]
-    turns = [t for t in turns if t["content"] or t["role"] != "system"]
-    return turns if turns and turns[-1]["role"] == "user" and turns[-1]["content"].strip() else None
+    asked = turns and turns[-1]["role"] == "user" and turns[-1]["content"].strip()
+    return turns if asked else None
 
 
 def answer_of(value, extract: str) -> str | None:
@@ -54,170 +122,164 @@ def answer_of(value, extract: str) -> str | None:
         value = value.get("ground_truth")
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
+    if isinstance(value, float) and value.is_integer():  # of a column of whole numbers with gaps
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:  # NaN
         return None
-    if isinstance(value, float):
-        if not math.isfinite(value):
-            return None
-        value = int(value) if value.is_integer() else value  # a column of whole numbers with gaps
     text = str(value)
     if extract == "box":
         from reward import last_box
 
-        return last_box(text) or None
-    if extract:
-        _, found, text = text.rpartition(extract)
-        text = text if found else ""
+        text = last_box(text) or ""
+    elif extract:
+        _, found, after = text.rpartition(extract)
+        text = after if found else ""
     return text.strip() or None
 
 
-def convert(items: Iterable[tuple], readable: Callable[[list[str]], list[bool]], system: str | None = None,
-            extract: str = "") -> tuple[list[dict], Counter, list[str]]:
-    """Rows in the verl-LUFFY layout from (data source, question, answer, extra_info or None) values; counts;
-    unreadable answers. A question that comes again is kept once, and not at all where its answers differ.
+def convert(
+    items: list[tuple], check_golds: Callable, system: str | None = None, extract: str = ""
+) -> tuple[list[dict], dict[str, list]]:
+    """Rows in the verl-LUFFY layout from (data source, question, answer, extra_info or None) values, and
+    {what was dropped or is to be told: its values}.
+
+    A question that comes again in its data source is kept once, and not at all where its answers differ.
     """
-    counts, found = Counter(), {}  # {(source, question as JSON): {answer: extra_info}}
+    told = defaultdict(list)
+    found = {}  # {[data source, turns] as JSON: {answer: extra_info}}
     for source, question, value, extra in items:
-        counts["read"] += 1
-        turns, answer = turns_of(question, system), answer_of(value, extract)
-        if turns is None or answer is None:
-            counts["without a question" if turns is None else "without an answer"] += 1
+        turns = turns_of(question, system)
+        answer = answer_of(value, extract)
+        if turns is None:
+            told["without a question"].append(question)
+        elif answer is None:
+            told["without an answer"].append(value)
+        else:
+            answers = found.setdefault(json.dumps([source, turns]), {})
+            if answer in answers:
+                told["repeated"].append(answer)
+            answers.setdefault(answer, extra)
+
+    single = []
+    for key, answers in found.items():
+        if len(answers) == 1:
+            single.append((key, *answers.items()))
+        else:
+            told["with several answers"].extend(answers)
+
+    rows = []
+    checks = check_golds([answer for _, (answer, _) in single])
+    for (key, (answer, extra)), check in zip(single, checks):
+        if not check["score"]:
+            told["answers unreadable"].append(answer)
             continue
-        if not isinstance(source, str):
-            raise ValueError(f"data_source must be text, got {source!r}: name one with --data_source")
-        answers = found.setdefault((source, json.dumps(turns)), {})
-        counts["repeated"] += answer in answers
-        answers.setdefault(answer, extra)
-    single = [(*question, extra, answer) for question, answers in found.items() if len(answers) == 1
-              for answer, extra in answers.items()]
-    counts["with several answers"] = sum(len(answers) for answers in found.values()) - len(single)
-    verdicts = readable([answer for *_, answer in single])
-    kept = [item for item, ok in zip(single, verdicts) if ok]
-    counts["answers unreadable"], counts["kept"] = len(single) - len(kept), len(kept)
-    rows = [{"data_source": source, "prompt": json.loads(turns), "ability": "math",
-             "reward_model": {"ground_truth": answer, "style": "rule"},
-             "extra_info": extra or {"index": i, "split": "default"}}
-            for i, (source, turns, extra, answer) in enumerate(kept)]
-    return rows, counts, [answer for (*_, answer), ok in zip(single, verdicts) if not ok]
+        if check.get("malformed"):
+            told["kept though no plain mathematics: do they need a --reward of yours?"].append(answer)
+        source, turns = json.loads(key)
+        rows.append({
+            "data_source": source,
+            "prompt": turns,
+            "ability": "math",
+            "reward_model": {"ground_truth": answer, "style": "rule"},
+            "extra_info": extra or {"index": len(rows), "split": "default"},
+        })
+    return rows, told
 
 
-def parser() -> argparse.ArgumentParser:
-    """The flags of the command."""
-    raw = argparse.RawDescriptionHelpFormatter
-    p = argparse.ArgumentParser(description=__doc__, formatter_class=raw, allow_abbrev=False)
-    p.add_argument("input", help="JSONL or parquet file, hub data set, or gym:NAME")
-    p.add_argument("--output", required=True, type=Path, help="FILE.parquet")
-    p.add_argument("--question", metavar="COLUMN", help=f"default: the first of {', '.join(QUESTION)}")
-    p.add_argument("--answer", metavar="COLUMN", help=f"default: the first of {', '.join(ANSWER)}")
-    p.add_argument("--extract", default="", metavar="box|TEXT", help="where in a text the answer is")
-    p.add_argument("--system", metavar="FILE|TEXT", help="system turn, in place of its own")
-    p.add_argument("--data_source", help="default: that column, or the input's name")
-    p.add_argument("--reward", default="math",
-                   help="math, which drops what it cannot read, or module:function")
-    p.add_argument("--subset", help="of a hub data set")
-    p.add_argument("--split", default="train", help="of a hub data set")
-    p.add_argument("--overwrite", action="store_true", help="replace the output")
-    p.add_argument("--held_out", type=int, metavar="N",
-                   help="questions that go to FILE-test.parquet, drawn at random; 0, of a gym task 200")
-    p.add_argument("--seed", type=int, default=0, help="of what is drawn")
-    only = p.add_argument_group("gym:NAME only")
-    only.add_argument("--size", type=int, help="training questions drawn, default 2000; repeated ones go")
-    only.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help="setting of the task")
-    return p
+# ---- the command -------------------------------------------------------------------------------
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags; ValueError where the output is there already, or is no .parquet."""
-    a = parser().parse_args(argv)
+    """The flags; ValueError where an output is there already, or they do not fit together."""
+    p = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    p.add_argument("input", help="JSONL or Parquet file, hub data set, or gym:NAME")
+    p.add_argument("--output", required=True, type=Path, help="FILE.parquet")
+    p.add_argument("--question", help=f"its column; default: the first of {QUESTION}")
+    p.add_argument("--answer", help=f"its column; default: the first of {ANSWER}")
+    p.add_argument("--extract", default="", help="where a text has the answer: box, or a text before it")
+    p.add_argument("--system", help="text of a system turn, in place of its own")
+    p.add_argument("--data_source", help="default: that column, or the input's name")
+    p.add_argument("--reward", default="math", help="math, which drops what it cannot read; MODULE:FUNCTION")
+    p.add_argument("--subset", help="of a hub data set")
+    p.add_argument("--split", default="train", help="of a hub data set")
+    p.add_argument("--held_out", type=int, help="questions for FILE-test.parquet; 0, of a gym task 200")
+    p.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    p.add_argument("--size", type=int, help="of gym:NAME: training questions drawn, 2000; repeated ones go")
+    p.add_argument("--set", action="append", default=[], help="of gym:NAME: NAME=VALUE, a setting of it")
+    a = p.parse_args(argv)
     task = a.input.startswith("gym:")
-    if (a.size is not None or a.set) and not task:
+    if (a.size or a.set) and not task:
         raise ValueError("--size and --set are for gym:NAME")
-    a.size = 2000 if a.size is None else a.size
-    a.held_out = 200 * task if a.held_out is None else a.held_out
-    if a.held_out < 0:
-        raise ValueError(f"--held_out must be at least 0, got {a.held_out}")
+    if a.held_out is None:
+        a.held_out = 200 if task else 0
+    if a.system and len(a.system.split()) == 1:  # it may be meant as a file's name
+        raise ValueError(f'--system {a.system} is no sentence; of a file: --system "$(cat FILE)"')
     if a.output.suffix != ".parquet":
         raise ValueError("--output must end in .parquet")
-    for path in (a.output, held_out(a.output))[: 1 + bool(task or a.held_out)]:
-        if path.exists() and not a.overwrite:
-            raise ValueError(f"{path} exists; --overwrite replaces it")
+    a.test_output = a.output.with_stem(f"{a.output.stem}-test")
+    for path in [a.output, a.test_output] if a.held_out else [a.output]:
+        if path.exists():
+            raise ValueError(f"{path} exists: remove it, or choose another --output")
     return a
 
 
-def held_out(output: Path) -> Path:
-    """Where held-out questions go."""
-    return output.with_stem(f"{output.stem}-test")
-
-
-def convert_gym(a: argparse.Namespace) -> Counter:
+def convert_gym(a: argparse.Namespace) -> None:
     """Make training and held-out questions of a task; the training file stands when both do."""
     from worlds import gym
 
     name = a.input.removeprefix("gym:")
-    settings = {key: yaml.safe_load(value) for key, _, value in (item.partition("=") for item in a.set)}
-    train, test = gym.rows(name, settings, a.seed, a.size, a.held_out, a.data_source or name, a.system)
+    settings = {}
+    for item in a.set:
+        key, _, value = item.partition("=")
+        settings[key] = yaml.safe_load(value)
+    size = a.size or 2000
+    train, test = gym.rows(name, settings, a.seed, size, a.held_out, a.data_source or name, a.system)
     if test:
-        write(test, held_out(a.output))
+        write(test, a.test_output)
     write(train, a.output)
-    counts = Counter({"kept": len(train), "held out": len(test)})
     print(f"{a.input}: {len(train)} questions and {len(test)} held out, for --reward worlds.gym:score")
-    return counts
 
 
-def main(argv: list[str] | None = None) -> Counter:
-    """Convert, print the report, return its counts."""
+def main(argv: list[str] | None = None) -> None:
+    """Convert, and say what was dropped, with examples."""
     a = parse(argv)
     if a.input.startswith("gym:"):
-        return convert_gym(a)
+        convert_gym(a)
+        return
     columns, read = open_source(a.input, a.subset, a.split)
     question = pick(a.question, QUESTION, columns, "--question")
     answer = pick(a.answer, ANSWER, columns, "--answer")
-    names, name = [question, answer, *({"data_source", "extra_info"} & set(columns))], Path(a.input).stem
-    items = [(a.data_source or row.get("data_source") or name, row.get(question), row.get(answer),
-              row.get("extra_info")) for row in read(names)]
-    system = Path(a.system).read_text().strip() if a.system and Path(a.system[:255]).is_file() else a.system
-    if system and system == a.system and len(system.split()) == 1:
-        raise ValueError(f"--system {system}: there is no such file, and it is no sentence either")
+    items = []
+    for row in read([question, answer, *({"data_source", "extra_info"} & set(columns))]):
+        source = a.data_source or row.get("data_source") or Path(a.input).stem
+        items.append((source, row.get(question), row.get(answer), row.get("extra_info")))
+
     from reward import Verifier  # seconds of imports, after what can be refused
 
-    checks = {}
     with Verifier(2, function=a.reward) as verifier:
-
-        def readable(answers: list[str]) -> list[bool]:
-            checks.update(zip(answers, verifier.check_golds(answers)))
-            return [checks[answer]["score"] == 1.0 for answer in answers]
-
-        rows, counts, unreadable = convert(items, readable, system, a.extract)
-    print(printable(f"{a.input}: question from column {question!r}, answer from column {answer!r}"))
-    print("\n".join(f"{count:8} {name}" for name, count in counts.items()))
-    tell([value for _, _, value, _ in items if answer_of(value, a.extract) is None], "without an answer")
-    tell(unreadable, "unreadable answers")
-    kept = [row["reward_model"]["ground_truth"] for row in rows]
-    malformed = [answer for answer in kept if checks[answer].get("malformed")]
-    tell(malformed, f"{len(malformed)} kept are no plain mathematics (others need a --reward of yours)")
-    if len(rows) <= a.held_out:
-        raise ValueError(f"{len(rows)} questions are left, {a.held_out} to be held out" if rows else
-                         "no question is left: is --answer the right column, and does it need --extract? An "
-                         "answer is one text or number; tests of a program, say, go into a column extra_info")
-    longest = max(kept, key=len)
-    print(printable(f"longest answer: {longest:.200}"))  # a whole solution, where --extract was forgotten
+        rows, told = convert(items, verifier.check_golds, a.system, a.extract)
+    print(f"{len(items):8} read\n{len(rows):8} kept")
+    for what, values in told.items():
+        examples = ", ".join(f"{value!r:.60}" for value in values[:3])
+        print(printable(f"{len(values):8} {what}, for example: {examples}"))
+    if not 0 <= a.held_out < len(rows):
+        raise ValueError(
+            f"{len(rows)} questions are left, {a.held_out} to be held out: is --answer the right column, and "
+            "does it need --extract? An answer is one text or number; tests of a program, say, go into a "
+            "column extra_info"
+        )
     if a.held_out:
         random.Random(a.seed).shuffle(rows)
-        write(rows[: a.held_out], held_out(a.output))
+        write(rows[: a.held_out], a.test_output)
     write(rows[a.held_out :], a.output)
-    return counts
 
 
-def tell(values: list, what: str) -> None:
-    """Say what they are, with examples."""
-    if values:
-        print(printable(f"{what}, for example: {', '.join(f'{value!r:.60}' for value in values[:3])}"))
-
-
-def command() -> Counter:
+def command():
     """`main`; ValueError too where the reward or a library cannot be imported, or a setting is no YAML."""
     try:
-        return main()
+        main()
     except (RuntimeError, yaml.YAMLError) as error:
         raise ValueError(str(error)) from error
 
