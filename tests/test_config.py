@@ -126,7 +126,7 @@ def test_switches_and_flags_with_dashes():
     (["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
     (["eval.py", "--model", "m", "--data", "missing.jsonl"], "no such file: missing.jsonl"),
     (["-m", "tools.convert", "x.jsonl", "--output", "x.csv"], "--output must end in .parquet"),
-    (["-m", "tools.convert", "missing.jsonl", "--output", "x.parquet"], "No such file or directory: .missing.jsonl"),
+    (["-m", "tools.convert", "missing.jsonl", "--output", "x.parquet"], "No such file .*missing.jsonl"),
     (["-m", "tools.export", "missing", "--output", "x"], "missing: there is no such checkpoint"),
     (["-m", "tools.export", "{tmp_path}", "--output", "x"], "is a run: name one of its .*step-0000007"),
     (["train.py", "--reward", "mine.py:score"], "reward names a module, without .py: 'mine:score'"),
