@@ -1,46 +1,53 @@
-"""Speed and memory, phase by phase: one table per section (figures and their discussion: bench/README.md).
+"""Speed on this machine, one table per section (earlier figures and what they mean: bench/README.md).
 
-    python -m bench                    every section but `real`, small sizes: about 15 minutes on two cores
-    python -m bench real               the step of SmolLM2-135M, after `make smollm-ready`
-    python -m bench buffer --full      one section, at the paper's scale
+    python -m bench                           every section, about ten minutes on two cores
+    python -m bench step --dtype float32      a training step, ours beside TRL's
+    python -m bench sampler                   a step's draw and moves, at two sizes of the buffer
+    python -m bench grader                    answers a second
 
-TRL is needed only by the sections `step` and `real`; where it is not installed beside this project,
-`TRL_PATH` may name a directory of
-`pip install --no-deps --target DIR trl accelerate datasets dill multiprocess xxhash pandas`.
+TRL is needed by `step` only. It may be installed beside this project, or in a directory that
+TRL_PATH names: `pip install --no-deps --target DIR trl accelerate datasets dill multiprocess
+xxhash pandas`. Without it our step stands alone.
 """
 
 import argparse
-import importlib
 import os
 import platform
 import time
 
-SECTIONS = {  # name -> (module, function that takes the command line's arguments and yields rows)
-    "step": ("bench.step", "bench_step"),
-    "real": ("bench.step", "bench_real"),
-    "policy": ("bench.update", "bench_policy"),
-    "head": ("bench.update", "bench_head"),
-    "verify": ("bench.verify", "bench_verify"),
-    "buffer": ("bench.store", "bench_buffer"),
-}
+from bench.draws import bench_sampler
+from bench.grading import bench_grader
+from bench.step import bench_step
+
+SECTIONS = ("step", "sampler", "grader")
+DTYPES = ("float32", "bfloat16")
 
 
 def main() -> None:
     """Print a table per section."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m bench", description=__doc__, formatter_class=raw)
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; else all but real")
-    parser.add_argument("--full", action="store_true", help="the paper's scale instead of a smaller one")
-    parser.add_argument("--dtype", choices=("float32", "bfloat16"), help="of step and real; else both")
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; else all")
+    parser.add_argument("--dtype", choices=DTYPES, help="of step; else both")
     args = parser.parse_args()
-    if unknown := set(args.sections) - set(SECTIONS):
+    unknown = set(args.sections) - set(SECTIONS)
+    if unknown:
         parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
-    machine = f"{platform.machine()}, {os.cpu_count()} cores, Python {platform.python_version()}"
-    print(f"{machine}, {time.strftime('%F')}, load average before the start {os.getloadavg()[0]:.1f}")
-    for name in args.sections or [name for name in SECTIONS if name != "real"]:
-        module, function = SECTIONS[name]
-        print(f"\n## {name}\n\n| what | ours | reference / bar |\n|---|---|---|", flush=True)
-        for row in getattr(importlib.import_module(module), function)(args):
+
+    machine = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%F')}"
+    print(f"{machine}, load average before the start {os.getloadavg()[0]:.1f}")
+    for section in args.sections or SECTIONS:
+        print(f"\n## {section}\n\n| what | measured | beside it |\n|---|---|---|", flush=True)
+        if section == "step":
+            rows = bench_step([args.dtype] if args.dtype else DTYPES)
+        elif section == "sampler":
+            rows = bench_sampler()
+        else:
+            rows = bench_grader()
+        for row in rows:
             print(f"| {' | '.join(row)} |", flush=True)
 
 

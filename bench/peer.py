@@ -1,9 +1,8 @@
-"""One training of TRL's GRPOTrainer, run and timed by the section `step` of bench/__main__.py.
+"""One training by TRL's GRPOTrainer, run and timed by bench/step.py: MODEL QUESTIONS DTYPE.
 
-It prints a line of losses after every two optimiser steps, which is a step of ours, and JSON at the end.
+It prints a line of losses after every two optimiser steps, which is a step of ours.
 """
 
-import argparse
 import json
 import os
 import sys
@@ -12,55 +11,65 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 if os.environ.get("TRL_PATH"):
-    sys.path.append(os.environ["TRL_PATH"])  # last: torch and transformers stay this project's
+    # the last place: torch and transformers stay this project's
+    sys.path.append(os.environ["TRL_PATH"])
 
-try:
-    import datasets
-    import transformers
-    import trl
-    from trl import GRPOConfig, GRPOTrainer
-except (ImportError, RuntimeError) as error:  # trl's lazy modules raise RuntimeError
-    raise SystemExit(f"TRL does not import: {error}") from error
+import datasets
+import transformers
+import trl
+from trl import GRPOConfig, GRPOTrainer
 
-from bench.step import MAX_TOKENS, RESPONSES, coin
+from bench.step import MAX_TOKENS, QUESTIONS, RESPONSES, STEPS, coin
+
+MICRO_BATCH = 64  # responses of a forward and backward
 
 
 def rewards(completions: list, **_) -> list[float]:
+    """The coin, on what TRL hands over."""
     return [coin(completion[0]["content"], "") for completion in completions]
 
 
 def main() -> None:
-    """Train as the command line says and print what the section reads."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--model", required=True)
-    parser.add_argument("--questions", required=True)
-    parser.add_argument("--steps", type=int, required=True)
-    parser.add_argument("--batch", type=int, required=True, help="questions of a step")
-    parser.add_argument("--micro_batch", type=int, required=True, help="responses of a forward and backward")
-    parser.add_argument("--bf16", action="store_true")
-    parser.add_argument("--checkpointing", action="store_true")
-    args = parser.parse_args()
-    # responses of a step, in two optimiser steps
-    batch = args.batch * RESPONSES // int(os.environ.get("WORLD_SIZE", 1))
-    rows = [json.loads(line) for line in Path(args.questions).read_text().splitlines()]
+    """Train as the command line says."""
+    model, questions, dtype = sys.argv[1:]
+    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    prompts = datasets.Dataset.from_list([{"prompt": row["prompt"]} for row in rows])
+    batch = QUESTIONS * RESPONSES // int(os.environ["WORLD_SIZE"])  # of a step, on this process
     with tempfile.TemporaryDirectory() as directory:
         config = GRPOConfig(
-            output_dir=directory, use_cpu=True, max_steps=2 * args.steps, learning_rate=1e-6, bf16=args.bf16,
-            gradient_checkpointing=args.checkpointing, per_device_train_batch_size=args.micro_batch,
-            gradient_accumulation_steps=batch // 2 // args.micro_batch,
-            steps_per_generation=batch // args.micro_batch,
-            num_generations=RESPONSES, max_completion_length=MAX_TOKENS, temperature=1.0, beta=0.0,
-            loss_type="dr_grpo", scale_rewards="none", report_to="none", save_strategy="no", logging_steps=2,
-            disable_tqdm=True, seed=0)
+            output_dir=directory,
+            use_cpu=True,
+            seed=0,
+            max_steps=2 * (STEPS + 1),
+            learning_rate=1e-6,
+            bf16=dtype == "bfloat16",
+            gradient_checkpointing=False,  # its default is slower
+            per_device_train_batch_size=MICRO_BATCH,
+            gradient_accumulation_steps=batch // 2 // MICRO_BATCH,
+            steps_per_generation=batch // MICRO_BATCH,
+            num_generations=RESPONSES,
+            max_completion_length=MAX_TOKENS,
+            temperature=1.0,
+            beta=0.0,
+            loss_type="dr_grpo",
+            scale_rewards="none",
+            report_to="none",
+            save_strategy="no",
+            logging_steps=2,
+            disable_tqdm=True,
+        )
         trainer = GRPOTrainer(
-            args.model, reward_funcs=rewards, args=config,
-            train_dataset=datasets.Dataset.from_list([{"prompt": r["prompt"]} for r in rows]),
-            processing_class=transformers.AutoTokenizer.from_pretrained(args.model))
+            model,
+            reward_funcs=rewards,
+            args=config,
+            train_dataset=prompts,
+            processing_class=transformers.AutoTokenizer.from_pretrained(model),
+        )
         trainer.train()
     name = "completions/mean_length"
     lengths = [row[name] for row in trainer.state.log_history if name in row]
     if trainer.accelerator.is_main_process:
-        print(json.dumps({"version": trl.__version__, "length": sum(lengths) / len(lengths)}))
+        print(f"TRL {trl.__version__}; {sum(lengths) / len(lengths):.0f} tokens a response")
 
 
 if __name__ == "__main__":

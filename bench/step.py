@@ -1,42 +1,33 @@
-"""A whole training step against TRL's GRPOTrainer: same model, prompts, samples, rewards and optimiser steps.
+"""A whole training step beside TRL's GRPOTrainer: same model, prompts, samples and optimiser steps.
 
-Questions x 8 responses of up to 64 tokens and two optimiser steps, on-policy (--rho 0): 32 on a random
-model (`step`), 16 on SmolLM2-135M after `make smollm-ready` (`real`). Ours is the ordinary `train.py` on
-two ranks of one thread, for the real model on one of two; TRL one process of two threads and two of one,
-with Hugging Face's generate: it does not support this vLLM on CPUs. All are timed from step to step, by the
-wall clock and by the CPU time of all their processes, which means something on a busy machine too. Ours
-runs before and after TRL, so that a change of the machine's pace between them shows.
+32 questions x 8 responses of up to 64 tokens and two optimiser steps on a random model, on-policy
+(`--rho 0`). Ours is the ordinary `train.py` on two ranks of one thread. TRL has the same two cores
+and Hugging Face's generate, as it does not support this vLLM on CPUs. Both are timed from step to
+step, by the wall clock and by the CPU time of all their processes, which says something on a busy
+machine, too. Ours runs before and after TRL, so that a change of the machine's pace shows.
 """
 
-import argparse
+import importlib.util
 import json
 import os
+import subprocess
 import sys
 import tempfile
+import time
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-from bench.meters import Row, Steps, run, torchrun
-
-RESPONSES, MAX_TOKENS = 8, 64
-# name -> flags of train.py
-OURS = {"float32": [], "bfloat16": ["--dtype", "bfloat16"]}
-TRL = {  # name -> (our dtype that it is held against, processes, settings of bench/peer.py)
-    "float32, no checkpointing, 1 process": ("float32", 1, []),
-    "float32, no checkpointing, 2 processes": ("float32", 2, []),
-    "bf16 autocast, checkpointing (its defaults), 1 process": ("bfloat16", 1, ["--bf16", "--checkpointing"]),
-    "bf16 autocast, no checkpointing, 1 process": ("bfloat16", 1, ["--bf16"]),
-    "bf16 autocast, no checkpointing, 2 processes": ("bfloat16", 2, ["--bf16"]),
-}
-SLOWER = list(TRL)[1:3]  # they never were the fastest of their dtype: run with --full only
-COIN = "bench.step:coin"
+ROOT = Path(__file__).resolve().parent.parent
+QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64  # of a step
+STEPS = 5  # that are timed, after one that is not
+TRL_PROCESSES = {"float32": [1], "bfloat16": [1, 2]}  # two never were faster in float32
 
 
 def coin(response: str, answer: str) -> float:
-    """A reward that a random model gets half the time, so that groups are mixed on both sides."""
+    """A reward that a random model gets half the time, so that most groups are mixed."""
     return float(zlib.crc32(response.encode()) & 1)
 
 
@@ -51,134 +42,136 @@ def write_setup(directory: Path) -> tuple[str, str]:
 
     tokenizer = build_tokenizer()
     torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=256, intermediate_size=688, num_hidden_layers=6,
-        num_attention_heads=4, max_position_embeddings=128, tie_word_embeddings=False,
-        bos_token_id=tokenizer.bos_token_id, eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id))
-    model.save_pretrained(directory / "model")
-    tokenizer.save_pretrained(directory / "model")
-    rng, questions = np.random.default_rng(0), set()
+    config = LlamaConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        intermediate_size=688,
+        num_hidden_layers=6,
+        num_attention_heads=4,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        bos_token_id=tokenizer.bos_token_id,
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.pad_token_id,
+    )
+    model = directory / "model"
+    LlamaForCausalLM(config).save_pretrained(model)
+    tokenizer.save_pretrained(model)
+
+    rng = np.random.default_rng(0)
+    questions = set()
     while len(questions) < 512:
         questions.add(draw_question(rng, (5, 6)))
-    (directory / "train.jsonl").write_text(rows(sorted(questions), "arithmetic"))
-    return str(directory / "model"), str(directory / "train.jsonl")
+    file = directory / "train.jsonl"
+    file.write_text(rows(sorted(questions), "arithmetic"))
+    return str(model), str(file)
 
 
-def real_setup(directory: Path) -> tuple[str, str]:
-    """SmolLM2-135M and the training questions of configs/smollm2.yaml; SystemExit where they are not made."""
-    import pyarrow.parquet as pq
+@dataclass
+class Steps:
+    """What a run took from step to step, the first step left out."""
 
-    from config import parse_config
+    wall: list[float]  # seconds
+    cpu: list[float]  # seconds of all processes
+    lines: list[str]  # everything the run printed
 
-    config = parse_config(["--config", "configs/smollm2.yaml"])
-    if missing := [f for f in (config.model, *config.train_files) if not Path(f).exists()]:
-        raise SystemExit(f"{missing[0]} is not there: make smollm-ready")
-    rows = [row for file in config.train_files for row in pq.read_table(file).to_pylist()]
-    (directory / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return config.model, str(directory / "train.jsonl")
+    def __str__(self) -> str:
+        return f"{median(self.wall):.2f} s a step, {median(self.cpu):.2f} CPU s"
 
 
-@dataclass(frozen=True)
-class Task:
-    """What both sides train on, and how far ours should be ahead."""
+def time_steps(processes: int, command: list[str], step_ends_with: str) -> Steps:
+    """Run a script on two cores; a step ends with a line that begins so.
 
-    setup: Callable[[Path], tuple[str, str]]  # makes model and questions
-    questions: int  # of a step
-    longest_prompt: int
-    micro_batches: tuple[int, ...]  # responses of a forward and backward of TRL, each tried
-    tokens: int  # of a micro-batch of ours
-    ranks: int  # of ours, on two cores
-    steps: tuple[int, int]  # timed, and with --full
-    bars: dict[str, float]  # dtype -> ours / the fastest TRL, at most
+    RuntimeError with the end of what it printed where it fails.
+    """
+    import psutil
 
-
-TASKS = {"step": Task(write_setup, 32, 32, (64,), 4096, 2, (5, 20), {"float32": 0.70, "bfloat16": 0.75}),
-         "real": Task(real_setup, 16, 128, (16, 32), 1024, 1, (2, 10), {"float32": 0.25, "bfloat16": 0.25})}
-
-
-def train_steps(ranks: int, flags: list[str], directory: Path) -> tuple[Steps, list[dict]]:
-    """The steps of a run of train.py on two cores, and their rows of metrics, the first step left out."""
-    command = torchrun(ranks, "train.py", "--run_dir", str(directory), *flags)
-    steps = run(command, os.environ | {"OMP_NUM_THREADS": str(2 // ranks)}, "step ")
-    rows = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return steps, [row for row in rows if row["step"] > 1]
-
-
-def phases(metrics: list[dict]) -> str:
-    """Median seconds of each phase of a step."""
-    names = [n for n in metrics[0] if n.startswith("time/") and n != "time/step"]
-    return ", ".join(f"{n[5:]} {median(m.get(n, 0.0) for m in metrics):.2f}" for n in names)
-
-
-def trl_steps(task: Task, dtype: str, flags: list[str], full: bool) -> Iterator[tuple[str, Steps]]:
-    """(name, steps) of each way to run TRL that our dtype is held against; none where it does not import."""
-    for name, (against, processes, precision) in TRL.items():
-        if against != dtype or name in SLOWER and not full:
-            continue
-        for size in task.micro_batches:
-            command = torchrun(processes, "bench/peer.py", "--batch", str(task.questions), "--micro_batch",
-                               str(size), *flags, *precision)
-            try:
-                steps = run(command, os.environ | {"OMP_NUM_THREADS": str(2 // processes)}, "{'loss'")
-            except RuntimeError as error:
-                if "TRL does not import" not in str(error):
-                    raise
-                return
-            yield f"{name}, micro-batches of {size}", steps
+    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
+    threads = {"OMP_NUM_THREADS": str(2 // processes), "PYTHONUNBUFFERED": "1"}
+    process = subprocess.Popen(
+        [sys.executable, *launcher, *command],
+        cwd=ROOT,
+        env=os.environ | threads,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+    )
+    lines = []
+    walls = []
+    cpus = []
+    for line in process.stdout:
+        lines.append(line.rstrip())
+        if line.startswith(step_ends_with):
+            children = psutil.Process(process.pid).children(recursive=True)
+            used = [child.cpu_times() for child in children]
+            walls.append(time.perf_counter())
+            cpus.append(sum(times.user + times.system for times in used))
+    if process.wait():
+        end = "\n".join(lines[-60:])
+        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{end}")
+    return Steps(differences(walls), differences(cpus), lines)
 
 
-def bench_step(args: argparse.Namespace, task: Task = TASKS["step"]) -> Iterator[Row]:
-    """Seconds a step, ours before and after TRL's, and their ratio; ours alone where TRL does not import."""
-    steps = task.steps[args.full]
+def differences(values: list[float]) -> list[float]:
+    """Of each value and the one before it."""
+    return [after - before for before, after in zip(values, values[1:])]
+
+
+def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[Steps, str]:
+    """The steps of a run of train.py, and what its phases took."""
+    flags = {
+        "model": model,
+        "train_files": questions,
+        "reward": "bench.step:coin",
+        "run_dir": run_dir,
+        "rho": 0,
+        "dtype": dtype,
+        "batch_size": QUESTIONS,
+        "num_rollouts": RESPONSES,
+        "max_prompt_length": 32,
+        "max_response_length": MAX_TOKENS,
+        "tokens_per_micro_batch": 4096,
+        "lr": 1e-6,
+        "steps": STEPS + 1,
+        "eval_every": 0,
+        "save_every": 0,
+    }
+    command = ["train.py"]
+    for name, value in flags.items():
+        command += [f"--{name}", str(value)]
+    steps = time_steps(2, command, "step ")
+
+    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    metrics = [row for row in rows if row["step"] > 1]
+    phases = []
+    for phase in ("rollout", "update", "sync"):
+        phases.append(f"{phase} {median(row[f'time/{phase}'] for row in metrics):.2f}")
+    length = median(row["rollout/length"] for row in metrics)
+    return steps, f"{', '.join(phases)}; {length:.0f} tokens a response"
+
+
+def bench_step(dtypes: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Ours before TRL, TRL, ours after it, and their ratio; ours alone where there is no TRL."""
+    has_trl = os.environ.get("TRL_PATH") or importlib.util.find_spec("trl")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
-        model, questions = task.setup(directory)
-        common = ["--model", model, "--train_files", questions, "--reward", COIN, "--rho", "0",
-                  "--batch_size", str(task.questions), "--num_rollouts", str(RESPONSES), "--lr", "1e-6",
-                  "--max_prompt_length", str(task.longest_prompt), "--max_response_length", str(MAX_TOKENS),
-                  "--tokens_per_micro_batch", str(task.tokens),
-                  "--steps", str(steps + 1), "--eval_every", "0", "--save_every", "0"]
-        for dtype, precision in OURS.items():
-            if args.dtype not in (None, dtype):
+        model, questions = write_setup(directory)
+        for dtype in dtypes:
+            before, phases = time_ours(model, questions, dtype, directory / f"{dtype}-before")
+            yield f"ours, {dtype}, before", str(before), phases
+            if not has_trl:
+                yield "TRL", "left out", "not installed: see python -m bench --help"
                 continue
-            before, metrics = train_steps(task.ranks, [*common, *precision], directory / f"{dtype}-before")
-            yield ours(f"{dtype}, {task.ranks} ranks, before", before, metrics)
-            peers = []  # (wall, CPU) seconds a step
-            flags = ["--model", model, "--questions", questions, "--steps", str(steps)]
-            for peer, trl in trl_steps(task, dtype, flags, args.full):
-                peers.append((median(trl.wall), median(trl.cpu)))
-                result = json.loads(next(line for line in trl.lines if line.startswith('{"version"')))
-                yield (f"TRL {result['version']}, {peer}",
-                       f"{peers[-1][0]:.2f} s a step, {peers[-1][1]:.2f} CPU s",
-                       f"{result['length']:.0f} tokens a response")
-            after, metrics = train_steps(task.ranks, [*common, *precision], directory / f"{dtype}-after")
-            yield ours(f"{dtype}, {task.ranks} ranks, after", after, metrics)
-            if not peers:
-                yield "TRL", "skipped", "it does not import here: see the head of bench/__main__.py"
-                continue
-            wall, cpu = map(min, zip(*peers))
-            yield (f"ours / the fastest TRL, {dtype}",
-                   f"{median(before.wall + after.wall) / wall:.2f} of its time, "
-                   f"{median(before.cpu + after.cpu) / cpu:.2f} of its CPU", f"bar {task.bars[dtype]}")
+            peers = []
+            for processes in TRL_PROCESSES[dtype]:
+                command = ["bench/peer.py", model, questions, dtype]
+                peer = time_steps(processes, command, "{'loss'")
+                peers.append(peer)
+                version = next(line for line in peer.lines if line.startswith("TRL "))
+                yield f"TRL, {dtype}, processes: {processes}", str(peer), version
+            after, phases = time_ours(model, questions, dtype, directory / f"{dtype}-after")
+            yield f"ours, {dtype}, after", str(after), phases
 
-
-def bench_real(args: argparse.Namespace) -> Iterator[Row]:
-    """The same on SmolLM2-135M, and in float32 the least that both halves of the step could cost."""
-    task = TASKS["real"]
-    yield from bench_step(args, task)
-    with tempfile.TemporaryDirectory() as name:
-        model, questions = task.setup(Path(name))
-        command = [sys.executable, "bench/floor.py", "--model", model, "--questions", questions, "--batch",
-                   str(task.questions), "--longest_prompt", str(task.longest_prompt)]
-        lines = run(command, os.environ | {"OMP_NUM_THREADS": "2"}, "{").lines
-    floor = json.loads(next(line for line in lines if line.startswith('{"tokens"')))
-    tokens = f"{floor['tokens'] / task.questions / RESPONSES:.0f} tokens a response"
-    yield "vLLM alone, float32, without gradings", f"{floor['generation']:.2f} s", tokens
-    yield "bare forward, backward, AdamW, float32, on the same tokens", f"{floor['update']:.2f} s", tokens
-
-
-def ours(name: str, steps: Steps, metrics: list[dict]) -> Row:
-    length = median(m["rollout/length"] for m in metrics)
-    return (f"ours, {name}", f"{median(steps.wall):.2f} s a step, {median(steps.cpu):.2f} CPU s",
-            f"{phases(metrics)}; {length:.0f} tokens a response")
+            wall = median(before.wall + after.wall) / min(median(peer.wall) for peer in peers)
+            cpu = median(before.cpu + after.cpu) / min(median(peer.cpu) for peer in peers)
+            yield f"ours / TRL, {dtype}", f"{wall:.2f} of its time", f"{cpu:.2f} of its CPU time"

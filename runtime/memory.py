@@ -4,7 +4,7 @@ What is counted follows policy.py: float32 master weights, gradients and AdamW m
 of a node, the root's weights (embedding, head, last norm) gathered from forward to backward, two layers
 gathered at a time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. With
 LoRA only adapters have master weights, gradients and moments, beside the model in `dtype`.
-tests/bench/test_bench.py holds the sum against a measured update.
+tests/tools/test_plan.py holds the sum against a measured update.
 """
 
 import re

@@ -5,7 +5,7 @@ Boxed integers, decimals and fractions are compared exactly, numbers made of dig
 Math-Verify simplifies a difference, solves two equations or subtracts sets (tens of milliseconds), they are
 evaluated at a point: where they differ by far more than rounding, nothing makes them equal. None changes a
 verdict: `pytest tests/verifier/test_shortcuts.py` compares them with Math-Verify alone on pairs of
-expressions, equations, sets and close numbers, and on damaged answers. The gain: `python -m bench verify`.
+expressions, equations, sets and close numbers, and on damaged answers. The gain: `python -m bench grader`.
 """
 
 import re

@@ -1,7 +1,4 @@
-r"""An answer must be an answer: leaks that Math-Verify calls right score 0, honest spellings score 1.
-
-How many respellings of the benchmarks' golds are rejected is counted by `python -m bench.spellings FILE...`.
-"""
+"""An answer must be an answer: leaks that Math-Verify calls right score 0, honest spellings score 1."""
 
 import re
 from collections import Counter

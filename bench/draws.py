@@ -1,0 +1,63 @@
+"""What a step asks of buffer and sampler: draw 64 questions, and move 128 to another bucket."""
+
+import time
+from collections.abc import Callable, Iterator
+from statistics import median
+
+import numpy as np
+
+from buffer import ReplayBuffer, Trajectory
+from sampler import sample_questions
+
+# The official code at 45,000 questions on one core, measured. Its draw grows with the square.
+OFFICIAL_DRAW = 7.7  # seconds
+OFFICIAL_MOVES = 0.013  # seconds
+LIMITS = {45_000: 1.6, 1_000_000: 2.0}  # questions -> milliseconds that draw and moves may take
+
+
+def filled_buffer(num_questions: int) -> ReplayBuffer:
+    """A response of four tokens to each question, the questions spread over the buckets 1 to 7."""
+    token_ids = np.arange(4, dtype=np.int32)  # [T]
+    logprobs = np.zeros(4, dtype=np.float32)  # [T]
+    replay = ReplayBuffer()
+    for question_id in range(num_questions):
+        replay.add(question_id, 1 + question_id % 7, [Trajectory(token_ids, logprobs, step=0)])
+    return replay
+
+
+def draw(replay: ReplayBuffer, rng: np.random.Generator) -> None:
+    """64 questions by Algorithm 2."""
+    sample_questions(replay.buckets, 64, 8, rng)
+
+
+def move(replay: ReplayBuffer, rng: np.random.Generator) -> None:
+    """128 questions to the next bucket, as new rollouts would."""
+    for question_id in rng.integers(0, len(replay), 128).tolist():
+        replay.add(question_id, 1 + replay.num_success(question_id) % 7, [])
+
+
+def median_milliseconds(work: Callable, replay: ReplayBuffer) -> float:
+    """Of 201 calls."""
+    rng = np.random.default_rng(1)
+    times = []
+    for _ in range(201):
+        start = time.perf_counter()
+        work(replay, rng)
+        times.append(time.perf_counter() - start)
+    return 1e3 * median(times)
+
+
+def bench_sampler() -> Iterator[tuple[str, str, str]]:
+    """Milliseconds of draw and moves at the sizes in LIMITS."""
+    for num_questions, limit in LIMITS.items():
+        replay = filled_buffer(num_questions)
+        drawing = median_milliseconds(draw, replay)
+        moving = median_milliseconds(move, replay)
+        official = ""
+        if num_questions == 45_000:
+            official = f", the official code's {OFFICIAL_DRAW + OFFICIAL_MOVES:.1f} s"
+        yield (
+            f"draw 64 of {num_questions:,} questions, move 128",
+            f"{drawing:.2f} + {moving:.2f} = {drawing + moving:.2f} ms",
+            f"at most {limit} ms{official}",
+        )
