@@ -38,16 +38,14 @@ class Config:
     max_response_length: int = knob(64, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
     rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
     max_position_embeddings: int = knob(0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0)
-    trust_remote_code: bool = knob(False, "Run code shipped with a model; leave off unless you wrote it.")
 
     # ---- reward (Eq. 1) ----------------------------------------------------------------------------
     reward: str = knob("math", "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
                                "'module:function': your (response, answer[, row]) -> float.")
     require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: the last statement of an "
                                    "answer or the last number, which the Llama-base prompt needs.")
-    grader: Literal["strict", "official", "both"] = knob(
-        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers; both: "
-        "strict, and the other's verdict is logged (within one verify_timeout).")
+    grader: Literal["strict", "official"] = knob(
+        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers.")
     verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE,
                                  86400)
 
@@ -67,14 +65,11 @@ class Config:
     question_selection: Literal["gaussian", "uniform"] = knob(
         "gaussian", "Which buffered questions are replayed; uniform: 'no question selection' of Table 6.")
     mu: float = knob(0.5, "μ: centre of the bucket weights, as an accuracy [0.5].", 0, 1)
-    sigma: float = knob(1.0, "σ: their width, in `sigma_unit` [1.0].", POSITIVE)
-    sigma_unit: Literal["count", "accuracy"] = knob(
-        "count", "Scale of p_k: N(k; μK, σ) on success counts, or N(k/K; μ, σ) as printed in the paper.")
+    sigma: float = knob(1.0, "σ: their width, N(k; μK, σ), in successes as in the official code; K times as "
+                             "much, `--sigma 8`, is the paper's text, N(k/K; μ, σ) [1.0].", POSITIVE)
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob(
         "entropy", "o*: lowest mean entropy under the current policy; random, highest_entropy: Table 6; nll: "
         "Alg. 1's wording; official: lowest *sum* of entropies, what the official code's rule comes to.")
-    k_min: int = knob(1, "Smallest success count that is collected, official experience_lbound + 1 [1].")
-    k_max: int = knob(7, "Largest success count that is collected, official experience_rbound [7].")
     start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
                                         "negative: at once [0.35].", most=1)
     retire: Literal["auto", "on", "off"] = knob(
@@ -104,10 +99,7 @@ class Config:
     batch_size: int = knob(32, "B: questions per batch [128].", 1)
     mini_batches: int = knob(2, "Optimiser steps per batch, each on its share of the questions [2].", 1)
     steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
-    lr: float = knob(4e-5, "AdamW learning rate, the highest of its schedule [1e-6].", POSITIVE)
-    lr_schedule: Literal["constant", "linear", "cosine"] = knob(
-        "constant", "After warm-up: constant, or falling to 0 at `steps`, as transformers' [constant].")
-    warmup_steps: int = knob(0, "Batches in which the learning rate rises from 0 to `lr` [0].", 0)
+    lr: float = knob(4e-5, "AdamW learning rate, constant [1e-6].", POSITIVE)
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
     max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE)
@@ -124,7 +116,6 @@ class Config:
     # ---- run ---------------------------------------------------------------------------------------
     seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0, 2**63 - 1)
     run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
-    show: bool = knob(False, "Print a right and a wrong response of every step; samples.jsonl has more.")
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
         "none", "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.")
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)
@@ -152,9 +143,6 @@ def _problems(c: Config):
     yield from out_of_range(c)
     if c.num_rollouts < 2:
         yield f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no advantage"
-    if not 1 <= c.k_min <= c.k_max < c.num_rollouts:
-        yield (f"need 1 <= k_min <= k_max < num_rollouts, got {c.k_min}, {c.k_max}, {c.num_rollouts}: with "
-               "k_max = num_rollouts - 1 all mixed groups are collected")
     if c.mini_batches > c.batch_size:
         yield f"mini_batches ({c.mini_batches}) must not exceed batch_size ({c.batch_size})"
     if c.alpha_low > c.alpha_high:

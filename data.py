@@ -88,8 +88,6 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
     both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
     if both:
         say(f"note: {len(both)} validation questions are training questions, too")
-    if config.rho and config.k_max < config.num_rollouts - 1:
-        say(f"note: groups with more than {config.k_max} successes (k_max) are not collected")
     if config.rho and config.difficulty == "spread" and config.start_threshold >= 0:
         say("note: replay starts after a batch with more than start_threshold of its rewards above 0.5; "
             "where they have another scale, start_threshold -1 starts it at once")
@@ -177,13 +175,13 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer; says so where the Hugging Face hub is asked for it.
 
     ValueError where there is no such directory, it has no end-of-sequence token, its template never hands the
-    turn over, a thought ends by a special token, or it wants code of its own run without `trust_remote_code`.
+    turn over, a thought ends by a special token, or it wants code of its own run, as none here is.
     """
     if not Path(model).is_dir() and (Path(model).is_absolute() or model.count("/") > 1):
         raise ValueError(f"model {model}: there is no such directory")
     if not Path(model).is_dir() and ranks.rank() == 0:
         print(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
-    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     if tokenizer.eos_token_id is None:
         raise ValueError(f"{model}: the tokenizer has no eos_token, so responses could not end; set one")
     if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
@@ -207,7 +205,7 @@ def rope_warning(config: Config, model: str) -> str | None:
     """What to say where `rope_theta` falls below the model's own, which spoils what it knows; else None."""
     if not config.rope_theta:
         return None
-    own = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    own = AutoConfig.from_pretrained(model, trust_remote_code=False)
     base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
     return None if config.rope_theta >= base else (
         f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose positions it "

@@ -21,7 +21,7 @@ from runtime.flags import knob, or_refuse, out_of_range, parse_flags
 
 SHARED = ("max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
           "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
-          "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings", "trust_remote_code")
+          "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings")
 DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # not as training
 FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
         "eval_questions", "limit")  # no response, no reward depends on them
@@ -132,8 +132,6 @@ def _record(question: Question, number: int, trajectory, rewards: dict[str, floa
               "timeout": "timeouts" in rewards}
     judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
     text = grader.text(trajectory.token_ids) if judges or texts else ""
-    if config.reward == "math" and config.grader == "both":
-        record["judged"] = {"official": rewards.get("official", 0.0)}
     if judges:
         record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
     if texts and config.reward == "math" and config.require_box:

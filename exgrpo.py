@@ -101,7 +101,7 @@ class Experience:
         if c.question_selection == "uniform":
             drawn = sample_uniform(self.buffer.buckets, n, rng)
         else:  # lines 5, 6, 8
-            drawn = sample_questions(self.buffer.buckets, n, c.num_rollouts, rng, c.mu, c.sigma, c.sigma_unit)
+            drawn = sample_questions(self.buffer.buckets, n, c.num_rollouts, rng, c.mu, c.sigma)
         stars, scores = self.choose(drawn, score, rng)  # lines 9-15
         fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
         drawn_from = tuple(map(self.buffer.num_success, drawn))
@@ -163,7 +163,7 @@ class Experience:
                 leave = self.buffer.retire if c.retires else self.buffer.shelve
                 leave(q)  # solved K of K: into S, or with `retire` off out of its bucket
                 changes[q] = "left"
-            elif self.replays and c.k_min <= k <= c.k_max:
+            elif self.replays and 0 < k < c.num_rollouts:
                 new = self._worth_storing(group)
                 if new or q in self.buffer:  # else all were cut, or the cap pushed it out
                     self.buffer.add(q, k, new)

@@ -22,7 +22,7 @@ from runtime.memory import LOGITS_CHUNK
 
 def model_config(config: Config, model: str):
     """The model's Hugging Face configuration with the context extension of `rope_theta` and positions."""
-    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=config.trust_remote_code)
+    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     return extend_context(hf_config, config)
 
 
@@ -39,7 +39,7 @@ def extend_context(hf_config, config: Config, **also):
 
 def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> nn.Module:
     """The model in `dtype`; ValueError names weights that its files lack, have to spare, or that are nan."""
-    how |= {"config": model_config(config, model), "trust_remote_code": config.trust_remote_code}
+    how |= {"config": model_config(config, model), "trust_remote_code": False}
     lm, found = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, output_loading_info=True, **how)
     nan = [name for name, p in lm.named_parameters() if not p.isfinite().all()]
     wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"], "has with nan": nan}

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
-from transformers import GenerationConfig, get_scheduler
+from transformers import GenerationConfig
 
 from config import Config
 from exgrpo import Group
@@ -54,8 +54,6 @@ class Policy:
         self.optimizer = torch.optim.AdamW(
             [p for p in self.module.parameters() if p.requires_grad], lr=c.lr, betas=(0.9, 0.999),
             eps=c.adam_eps, weight_decay=c.weight_decay)
-        kind = "constant_with_warmup" if c.lr_schedule == "constant" else c.lr_schedule
-        self.lr_factor = get_scheduler(kind, self.optimizer, c.warmup_steps, c.steps).lr_lambdas[0]
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = c.max_drift or MAX_DRIFT[c.dtype]
         self.gap: dict[str, float] = {}  # metrics: between engine and policy before the first optimiser step
@@ -101,15 +99,14 @@ class Policy:
 
     # ---- the update ---------------------------------------------------------------------------------
 
-    def update(self, mini_batches: list[list[Group]], clip_eps: float | None, step: int = 0) -> dict:
-        """One optimiser step on Eq. 4 per mini-batch, at the learning rate of `step`, on all ranks alike.
+    def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
+        """One optimiser step on Eq. 4 per mini-batch, on all ranks alike.
 
         Returns metrics of the whole batch. A step whose gradient norm is not finite or above `skip_grad_norm`
         leaves the weights alone and is counted in `loss/skipped`. RuntimeError when three in a row are
         skipped, and when π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
         """
         parts, norms = [], []
-        self.optimizer.param_groups[0]["lr"] = lr = self.config.lr * self.lr_factor(step)
         for rows in [self._rows(groups) for groups in mini_batches]:
             parts.append(self._accumulate(rows, clip_eps))
             if not norms and self.config.behavior_logprobs == "engine":  # π_θ should still be their π_old
@@ -123,7 +120,7 @@ class Policy:
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
             "loss/grad_norm_max": float(np.max(norms)),  # nan if one is
-            "loss/lr": lr,
+            "loss/lr": self.config.lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
             **self.gap,
         }

@@ -56,7 +56,7 @@ def graded_text(response: str, thinking: bool, require_box: bool = True,
     `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>` counts, and
     a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`, wrapper included, of at
     most `MAX_BOX` characters. Without one: None, or with `require_box=False` what `unboxed` finds, in a box.
-    The "official" grader is given all of it, and for "both" so is the worker.
+    The "official" grader is given all of it.
     """
     if thinking:
         _, closed, response = response.rpartition("</think>")
@@ -86,12 +86,12 @@ class Grader:
         """The response as text, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
-    def piece(self, question: Question, token_ids: np.ndarray, grader: str = "") -> str | None:
+    def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
         """What a grader is given of a response: what `graded_text` picks, or all of it for a user's."""
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
-        return graded_text(text, self.thinks(question), self.config.require_box, grader or self.config.grader)
+        return graded_text(text, self.thinks(question), self.config.require_box, self.config.grader)
 
     def thinks(self, question: Question) -> bool:
         """Whether the prompt has opened a `<think>`."""
@@ -119,7 +119,5 @@ class Grader:
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
         """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""
-        row, piece = question.row, self.piece(question, token_ids)
-        if self.config.reward == "math":  # reads no row; but of both graders each has a piece of its own
-            row = {"boxed": self.piece(question, token_ids, "strict")} if self.config.grader == "both" else {}
-        return self.verifier.submit([piece], [question.answer], [row])
+        row = {} if self.config.reward == "math" else question.row  # Math-Verify reads none
+        return self.verifier.submit([self.piece(question, token_ids)], [question.answer], [row])

@@ -97,7 +97,7 @@ class VLLMEngine:
             # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
             enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),
             generation_config="vllm",  # else the model's own stop tokens and penalties fill in
-            enable_prefix_caching=True, enable_sleep_mode=on_gpu, trust_remote_code=config.trust_remote_code,
+            enable_prefix_caching=True, enable_sleep_mode=on_gpu,
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
             disable_log_stats=True)
         self.leave_if_asked = ranks.watchdog.check

@@ -3,7 +3,8 @@
 A bucket holds the questions with k successes among their latest K rollouts. Its chance follows a normal
 density around medium difficulty, p_k ∝ N(k; mu·K, sigma); inside a bucket all questions are equally likely.
 The paper writes the density over k/K, where sigma = 1 makes all buckets nearly equal; the official code takes
-the count k, which does prefer medium questions. The count is the default, unit="accuracy" the paper's text.
+the count k, which does prefer medium questions. The count is used here; the paper's text, with K = 8, is
+N(k/K; mu, 1) = N(k; mu·K, 8), the same function with sigma = 8.
 
 Nothing here touches global randomness: the generator is an argument.
 """
@@ -12,20 +13,15 @@ from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 
-UNITS = ("count", "accuracy")
-
 
 def bucket_weights(
-    success_counts: Sequence[int], num_rollouts: int, mu: float = 0.5, sigma: float = 1.0, unit: str = "count"
+    success_counts: Sequence[int], num_rollouts: int, mu: float = 0.5, sigma: float = 1.0
 ) -> np.ndarray:
     """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 [buckets], sums to 1.
 
-    success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy in both units. sigma: in
-    successes (unit="count") or in accuracy (unit="accuracy"); any positive number, however small.
-    ValueError for anything else.
+    success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in successes,
+    any positive number, however small. ValueError for anything else.
     """
-    if unit not in UNITS:
-        raise ValueError(f"unit must be one of {UNITS}, got {unit!r}")
     if not sigma > 0:
         raise ValueError(f"sigma must be positive, got {sigma}; for equal chances use sample_uniform")
     if not np.isfinite(mu):
@@ -35,12 +31,12 @@ def bucket_weights(
         raise ValueError(f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}")
     if k.size == 0:
         return k
-    sigma_in_successes = sigma if unit == "count" else sigma * num_rollouts
     squared_distance = (k - mu * num_rollouts) ** 2
     # Relative to the nearest bucket, whose weight is exp(0): a tiny sigma cannot make all of them vanish.
     excess = squared_distance - squared_distance.min()
     with np.errstate(over="ignore"):
-        weights = np.exp(-0.5 * (excess / sigma_in_successes) / sigma_in_successes)
+        # Divided by sigma twice, as the square of a tiny one would be 0.
+        weights = np.exp(-0.5 * (excess / sigma) / sigma)
     return weights / weights.sum()
 
 
@@ -51,7 +47,6 @@ def sample_questions(
     rng: np.random.Generator,
     mu: float = 0.5,
     sigma: float = 1.0,
-    unit: str = "count",
 ) -> list[int]:
     """Algorithm 2, its steps in our numbers: min(n, total) distinct question ids, in order of k.
 
@@ -70,7 +65,7 @@ def sample_questions(
     remaining = min(n, sum(sizes.values()))
     while remaining:  # 4: what is missing goes again; each round ends the draw or empties a bucket
         unfinished = [k for k in sizes if taken[k] < sizes[k]]
-        weights = bucket_weights(unfinished, num_rollouts, mu, sigma, unit)  # 1: p_k where some are left
+        weights = bucket_weights(unfinished, num_rollouts, mu, sigma)  # 1: p_k where some are left
         counts = rng.multinomial(remaining, weights).tolist()  # 2: how many of each
         for k, count in zip(unfinished, counts, strict=True):
             count = min(count, sizes[k] - taken[k])  # 3: one that is too small gives all it has

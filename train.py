@@ -101,7 +101,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         # ---- update θ with Eq. 4, line 31 ----
         with timer("update"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
             engine.sleep()
-            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps, step)
+            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
         with timer("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 

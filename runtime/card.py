@@ -9,8 +9,8 @@ from runtime.console import optional, printable
 from runtime.tracking import validation
 
 # knobs that say nothing of the method; of the files the names are on the card
-PLACES = ("model", "train_files", "val_files", "run_dir", "resume", "show", "tracker", "keep", "save_every",
-          "eval_every", "hang_timeout", "trust_remote_code")
+PLACES = ("model", "train_files", "val_files", "run_dir", "resume", "tracker", "keep", "save_every",
+          "eval_every", "hang_timeout")
 # change what the model is asked, and how its answer is graded
 ASKED = ("prompt_template", "response_prefix", "max_prompt_length", "max_response_length", "rope_theta",
          "max_position_embeddings", "eval_temperature", "eval_questions", "dtype")

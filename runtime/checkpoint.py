@@ -19,7 +19,7 @@ import os
 import re
 import shutil
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor
@@ -33,7 +33,7 @@ SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n"
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # knobs that a resumed run must share
 FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout",
-        "show", "tracker")  # not worth a note
+        "tracker")  # not worth a note
 
 
 class Checkpoints:
@@ -75,17 +75,17 @@ class Checkpoints:
     def _read_state(self) -> dict:
         try:
             state = json.loads((self.newest / "state.json").read_text())
-            right_name, old = _name(state["step"]) == self.newest.name, dict(state["config"])
+            right_name, saved = _name(state["step"]) == self.newest.name, dict(state["config"])
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise ValueError(f"{self.newest}: state.json is not what a run writes: {error!r:.200}") from error
         if not right_name:
             raise ValueError(f"{self.newest} was saved at step {state['step']}: somebody renamed it")
+        old = known_knobs(saved, self.knobs, self.say)
         changed = {name: f"{old.get(name)!r} -> {value!r}"
                    for name, value in self.knobs.items() if old.get(name) != value}
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
-        free = FREE if self.knobs["lr_schedule"] == "constant" else set(FREE) - {"steps"}  # its end moves
-        if noted := {name: change for name, change in changed.items() if name not in free}:
+        if noted := {name: change for name, change in changed.items() if name not in FREE}:
             self.say(f"note: resumed with other knobs than the run was saved with: {noted}")
         return state
 
@@ -161,6 +161,15 @@ class Checkpoints:
         for path in directories(self.root):
             if path not in (*whole[-self.knobs["keep"] :], best):
                 shutil.rmtree(path, ignore_errors=True)
+
+
+def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -> dict:
+    """The knobs of a checkpoint that this version has; a line says what it had of others, removed since."""
+    known = {name: saved[name] for name in names if name in saved}
+    removed = {name: value for name, value in saved.items() if name not in known}
+    if removed:
+        say(f"note: this version does not have these knobs of the checkpoint: {removed}")
+    return known
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:

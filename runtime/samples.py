@@ -11,7 +11,6 @@ from pathlib import Path
 
 KINDS = {"step": int, "question": str, "text": str, "rewards": dict, "replayed": bool, "finished": bool}
 WANTED = {"right": 2, "wrong": 1, "o*": 1}  # responses of a step: new right ones, new wrong ones, replayed
-SHOWN = 2000  # characters, from the end, of a response on the console
 
 
 def choose(groups: list, success: float) -> list[tuple]:
@@ -59,11 +58,3 @@ def cut(path: Path, last: int) -> None:
     aside = path.with_suffix(".tmp")
     aside.write_text("".join(json.dumps(r) + "\n" for r in read(path, last)))
     os.replace(aside, path)
-
-
-def excerpt(sample: dict) -> str:
-    """A sample as the console shows it: its rewards, its question, the end of what was said."""
-    rewards = ", ".join(f"{name} {value:g}" for name, value in sample["rewards"].items() if value is not None)
-    text = sample["text"]
-    text = text if len(text) <= SHOWN else f"… {text[-SHOWN:]}"
-    return f"---- step {sample['step']}, {rewards} ----\n{sample['question'][-SHOWN:]}\n----\n{text}"

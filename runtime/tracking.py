@@ -96,7 +96,7 @@ class Tracker:
                 self.writer.log(row)
 
     def sample(self, step: int, groups: list, text: Callable, success: float) -> None:
-        """Append a few responses of the step to samples.jsonl; the knob `show` prints two, right and wrong.
+        """Append a few responses of the step to samples.jsonl.
 
         text: from token ids to text; success: what the reward of a right response exceeds.
         """
@@ -105,10 +105,6 @@ class Tracker:
         chosen = [samples.record(step, g, t, text(t.token_ids)) for g, t in samples.choose(groups, success)]
         with open(self.run_dir / "samples.jsonl", "a") as file:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
-        new = [s for s in chosen if not s["replayed"]] if self.knobs.get("show") else []
-        for right in (True, False):
-            for sample in [s for s in new if ((s["rewards"]["score"] or 0.0) > success) == right][:1]:
-                self.print(samples.excerpt(sample))
 
     def text(self) -> str:
         """All rows so far, as they stand in metrics.jsonl."""

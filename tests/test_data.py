@@ -233,17 +233,16 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
 @pytest.mark.parametrize("knobs, notes", [
     ({"batch_size": 2}, []),
     ({"batch_size": 4}, ["note: only 3 training questions for batches of 4"]),
-    ({"batch_size": 2, "k_max": 5}, ["note: groups with more than 5 successes (k_max) are not collected"]),
     ({"batch_size": 2, "rho": 0.4},
      ["note: nothing will be replayed: rho * batch_size is less than one question"]),
-    ({"batch_size": 2, "rho": 0.0, "k_max": 5}, []),
+    ({"batch_size": 2, "rho": 0.0}, []),
     ({"batch_size": 2, "difficulty": "spread", "start_threshold": -1.0}, []),
     ({"batch_size": 2, "difficulty": "spread"},
      ["note: replay starts after a batch with more than start_threshold of its rewards above 0.5; where they "
       "have another scale, start_threshold -1 starts it at once"]),
 ])
 def test_what_a_run_will_not_do_is_said(write, tokenizer, knobs, notes):
-    """Batches that cannot be full, groups that are not collected, a share of replay below one question."""
+    """Batches that cannot be full, a share of replay below one question."""
     files, said = [write("a.jsonl", [row(f"What is {n}?") for n in range(3)])], []
     read_data(Config(model="x", train_files=files, mini_batches=1, **knobs), tokenizer, said.append)
     assert said[2:] == notes

@@ -383,15 +383,6 @@ def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
     assert set(kept.splitlines()) < set(after.splitlines()) and len(after.splitlines()) == 4
 
 
-def test_both_graders(tiny_model, device, tmp_path, monkeypatch, capsys):
-    """--grader both: what restates the question is wrong, for the official grader right, in one report."""
-    data = write(tmp_path / "math.jsonl", [row("math", "12-5", "7"), row("math", "2+3", "5")])
-    monkeypatch.setattr(evaluation.Grader, "text", lambda *_: "It is $12-5$.")
-    evaluation.main(command(tiny_model, data, "--max_response_length", "5", "--grader", "both"))
-    report = json.loads(capsys.readouterr().out)
-    assert (report["official/math"], report["pass_at_1/math"]) == (0.5, 0.0)
-
-
 @pytest.mark.parametrize("changed", ["model.safetensors", "pytorch_model.bin", "tokenizer_config.json"])
 def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_path, changed):
     """A model whose weights (of any format) or tokenizer changed gets no scores of what it was."""

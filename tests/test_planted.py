@@ -46,7 +46,6 @@ FAULTS = [
     Fault("loss", "return advantages.masked_fill(equal, 0.0)", "return advantages", "rounding for 0"),
     Fault("sampler", "(k - mu * num_rollouts)", "(k - mu * (num_rollouts - 1))", "off by one in K"),
     Fault("sampler", "(k - mu * num_rollouts)", "(k - mu)", "μ not times K"),
-    Fault("sampler", "else sigma * num_rollouts", "else sigma", "σ in the wrong unit"),
     Fault("sampler", "np.exp(-0.5 * (excess", "np.exp(-1.0 * (excess", "a density without its half"),
     Fault("sampler", "squared_distance - squared_distance.min()", "squared_distance", "weights that vanish"),
     Fault("sampler", "while remaining:", "if remaining:", "the deficit given to nobody"),

@@ -262,33 +262,6 @@ def test_gradient_clipping_scales_the_gradient(tiny_model, groups, device):
     assert_same_gradients({k: g * (norm / 1e-3) for k, g in clipped.items()}, free, 1e-3)
 
 
-@pytest.mark.parametrize("kind, by_hand", [
-    ("constant", [0, 0.5, 1, 1, 1, 1]), ("linear", [0, 0.5, 1, 0.75, 0.5, 0.25]),
-    ("cosine", [0, 0.5, 1, 0.853553, 0.5, 0.146447])])
-def test_the_learning_rate_follows_its_schedule_also_when_resumed(kind, by_hand, tiny_model, groups):
-    """Two batches of warm-up, then constant, a line or half a cosine to 0 at step 6, logged; a policy that is
-    put together from the tensors of step 3 goes on as the uninterrupted one, bit for bit."""
-    knobs = dict(lr=1e-2, lr_schedule=kind, warmup_steps=2, steps=6)
-    whole, part, again = (make_policy(tiny_model, **knobs) for _ in range(3))
-    logged = [whole.update([groups], None, step)["loss/lr"] for step in range(6)]
-    assert logged == pytest.approx([1e-2 * factor for factor in by_hand], abs=1e-8)
-    for step in range(3):
-        part.update([groups], None, step)
-    with torch.no_grad():
-        for name, tensor in again.tensors().items():
-            tensor.copy_(part.tensors()[name])
-    for step in range(3, 6):
-        again.update([groups], None, step)
-    for name, expected in full_weights(whole).items():
-        assert np.array_equal(full_weights(again)[name], expected), name
-
-
-def test_without_a_schedule_the_learning_rate_is_the_knob(tiny_model, groups):
-    """The default is `lr` itself at every step, to the last bit."""
-    policy = make_policy(tiny_model, lr=1e-3 / 3)
-    assert [policy.update([groups], None, step)["loss/lr"] for step in (0, 400)] == [1e-3 / 3] * 2
-
-
 def shifted(policy, groups, fresh, replayed):
     """The groups with log-probs at a fixed distance from the policy's."""
     scores = iter(policy.score(pairs_of(groups)))

@@ -69,7 +69,6 @@ def tokens(text: str) -> np.ndarray:
         ({}, "1+1?<think>\n", r"\boxed{2}", None),  # never ends
         ({}, "1+1?<think>\n", r"\boxed{3}</think> \boxed{2}", r"\boxed{2}"),
         ({"grader": "official"}, "1+1?<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
-        ({"grader": "both"}, "1+1?<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
         ({"reward": "worlds.arithmetic:reward"}, "1+1?<think>\n", "so 2", "so 2"),  # all of it
     ],
 )
@@ -81,13 +80,13 @@ def test_what_the_grader_hands_on(knobs, prompt, response, piece):
 
 
 def test_what_goes_to_the_worker_beside_the_piece():
-    """A user's function is given the question's row; of both graders the strict one is given the last box."""
+    """A user's function is given the question's row; Math-Verify needs none."""
     asked, row = [], {"data_source": "source", "extra_info": {"k": 1}, "prompt": []}
     verifier = SimpleNamespace(submit=lambda *given: asked.append(given))
     question = Question(0, "?", tokens("?")[:-1], "2", "source", row)
     Grader(Config(reward="mine:score"), Letters(), verifier).submit(question, tokens("so 2"))
-    Grader(Config(grader="both"), Letters(), verifier).submit(question, tokens(r"it is \boxed{2}"))
-    assert asked == [(["so 2"], ["2"], [row]), ([r"it is \boxed{2}"], ["2"], [{"boxed": r"\boxed{2}"}])]
+    Grader(Config(), Letters(), verifier).submit(question, tokens(r"it is \boxed{2}"))
+    assert asked == [(["so 2"], ["2"], [row]), ([r"\boxed{2}"], ["2"], [{}])]
 
 
 def test_rewards_of_responses():

@@ -46,22 +46,19 @@ def test_weights_on_counts_are_the_papers_ratios():
     assert weights[0] / weights[3] == pytest.approx(math.exp(-4.5))
 
 
-def test_weights_on_accuracy_follow_the_density_of_k_over_K():
-    """unit="accuracy" is N(k/K; mu, sigma), and with the paper's sigma = 1 all buckets are within 7%."""
-    density = [math.exp(-((k / K - 0.25) ** 2) / (2 * 0.3**2)) for k in range(1, K)]
+def test_the_papers_text_is_sigma_8():
+    """N(k; μK, 8) is the paper's N(k/K; μ, 1): all buckets are within 7%."""
+    density = [math.exp(-((k / K - 0.5) ** 2) / 2) for k in range(1, K)]
     expected = np.array(density) / sum(density)
-    assert bucket_weights(range(1, K), K, mu=0.25, sigma=0.3, unit="accuracy") == pytest.approx(expected)
-    paper = bucket_weights(range(1, K), K, unit="accuracy")
-    assert paper.min() / paper.max() == pytest.approx(math.exp(-(0.375**2) / 2))
-    assert 0.93 < paper.min() / paper.max() < 0.94
+    assert bucket_weights(range(1, K), K, sigma=8.0) == pytest.approx(expected)
+    assert 0.93 < expected.min() / expected.max() < 0.94
 
 
 @pytest.mark.parametrize("sigma", [1e-6, 1e-200, 5e-324])
-@pytest.mark.parametrize("unit", ["count", "accuracy"])
-def test_a_tiny_sigma_leaves_the_nearest_buckets(sigma, unit):
+def test_a_tiny_sigma_leaves_the_nearest_buckets(sigma):
     """However small sigma and however far the buckets, the nearest share the weight; no nan."""
-    assert bucket_weights([1, 2, 6, 7], K, sigma=sigma, unit=unit).tolist() == [0, 0.5, 0.5, 0]
-    assert bucket_weights([6, 7], K, mu=0.0, sigma=sigma, unit=unit).tolist() == [1, 0]
+    assert bucket_weights([1, 2, 6, 7], K, sigma=sigma).tolist() == [0, 0.5, 0.5, 0]
+    assert bucket_weights([6, 7], K, mu=0.0, sigma=sigma).tolist() == [1, 0]
 
 
 # ---- Algorithm 2 ----
@@ -180,7 +177,6 @@ def test_only_what_is_drawn_is_read():
         ({"sigma": 0.0}, "sigma must be positive"),
         ({"sigma": math.nan}, "sigma must be positive"),
         ({"mu": math.inf}, "mu must be a finite accuracy"),
-        ({"unit": "percent"}, "unit must be one of"),
         ({"buckets": {9: [1]}}, "must lie in 0..num_rollouts=8"),
         ({"buckets": {-1: [1]}}, "must lie in 0..num_rollouts=8"),
     ],

@@ -102,7 +102,9 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
         assert (tmp_path / "model" / name).read_bytes() == (run[0] / "model" / name).read_bytes(), name
     saved = json.loads((checkpoint / "state.json").read_text())["config"]
     going_on = tmp_path / "new"  # a run without a model of its own yet
-    assert export.configuration(saved | {"model": "org/Name"}, going_on).model == "org/Name"
+    old = saved | {"model": "org/Name", "k_max": 5, "grader": "both"}  # removed since
+    assert export.configuration(old, going_on).model == "org/Name"
+    assert "{'k_max': 5}" in capsys.readouterr().out
     with pytest.raises(ValueError, match="there is no model in"):
         export.configuration(saved | {"model": str(tmp_path)}, going_on)
     with pytest.raises(ValueError, match="exists: choose another"):

@@ -64,7 +64,7 @@ def labels(names: list[str]) -> list[str]:
 def compare(results: list[dict], names: list[str]) -> str:
     """The table: a column for each of the results, a row for each data_source and average of any of them."""
     rows = {}
-    for kind in ("pass_at_1/", "official/", "average/"):
+    for kind in ("pass_at_1/", "average/"):
         rows |= dict.fromkeys(name for r in results for name in r if name.startswith(kind))
     return table(["", *names], [[label(row, results), *(cell(row, r) for r in results)] for row in rows])
 
@@ -80,8 +80,7 @@ def label(name: str, results: list[dict]) -> str:
     if kind == "average":
         return f"{source} (average)"
     samples = sorted({r[f"samples/{source}"] for r in results if f"samples/{source}" in r})
-    count = "Pass@1" if samples == [1] else f"Avg@{'/'.join(map(str, samples))}"
-    return f"{source} ({count}{', official grader' if kind == 'official' else ''})"
+    return f"{source} (Pass@1)" if samples == [1] else f"{source} (Avg@{'/'.join(map(str, samples))})"
 
 
 def cell(name: str, result: dict) -> str:

@@ -274,10 +274,9 @@ function slider(id, value, { to = (x) => x, from = (x) => x, text = String, ...a
 // ---- what replay draws ----
 
 // sampler.py:bucket_weights
-function bucketWeights(ks, K, mu, sigma, unit) {
-  const inSuccesses = unit === "count" ? sigma : sigma * K;
+function bucketWeights(ks, K, mu, sigma) {
   const squared = ks.map((k) => (k - mu * K) ** 2), least = min(squared);
-  const weights = squared.map((d) => Math.exp(-0.5 * ((d - least) / inSuccesses) / inSuccesses));
+  const weights = squared.map((d) => Math.exp(-0.5 * ((d - least) / sigma) / sigma));
   return weights.map((w) => w / sum(weights));
 }
 
@@ -287,11 +286,11 @@ function draws(run) {
   const all = counts(run, "buckets/k="), rows = run.step.map((s, i) => i).filter((i) => run.step[i] > 0);
   $("draws").hidden = !all.length || !rows.length;
   if ($("draws").hidden) return;
-  const { mu, sigma, sigma_unit, question_selection } = run.knobs, K = Math.max(...all) + 1;
+  const { mu, sigma, question_selection } = run.knobs, K = Math.max(...all) + 1;
   const draw = () => {
     const i = rows[at.value], next = run.step.indexOf(run.step[i] + 1);
     const size = (k) => metric(run, `buckets/k=${k}`)[i] ?? 0, ks = all.filter(size);
-    const p = bucketWeights(ks, K, centre.value, width.value, $("p-unit").value), most = max(p);
+    const p = bucketWeights(ks, K, centre.value, width.value), most = max(p);
     const took = (k) => (next < 0 ? "" : `, drawn ${show(metric(run, `replay/from_k=${k}`)[next])}`);
     $("p-bars").replaceChildren(...ks.flatMap((k, n) => [
       html("span", {}, `k=${k}`),
@@ -300,14 +299,12 @@ function draws(run) {
     ]));
     const uniform = question_selection === "uniform" ? "; it draws uniformly, whatever p_k" : "";
     $("p-note").textContent = (ks.length ? "" : "No question is in the buffer at this step. ") +
-      `${whose(run)} μ ${mu}, σ ${sigma}, unit ${sigma_unit}, K ${K}${uniform}.`;
+      `${whose(run)} μ ${mu}, σ ${sigma}, K ${K}${uniform}.`;
   };
   const hundredths = (x) => Math.round(100 * x) / 100;
   const at = slider("p-step", rows.length - 1, { min: 0, max: rows.length - 1, step: 1, text: (n) => run.step[rows[n]] }, draw);
   const centre = slider("p-mu", mu, { to: hundredths }, draw);
-  const width = slider("p-sigma", sigma, { to: (x) => Math.max(0.01, hundredths(x)), max: Math.max(4, sigma) }, draw);
-  $("p-unit").value = sigma_unit;
-  $("p-unit").onchange = draw;
+  const width = slider("p-sigma", sigma, { to: (x) => Math.max(0.01, hundredths(x)), max: Math.max(8, sigma) }, draw);
   draw();
 }
 

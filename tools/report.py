@@ -31,7 +31,7 @@ TEMPLATE = Path(__file__).with_suffix(".html")
 SHOWN = ("reward/", "val/pass_at_1/", "val/valid/", "loss/entropy", "rollout/length", "replay/ratio",
          "replay/gradient_share", "replay/token_share", "replay/signal", "replay/k=", "replay/from_k=",
          "fresh/", "buckets/", "time/")  # beginnings of the metrics shown
-SLIDERS = ("mu", "sigma", "sigma_unit", "question_selection", "beta", "shaping")  # knobs that the page names
+SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
 MOST_TEXT = 20_000_000  # characters of samples on the page, a run; of more every other step is left out
 
 

@@ -8,7 +8,6 @@ import itertools
 import json
 import os
 import pickle
-import re
 import shutil
 import time
 from pathlib import Path
@@ -394,13 +393,21 @@ def test_a_validation_that_was_made_up_for_counts(device, tmp_path):
 
 
 def test_changed_knobs_are_said(copy, capsys):
-    """A run may go on with another learning rate, but not silently; more steps need no word, unless the rate
-    falls towards the last."""
+    """A run may go on with another learning rate, but not silently; more steps need no word."""
     pick(copy, lr=0.5, steps=900)
     said = capsys.readouterr().out
     assert "'lr': '4e-05 -> 0.5'" in said and "steps" not in said
-    pick(copy, lr_schedule="cosine", steps=900)
-    assert re.search(r"'steps': '\d+ -> 900'", capsys.readouterr().out)
+
+
+def test_a_knob_removed_since_is_said(copy, capsys):
+    """A checkpoint that names a knob this version has not is continued, and one line says what it had."""
+    newest = copy / "checkpoints" / "step-0000002"
+    state = json.loads((newest / "state.json").read_text())
+    state["config"]["sigma_unit"] = "accuracy"
+    (newest / "state.json").write_text(json.dumps(state))
+    write_sums(newest)
+    assert pick(copy) == "step-0000002"
+    assert "{'sigma_unit': 'accuracy'}" in capsys.readouterr().out
 
 
 def test_another_model_is_refused(device, copy):

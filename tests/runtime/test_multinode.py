@@ -18,7 +18,7 @@ from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KNOBS = dict(steps=3, batch_size=4, num_rollouts=4, k_max=3, max_prompt_length=64, max_response_length=24,
+KNOBS = dict(steps=3, batch_size=4, num_rollouts=4, max_prompt_length=64, max_response_length=24,
              start_threshold=-1, eval_every=0, reward="bench.step:coin", lr=1e-3,
              tokens_per_micro_batch=128)  # several per rank
 COMPARED = ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/pass_at_1", "rollout/tokens",
@@ -132,7 +132,7 @@ def test_eight_ranks_give_the_plans_and_losses_of_one(tmp_path, tokenizer):
         num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.15,
         eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)).save_pretrained(model)
     tokenizer.save_pretrained(model)
-    small = dict(engine="hf", rollout_tp=1, dtype="float32", batch_size=6, num_rollouts=8, k_max=7, lr=1e-3)
+    small = dict(engine="hf", rollout_tp=1, dtype="float32", batch_size=6, num_rollouts=8, lr=1e-3)
     results, rows = {}, {}
     for size in (1, 8):
         directory = tmp_path / str(size)

@@ -34,7 +34,7 @@ def knobs(directory: Path, model: str) -> dict:
     file = directory / "train.jsonl"
     file.write_text(rows(draw_sets(World())["train"][:8], "arithmetic"))
     return dict(model=model, train_files=[str(file)], run_dir=str(directory / "run"), engine="hf",
-                batch_size=8, num_rollouts=4, k_max=3, max_prompt_length=64, max_response_length=24,
+                batch_size=8, num_rollouts=4, max_prompt_length=64, max_response_length=24,
                 tokens_per_micro_batch=1024)
 
 

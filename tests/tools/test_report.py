@@ -444,14 +444,13 @@ def test_sliders_show_the_right_chances_and_weights(chromium, report, described)
         assert await tab.js(f"document.querySelector('#{name} + output')?.textContent") == shown
 
     async def visitor(tab):
-        assert await tab.js(BARS) == chances((1, 2, 3), 0.5, 1.0, "count")
+        assert await tab.js(BARS) == chances((1, 2, 3), 0.5, 1.0)
         await moved(tab, "p-mu", 0.123, "0.12")
-        assert await tab.js(BARS) == chances((1, 2, 3), 0.12, 1.0, "count")
+        assert await tab.js(BARS) == chances((1, 2, 3), 0.12, 1.0)
         await moved(tab, "p-sigma", 0.3, "0.3")
-        await moved(tab, "p-unit", "accuracy", None)
-        assert await tab.js(BARS) == chances((1, 2, 3), 0.12, 0.3, "accuracy")
+        assert await tab.js(BARS) == chances((1, 2, 3), 0.12, 0.3)
         await moved(tab, "p-step", 0, "1")  # k = 3 is empty there
-        assert await tab.js(BARS) == chances((1, 2), 0.12, 0.3, "accuracy")
+        assert await tab.js(BARS) == chances((1, 2), 0.12, 0.3)
         bars = await tab.js("document.getElementById('p-bars').innerText")
         assert "of 1, drawn –" in bars and "of 8, drawn –" in bars  # nothing was replayed in step 2
         mean = "Number(document.getElementById('f-note').dataset.mean)"
@@ -464,8 +463,8 @@ def test_sliders_show_the_right_chances_and_weights(chromium, report, described)
         assert sum(await tab.js(tokens)) == len(w)
         assert tab.troubles() == []
 
-    def chances(ks, mu, sigma, unit):
-        return [[k, pytest.approx(p)] for k, p in zip(ks, bucket_weights(ks, 4, mu, sigma, unit))]
+    def chances(ks, mu, sigma):
+        return [[k, pytest.approx(p)] for k, p in zip(ks, bucket_weights(ks, 4, mu, sigma))]
 
     visit(chromium, report, visitor)
 

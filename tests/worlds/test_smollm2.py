@@ -56,7 +56,7 @@ def test_two_steps(tmp_path):
     files = re.findall(r"\.cache/gym/[\w-]+\.parquet", (HOUSE / "configs/smollm2.yaml").read_text())
     if not files or not all((HOUSE / file).exists() for file in (smollm2.DIRECTORY, *files)):
         pytest.skip("the model or its questions are missing: make smollm-ready")
-    smaller = ("--steps 2 --batch_size 2 --num_rollouts 4 --k_max 3 --start_threshold -1 "
+    smaller = ("--steps 2 --batch_size 2 --num_rollouts 4 --start_threshold -1 "
                f"--max_response_length 16 --eval_questions 1 --run_dir {tmp_path}").split()
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--standalone",
                "train.py", "--config", "configs/smollm2.yaml", *smaller]
