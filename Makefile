@@ -55,8 +55,7 @@ smollm: smollm-ready
 	test -e $(RUN)/model/README.md || \
 	  $(SMOLLM) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
 	test -e $(RUN)/trained/scores.json || $(ASK) --model $(RUN)/model --output $(RUN)/trained
-	$(BIN)/python -m tools.answers $(RUN)/base $(RUN)/trained
-	$(BIN)/python -m tools.compare $(RUN)/base/scores.json $(RUN)/trained/scores.json
+	$(BIN)/python -m tools.compare $(RUN)/base $(RUN)/trained --label base trained --first 3
 
 # its model, and its questions: task of the library, name here, settings
 GYM = test -e .cache/gym/$(2).parquet || \

@@ -1,6 +1,6 @@
-"""Scores of several models side by side, a Markdown table: Pass@1 in percent, its 95% interval, averages.
+"""Evaluations of several models side by side: Pass@1 in percent, its 95% interval, averages, differences.
 
-    python -m tools.compare runs/on-policy/eval runs/exgrpo/eval --label on-policy exgrpo
+    python -m tools.compare runs/on-policy/eval runs/exgrpo/eval --label on-policy exgrpo --first 3
 
 What is named is what `eval.py --output DIR` wrote. Below the table stands how much better each is than the
 first on the questions that both were asked: the responses to one question are alike, so that the paired
@@ -12,6 +12,7 @@ import argparse
 import json
 import math
 from collections import defaultdict
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -21,129 +22,160 @@ from runtime.tables import read_jsonl
 from worlds.benchmarks import AVERAGES, Z
 
 
-def read_scores(name: str) -> dict:
-    """The scores in a directory of eval.py, or in its scores.json, with what is kept beside them.
+@dataclass
+class Evaluation:
+    """What a directory holds; settings and responses are empty where only scores.json is there."""
 
-    `settings` and `right` ({data_source: {(question, gold): share of right responses}}) are empty where only
-    scores.json is there. ValueError names a file that is none.
-    """
-    file = Path(name) / "scores.json" if Path(name).is_dir() else Path(name)
+    name: str
+    scores: dict
+    settings: dict
+    responses: dict[str, dict]  # {data_source: {(question, gold): its records}}
+
+
+def read_evaluation(directory: Path, name: str) -> Evaluation:
+    """An evaluation by what eval.py --output wrote; ValueError names a file that is none."""
+    file = directory / "scores.json"
     try:
         scores = json.loads(file.read_text())
-        settings, responses = (file.with_name(other) for other in ("settings.json", "responses.jsonl"))
-        about = json.loads(settings.read_text()) if settings.exists() else {}
-        right = defaultdict(lambda: defaultdict(list))
-        for r in read_jsonl(responses) if responses.exists() else []:
-            right[r["source"]][r["text"], r["gold"]].append(r["success"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
         hint = ""
-        if (Path(name) / "metrics.jsonl").exists():
-            hint = f": a run; `eval.py --model {name}/model --output DIR` scores it, tools.report shows it"
-        raise ValueError(f"{file}: {error!r}{hint}") from error
-    if not isinstance(scores, dict) or "model" not in scores:
+        if (directory / "metrics.jsonl").exists():
+            hint = f": a run; `eval.py --model {directory}/model --output DIR` scores it"
+        raise ValueError(f"{file}: {error}{hint}") from error
+    if "model" not in scores:
         raise ValueError(f"{file} is no scores.json of eval.py --output")
-    for source, of in right.items():
+    evaluation = Evaluation(name, scores, {}, defaultdict(lambda: defaultdict(list)))
+    if (directory / "settings.json").exists():
+        evaluation.settings = json.loads((directory / "settings.json").read_text())
+    if (directory / "responses.jsonl").exists():
+        for record in read_jsonl(directory / "responses.jsonl"):
+            evaluation.responses[record["source"]][record["text"], record["gold"]].append(record)
+    for source, questions in evaluation.responses.items():
+        there = sum(len(records) for records in questions.values())
         scored = scores.get(f"questions/{source}", 0) * scores.get(f"samples/{source}", 0)
-        if scored and scored != sum(map(len, of.values())):
-            raise ValueError(f"{file}: scores of {scored} responses of {source}, beside others in "
-                             f"{responses.name}: give the eval.py command again, with all of them")
-    shares = {source: {q: float(np.mean(s)) for q, s in of.items()} for source, of in right.items()}
-    return scores | {"settings": about, "right": shares}
-
-
-def labels(names: list[str]) -> list[str]:
-    """What tells directories apart, as short as may be: runs/A/eval and runs/B/eval are A and B."""
-    paths = [Path(n).parts[:-1] if n.endswith("scores.json") else Path(n).parts for n in names]
-    while len(paths) > 1 and all(len(p) > 1 for p in paths) and len({p[-1] for p in paths}) == 1:
-        paths = [p[:-1] for p in paths]
-    sizes = range(1, max(map(len, paths)) + 1)
-    size = next((n for n in sizes if len({p[-n:] for p in paths}) == len(paths)), 1)
-    return ["/".join(p[-size:]) or "." for p in paths]
-
-
-def compare(results: list[dict], names: list[str]) -> str:
-    """The table: a column for each of the results, a row for each data_source and average of any of them."""
-    rows = {}
-    for kind in ("pass_at_1/", "average/"):
-        rows |= dict.fromkeys(name for r in results for name in r if name.startswith(kind))
-    return table(["", *names], [[label(row, results), *(cell(row, r) for r in results)] for row in rows])
+        if scored and scored != there:
+            raise ValueError(
+                f"{file}: scores of {scored} responses of {source}, beside {there} in responses.jsonl: "
+                "give the eval.py command again, with all of them"
+            )
+    return evaluation
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
     """In Markdown."""
-    return "\n".join("| " + " | ".join(row) + " |" for row in [head, ["---"] * len(head), *rows])
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def label(name: str, results: list[dict]) -> str:
+def side_by_side(evaluations: list[Evaluation]) -> str:
+    """A column for each evaluation, a row for each data_source and average of any of them."""
+    rows = []
+    for kind in ("pass_at_1/", "average/"):
+        names = [name for e in evaluations for name in e.scores if name.startswith(kind)]
+        for name in dict.fromkeys(names):
+            rows.append([label(name, evaluations), *(cell(name, e.scores) for e in evaluations)])
+    return table(["", *(e.name for e in evaluations)], rows)
+
+
+def label(name: str, evaluations: list[Evaluation]) -> str:
     """What stands before a row: the data_source and how many responses its questions had."""
     kind, _, source = name.partition("/")
     if kind == "average":
         return f"{source} (average)"
-    samples = sorted({r[f"samples/{source}"] for r in results if f"samples/{source}" in r})
-    return f"{source} (Pass@1)" if samples == [1] else f"{source} (Avg@{'/'.join(map(str, samples))})"
+    numbers = {e.scores.get(f"samples/{source}") for e in evaluations} - {None}
+    samples = "/".join(str(n) for n in sorted(numbers))
+    return f"{source} (Pass@1)" if samples == "1" else f"{source} (Avg@{samples})"
 
 
-def cell(name: str, result: dict) -> str:
-    """A score in percent with what is to be known of it; a dash where the result has none."""
-    if name not in result:
+def cell(name: str, scores: dict) -> str:
+    """A score in percent with what is to be known of it; a dash where there is none."""
+    if name not in scores:
         return "–"
-    source, note = name.partition("/")[2], ""
-    if name.startswith("pass_at_1/") and f"interval/{source}" in result:
-        low, high = result[f"interval/{source}"]
-        note = f" [{100 * low:.1f}, {100 * high:.1f}]"
-    there = result.get(f"average_of/{source}")
+    source = name.partition("/")[2]
+    percent = f"{100 * scores[name]:.1f}"
+    if f"interval/{source}" in scores:
+        low, high = scores[f"interval/{source}"]
+        return f"{percent} [{100 * low:.1f}, {100 * high:.1f}]"
+    there = scores.get(f"average_of/{source}")
     if there and len(there) < len(AVERAGES[source]):
-        note = f" ({len(there)} of {len(AVERAGES[source])} benchmarks)"
-    return f"{100 * result[name]:.1f}{note}"
+        return f"{percent} ({len(there)} of {len(AVERAGES[source])} benchmarks)"
+    return percent
 
 
-def paired(results: list[dict], names: list[str]) -> str:
-    """A table of the mean differences to the first of the results, in points, each with its 95% interval."""
-    first, rows = results[0], []
-    for source, base in sorted(first["right"].items()):
-        cells = [difference(base, other["right"].get(source, {})) for other in results[1:]]
-        rows.append([source, *cells])
-    return table([f"minus {names[0]}, in points, same questions", *names[1:]], rows) if rows else ""
+def paired(first: Evaluation, others: list[Evaluation]) -> str:
+    """A table of the mean differences to the first, in points, each with its 95% interval."""
+    rows = []
+    for source, asked in sorted(first.responses.items()):
+        rows.append([source, *(difference(asked, e.responses.get(source, {})) for e in others)])
+    head = [f"minus {first.name}, in points, same questions", *(e.name for e in others)]
+    return table(head, rows) if rows else ""
 
 
-def difference(base: dict, other: dict) -> str:
-    """Of two {question: share of right responses}: the mean difference over the questions of both, ± 1.96
-    errors; without an interval where all questions have the same one."""
-    both = [other[question] - share for question, share in base.items() if question in other]
-    if len(both) < 2:
+def difference(first: dict[tuple, list[dict]], other: dict[tuple, list[dict]]) -> str:
+    """The mean difference in the share of right responses over the questions of both, ± 1.96 errors; without
+    an interval where all questions have the same one."""
+    gains = []
+    for question in first:
+        if question in other:
+            before, after = (np.mean([r["success"] for r in of[question]]) for of in (first, other))
+            gains.append(100 * (after - before))
+    if len(gains) < 2:
         return "– (fewer than two questions of both)"
-    error = Z * float(np.std(both, ddof=1)) / math.sqrt(len(both))
-    mean = float(np.mean(both))
-    if error < 1e-9:  # 2/3 - 1/3 and 1/3 - 0 are a rounding apart
-        return f"{100 * mean:+.1f} (of each of {len(both)}, so without an interval)"
-    return f"{100 * mean:+.1f} [{100 * (mean - error):+.1f}, {100 * (mean + error):+.1f}] of {len(both)}"
+    mean = np.mean(gains)
+    error = Z * np.std(gains, ddof=1) / math.sqrt(len(gains))
+    if error < 1e-7:  # 2/3 - 1/3 and 1/3 - 0 are a rounding apart
+        return f"{mean:+.1f} (of each of {len(gains)}, so without an interval)"
+    return f"{mean:+.1f} [{mean - error:+.1f}, {mean + error:+.1f}] of {len(gains)}"
 
 
-def settings(results: list[dict], names: list[str]) -> str:
-    """A line for each setting in which the results differ, the model apart."""
-    knobs = dict.fromkeys(knob for r in results for knob in r["settings"] if knob not in ("model", "files"))
+def settings(evaluations: list[Evaluation]) -> str:
+    """A line for each setting in which they differ, the model apart."""
     lines = []
-    for knob in knobs:
-        values = [repr(r["settings"].get(knob)) for r in results]
-        if len(set(values)) > 1:
-            lines.append(f"{knob} differs: " + ", ".join(f"{v} ({name})" for v, name in zip(values, names)))
+    for knob in dict.fromkeys(knob for e in evaluations for knob in e.settings):
+        values = [repr(e.settings.get(knob)) for e in evaluations]
+        if knob not in ("model", "files") and len(set(values)) > 1:
+            shown = [f"{value} ({e.name})" for value, e in zip(values, evaluations)]
+            lines.append(f"{knob} differs: {', '.join(shown)}")
+    return "\n".join(lines)
+
+
+def answers(evaluations: list[Evaluation], n: int) -> str:
+    """The first n questions that all were asked, with the gold answer and the first response of each."""
+    asked = [(source, question) for source, of in evaluations[0].responses.items() for question in of]
+    lines = []
+    for source, question in asked:
+        found = [e.responses.get(source, {}).get(question) for e in evaluations]
+        if n > 0 and all(found):
+            n -= 1
+            lines.append(f"---- {question[0]}  [{question[1]}]")
+            for e, (record, *_) in zip(evaluations, found):
+                verdict = "right" if record["success"] else "wrong"
+                lines.append(f"{e.name}, {verdict}: {record['response']}")
     return "\n".join(lines)
 
 
 def main(argv: list[str] | None = None) -> None:
     """Print the comparison of the directories of the command line."""
     parser = argparse.ArgumentParser(prog="python -m tools.compare", description=__doc__.split("\n")[0])
-    parser.add_argument("names", nargs="+", metavar="DIR", help="an --output of eval.py, or its scores.json")
+    parser.add_argument("directories", nargs="+", metavar="DIR", help="an --output of eval.py")
     parser.add_argument("--label", nargs="+", metavar="NAME", help="names; default: the directories'")
+    parser.add_argument("--first", type=int, default=0, help="questions to show with all responses, in full")
     a = parser.parse_args(argv)
+    names = a.label or a.directories
     try:
-        results, names = [read_scores(name) for name in a.names], a.label or labels(a.names)
-        if len(names) != len(results):
-            raise ValueError(f"{len(names)} labels for {len(results)} directories")
+        if len(names) != len(a.directories):
+            raise ValueError(f"{len(names)} labels for {len(a.directories)} directories")
+        evaluations = [read_evaluation(Path(d), name) for d, name in zip(a.directories, names)]
     except ValueError as error:
         raise SystemExit(printable(f"tools.compare: {error}")) from error
-    parts = compare(results, names), paired(results, names) if results[1:] else "", settings(results, names)
-    print(printable("\n\n".join(filter(None, parts))))
+    first, *others = evaluations
+    parts = [
+        answers(evaluations, a.first),
+        side_by_side(evaluations),
+        paired(first, others) if others else "",
+        settings(evaluations),
+    ]
+    print(printable("\n\n".join(part for part in parts if part)))
 
 
 if __name__ == "__main__":
