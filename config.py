@@ -5,7 +5,8 @@ cores. The paper's values stand in brackets in each help text and, all together,
 
     config = parse_config(["--config", "configs/qwen2.5-math-7b.yaml", "--rho", "0.25"])
 
-A YAML file sets knobs by name, flags override it. An unknown name or an impossible value fails at once.
+A YAML file sets knobs by name, flags override it; one parser reads both, and `--help` ends with how lists and
+empty values are spelt. An unknown name or an impossible value fails at once.
 """
 
 import os
@@ -179,7 +180,7 @@ def _problems(c: Config):
 def parse_config(argv: list[str] | None = None) -> Config:
     """Read `--config FILE.yaml` and flags into a Config.
 
-    SystemExit with a message for unknown flags, ValueError for unknown names and impossible values.
+    SystemExit with a message for unknown names and values of another kind, ValueError for impossible ones.
     """
     return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], Config))
 

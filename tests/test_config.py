@@ -12,7 +12,6 @@ import pytest
 
 import config as config_module
 from config import INSTALL_PEFT, Config, parse_config
-from runtime.flags import knob, parse_flags, read_yaml
 
 ROOT = Path(__file__).parent.parent
 PAPER = {  # Table 4 and the run script, as they stand in the help texts
@@ -44,74 +43,67 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults(tmp_path):
         config = parse_config(argv)
         assert (config.rho, config.batch_size, config.shaping) == (0.75, 16, False)
         assert config.num_rollouts == Config().num_rollouts
-    assert parse_config(["--config", file, "--shaping", "true"]).shaping is True
-    assert parse_config(["--no_shaping"]).shaping is False
+    assert parse_config(["--config", file, "--shaping"]).shaping is True
 
 
-def test_numbers_that_yaml_reads_as_text_or_integers_are_floats(tmp_path):
-    """1e-6 (text to YAML) and 1 (an integer) become floats where the knob is one."""
-    config = parse_config(["--config", write(tmp_path, "lr: 1e-6\nrho: 1\nsigma: '2'\n")])
-    assert [config.lr, config.rho, config.sigma] == [1e-6, 1.0, 2.0]
-    assert all(type(v) is float for v in (config.lr, config.rho, config.sigma))
+@pytest.mark.parametrize("text, values", [
+    ("lr: 1e-6\nrho: 1\nsigma: '2'\n", dict(lr=1e-6, rho=1.0, sigma=2.0)),
+    ("shaping: off\nrequire_box: true\nclip: off\n", dict(shaping=False, require_box=True, clip="off")),
+    ("max_drift: auto\ntokens_per_micro_batch: auto\n", dict(max_drift=0.0, tokens_per_micro_batch=0)),
+    ("val_files: [config.py]\nresponse_prefix: \"<think>\\n\"\n",
+     dict(val_files=["config.py"], response_prefix="<think>\n")),
+    ('val_files: []\nmodel: ""\n', dict(val_files=[], model="")),
+    ("# rho: 1\n", {}),
+])
+def test_a_file_is_read_as_flags_are(tmp_path, text, values):
+    """A value is the text that stands there, and becomes what its knob is."""
+    config = parse_config(["--config", write(tmp_path, text)])
+    assert config == Config(**values)
+    assert all(type(getattr(config, name)) is type(value) for name, value in values.items())
 
 
 @pytest.mark.parametrize("text, reason", [
-    ("rho: 0.5\nrhoo: 0.5\nfoo: 1\n", r"unknown knobs \['rhoo', 'foo'\]"),
-    ("- rho\n", "unknown knobs"),
-    ("batch_size: 1.5\n", "batch_size must be int, got 1.5"),
-    ("batch_size: true\n", "batch_size must be int, got True"),
-    ("shaping: 0\n", "shaping must be bool, got 0"),
-    ("shaping: 'no'\n", "shaping must be bool, got 'no'"),
-    ("train_files: a.parquet\n", "train_files must be a list of texts, .* got 'a.parquet'"),
-    ("train_files: [null]\n", r"train_files must be a list of texts, .* got \[None\]"),
-    ("val_files: [1, {a: b}]\n", "val_files must be a list of texts"),
+    ("rho: 0.5\nrhoo: 0.5\n", "unknown flag --rhoo; nearest: --rho"),
+    ("sigma_unit: count\n", "unknown flag --sigma_unit; nearest: --sigma"),  # removed
+    ("- rho\n", "must consist of lines"),
+    ("batch_size: 1.5\n", "argument --batch_size: invalid int value: '1.5'"),
+    ("steps: 010\n", "invalid int value: '010'"),
+    ("steps: 1:30\n", "invalid int value: '1:30'"),
+    ("lr: auto\n", "invalid float value: 'auto'"),  # only where the help speaks of it
+    ("shaping: 'no'\n", "--shaping: must be true or false, got 'no'"),
+    ("clip: percent\n", "--clip: invalid choice: 'percent'"),
+    ("rho: 1\nlr:\n", "line 2 has no value .* There is no null"),
+    ("response_prefix: null\n", "line 1 has no value"),
+    ("shaping: []\n", "line 1 has no value"),
+    ("val_files: [1, {a: b}]\n", "line 1 has no value"),
     ("beta: 0.1\nrho: 0.5\nbeta: 0.3\n", "beta stands there twice"),
-    ("a: &a [x, x]\nb: &b [*a, *a]\nc: [*b, *b]\n", "aliases .* fill the memory"),
-    ("lr: 1" + "0" * 400 + "\n", "lr must be float, got 10000"),
-    ("lr: " + "9" * 5000 + "\n", "cannot be read"),
+    ("seed: &s 1\nworld_seed: *s\n", "aliases .* are not understood"),
+    ("config: other.yaml\n", "--config can be given once"),
     ("val_files: " + "[" * 1000, "recursion"),
-    ("rho: 2020-99-99\n", "cannot be read, or is not YAML: month"),
-    ("lr: auto\n", "lr must be float, got 'auto'"),  # only where the help speaks of it
-    ("lr: fast\n", "lr must be float, got 'fast'"),
-    ("lr: true\n", "lr must be float, got True"),
-    ("lr:\n", "lr must be float, got None"),
-    ("clip: off\n", "clip must be str, got False .*in quotes"),
-    ("1: 2\nrhoo: 3\n", "unknown knobs"),
-    ("rho: [0.5\n", "not YAML"),
+    ("rho: [0.5\n", "cannot be read: while parsing"),
 ])
 def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason):
-    """Unknown names and values of another type in the YAML file are errors that name file and knob."""
+    """What is no list of knobs and values is refused in a sentence that names the file."""
     file = write(tmp_path, text)
-    with pytest.raises(ValueError, match=reason) as error:
+    with pytest.raises((SystemExit, ValueError), match=f"^{file}.*{reason}"):
         parse_config(["--config", file])
-    assert file in str(error.value)
 
 
-@dataclasses.dataclass
-class Numbers:
-    drift: float = knob(0.0, "Bound; auto (0): by dtype.", 0)
-    tokens: int = knob(7, "On one rank; auto (0): what fits.", 0)
-    whole: int = knob(1, "No other word than a number.", 0)
-
-
-def test_the_word_auto_is_0_where_the_help_says_so(tmp_path):
-    """In flags and in the file, for whole numbers and others; elsewhere it is no number."""
-    file = write(tmp_path, "tokens: auto\ndrift: auto\n")
-    for argv in (["--tokens", "auto", "--drift", "auto"], ["--config", file]):
-        values = parse_flags(Numbers, argv, "", Numbers)
-        assert values == {"drift": 0.0, "tokens": 0, "whole": 1}
-        assert [type(value) for value in values.values()] == [float, int, int]
-    with pytest.raises(SystemExit, match="--whole: invalid int value: 'auto'"):
-        parse_flags(Numbers, ["--whole", "auto"], "")
-
-
-def test_switches_and_flags_with_dashes():
-    """A switch alone is true, takes true and false, and has a negative; dashes in a name are underscores."""
-    for argv, value in {"--resume": True, "--resume false": False, "--no-resume": False}.items():
-        assert parse_config(argv.split()).resume is value
-    assert parse_config(["--run-dir=a-b_c"]).run_dir == "a-b_c"
-    with pytest.raises(SystemExit, match="--resume: must be true or false, got 'maybe'"):
-        parse_config(["--resume", "maybe"])
+@pytest.mark.parametrize("argv, reason", [
+    (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
+    (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),  # abbreviations change with the knobs
+    (["--zzz"], "unknown flag --zzz; nearest: none .--help lists all"),
+    (["16"], "unknown flag 16"),
+    (["--rho", "half"], "invalid float value: 'half'"),
+    (["--engine", "sglang"], "invalid choice: 'sglang'"),
+    (["--resume", "maybe"], "--resume: must be true or false, got 'maybe'"),
+    (["--config", "configs/own-model.yaml", "--config", "x.yaml"], "--config can be given once"),
+])
+def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
+    """argparse names the flag and the value it does not take, and the nearest of an unknown one."""
+    monkeypatch.chdir(ROOT)
+    with pytest.raises(SystemExit, match=reason):
+        parse_config(argv)
 
 
 @pytest.mark.parametrize("argv, reason", [
@@ -148,55 +140,15 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         assert re.search(reason, told) and said in ([told], [])
 
 
-def test_choices_are_checked_in_the_file_too(tmp_path):
-    """A value outside a knob's choices fails whether it comes from a flag or from the file."""
-    with pytest.raises(SystemExit):
-        parse_config(["--clip", "percent"])
-    with pytest.raises((SystemExit, ValueError)):
-        parse_config(["--config", write(tmp_path, "clip: percent\n")])
-
-
-@pytest.mark.parametrize("argv, reason", [
-    (["--rho", "half"], "invalid float value: 'half'"),
-    (["--engine", "sglang"], "invalid choice: 'sglang'"),
-    (["16"], "unrecognized arguments: 16"),
-])
-def test_a_wrong_value_fails_with_the_reason(argv, reason):
-    """argparse names the flag and the value it does not take."""
-    with pytest.raises(SystemExit, match=reason):
-        parse_config(argv)
-
-
-@pytest.mark.parametrize("argv, reason", [
-    (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-    # no abbreviations: they change with the knobs
-    (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),
-    (["--lr", "1e-4", "--max-response-len=9"],
-     "unknown flag --max_response_len; nearest: --max_response_length"),
-    (["--zzz"], "unknown flag --zzz; none is near .--help lists all"),
-])
-def test_an_unknown_flag_is_answered_with_the_nearest(argv, reason):
-    """A sentence with the flags that look alike, and no traceback."""
-    with pytest.raises(SystemExit, match=reason):
-        parse_config(argv)
-
-
 @pytest.mark.parametrize("knobs, reason", [
     (dict(batch_size=0), "batch_size must be at least 1, got 0"),
     (dict(seed=2**64), "seed must be in"),
-    (dict(verify_timeout=1e300), "verify_timeout must be in"),
     (dict(hang_timeout=1e300), "hang_timeout must be in"),
-    (dict(run_dir=" "), "run_dir must name a directory"),
     (dict(run_dir="a\0b"), "run_dir must name a directory"),
     (dict(reward="mine:"), "reward must be 'math' or 'module:function'"),
     (dict(lr=0.0), "lr must be above 0"),
-    (dict(hang_timeout=float("inf")), "hang_timeout must be a finite number"),
     (dict(lr=float("nan")), "lr must be a finite number, got nan"),
-    (dict(sigma=-1.0), "sigma must be above 0"),
     (dict(rho=1.5), r"rho must be in \[0, 1\], got 1.5"),
-    (dict(rho=float("nan")), "rho must be a finite number"),
-    (dict(weight_decay=float("nan")), "weight_decay must be a finite number"),
-    (dict(max_trajectories=-1), "max_trajectories must be at least 0"),
     (dict(num_rollouts=1), r"num_rollouts \(K\) must be at least 2"),
     (dict(response_prefix="<think>\\n"), "response_prefix holds a backslash and an n"),
     (dict(difficulty="spread", retire="on"), "nothing retires"),
@@ -204,13 +156,9 @@ def test_an_unknown_flag_is_answered_with_the_nearest(argv, reason):
     (dict(alpha_low=0.8, alpha_high=0.2), "alpha_low"),
     (dict(prompt_template="Q: "), "{question}"),
     (dict(train_files=["config.py"]), "train_files need a model"),
-    (dict(reward="mathematics"), "'math' or 'module:function', got 'mathematics'"),
     (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
-    (dict(start_threshold=float("nan")), "start_threshold must be a finite number"),
-    (dict(start_threshold=35.0), "start_threshold must be at most 1, got 35.0"),  # not in percent
+    (dict(start_threshold=35.0), r"start_threshold must be in \[-inf, 1\], got 35.0"),  # not in percent
     (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
-    (dict(lora_rank=-1), "lora_rank must be at least 0, got -1"),
-    (dict(lora_rank=8, lora_alpha=0.0), "lora_alpha must be above 0"),
 ])
 def test_impossible_values_fail_with_the_reason(knobs, reason):
     """Each impossible value or combination is a ValueError that names the knob."""
@@ -239,7 +187,7 @@ def test_lora_without_peft_names_the_command(monkeypatch):
 
 
 def test_help_names_every_knob_with_the_papers_value(capsys):
-    """--help lists every knob with a text, a switch's negative too; Table 4's values stand in brackets."""
+    """--help lists every knob with a text; Table 4's values stand in brackets."""
     with pytest.raises(SystemExit) as end:
         parse_config(["--help"])
     assert end.value.code == 0
@@ -248,25 +196,17 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
     for field in dataclasses.fields(Config):
         assert f"--{field.name} " in help, field.name
         assert "".join(field.metadata["help"].split()) in unwrapped, field.name
-        if field.type is bool:
-            assert f"--no_{field.name}Thesameas--{field.name}false." in unwrapped
     for name, value in PAPER.items():
         bracket = re.findall(r"\[([^]]*)\]\.$", Config.__dataclass_fields__[name].metadata["help"])
         assert bracket and re.match(rf"(.*[ :])?{re.escape(value)}\b", bracket[0]), (name, value, bracket)
 
 
 @pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
-def test_every_file_in_configs_loads(file, tmp_path, monkeypatch):
-    """The configurations shipped are possible ones (stubs stand in for the user's data files)."""
-    knobs = read_yaml(Config, str(file))
-    if "lora_rank" in knobs:
-        pytest.importorskip("peft")
-    for name in knobs.get("train_files", []) + knobs.get("val_files", []):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).touch()
-    monkeypatch.chdir(tmp_path)
-    config = parse_config(["--config", str(file)])
-    assert all(getattr(config, name) == value for name, value in knobs.items())
+def test_every_file_in_configs_loads(file, monkeypatch):
+    """The configurations shipped are possible ones, were the libraries installed and the data there."""
+    monkeypatch.setattr(config_module, "find_spec", lambda name: True)
+    monkeypatch.setattr(Path, "exists", lambda path: True)
+    assert parse_config(["--config", str(file)]) != Config()
 
 
 def test_the_neutral_file_says_why():
@@ -278,7 +218,9 @@ def test_the_neutral_file_says_why():
 
 def test_the_papers_configuration_has_the_papers_values():
     """configs/qwen2.5-math-7b.yaml is Table 4, divided by 64 where the official loss scales (paper.md, 9)."""
-    knobs = dataclasses.asdict(Config()) | read_yaml(Config, str(ROOT / "configs" / "qwen2.5-math-7b.yaml"))
+    no_files = ["--train_files", "--val_files"]
+    file = str(ROOT / "configs" / "qwen2.5-math-7b.yaml")
+    knobs = dataclasses.asdict(parse_config(["--config", file, *no_files]))
     converted = {"max_grad_norm": 1 / 64, "skip_grad_norm": 500 / 64, "adam_eps": 1e-8 / 64}
     # planned anew, or not part of the main run
     ours = {"rollout_memory", "rollout_tp", "entropy_coef", "reinstate_every"}

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from config import Config
 from runtime.console import printable
-from runtime.flags import or_refuse, read_yaml
+from runtime.flags import or_refuse, parse_flags
 from runtime.memory import Budget, Shape, budget, tokens_that_fit
 
 DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
@@ -62,7 +62,8 @@ def print_plan(file: str, gpus: int, gigabytes: float, model: str = "") -> None:
     """The budget of a configuration on GPUs of `gigabytes` each, for the three phases of a step; of another
     model than it names, where one is given."""
     elsewhere = {"train_files": [], "val_files": [], "engine": "auto"}  # no file, no engine need be here
-    config = Config(**read_yaml(Config, file) | elsewhere | ({"model": model} if model else {}))
+    knobs = parse_flags(Config, ["--config", file], "", Config)
+    config = Config(**knobs | elsewhere | ({"model": model} if model else {}))
     shape, total = model_shape(config.model), gigabytes * 1e9
     longest = config.max_prompt_length + config.max_response_length
     size, trained = 2 if config.dtype == "bfloat16" else 4, 0 if config.lora_rank else shape.parameters
