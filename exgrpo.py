@@ -78,8 +78,10 @@ class Experience:
     @property
     def clip_eps(self) -> float | None:
         """ε of CLIP for on-policy tokens; None: no clip."""
-        clips = {"on": True, "off": False, "auto": not self.replays}[self.config.clip]
-        return self.config.clip_eps if clips else None
+        c = self.config
+        if c.clip == "off" or c.clip == "auto" and self.replays:
+            return None
+        return c.clip_eps
 
     def _may_start(self, groups: list[Group]) -> None:
         """From the batch after one whose Pass@1 exceeds the threshold on, and for good."""
@@ -126,7 +128,7 @@ class Experience:
             stars[q] = trajectories[pick]  # line 13: o*
             best.append(values[pick])
             everything.extend(values)
-        return stars, [float(np.mean(v or [0.0])) for v in (best, everything)]
+        return stars, [_mean(best), _mean(everything)]
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
@@ -145,9 +147,12 @@ class Experience:
 
     def groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
         """Put the new, graded trajectories of each question of the plan together with its o*: G* of Eq. 4."""
-        stars = {q: [star] for q, star in plan.replayed.items()}
-        return [Group(self.questions[q], [*stars.get(q, []), *new], replayed=q in stars)
-                for q, new in zip(plan.questions, rollouts, strict=True)]
+        groups = []
+        for q, new in zip(plan.questions, rollouts, strict=True):
+            replayed = q in plan.replayed
+            trajectories = [plan.replayed[q], *new] if replayed else new
+            groups.append(Group(self.questions[q], trajectories, replayed))
+        return groups
 
     def collect(self, groups: list[Group]) -> dict:
         """Store successes, retire what is always solved, see whether replay may start (lines 25-30 and 32).
@@ -194,8 +199,10 @@ class Experience:
             group.advantages = group_advantages(rewards, c.normalize_std)[0].numpy()
             if not c.alpha_low <= group.num_success / len(group.trajectories) <= c.alpha_high:
                 group.advantages[:] = 0
-        fresh, replayed = [g for g in groups if not g.replayed], [g for g in groups if g.replayed]
-        order = [kind[i] for kind in (replayed, fresh) for i in rng.permutation(len(kind))]
+        order = []
+        for replayed in (True, False):
+            kind = [g for g in groups if g.replayed == replayed]
+            order += [kind[i] for i in rng.permutation(len(kind))]
         parts = [order[i :: c.mini_batches] for i in range(c.mini_batches)]
         return [part for part in parts if part]
 
@@ -211,30 +218,43 @@ class Experience:
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
 
 
+def _mean(values) -> float:
+    """Of nothing it is 0."""
+    return float(np.mean(values)) if len(values) else 0.0
+
+
 def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
     """What a step did, apart from the update."""
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
-    K, k = len(groups[0].trajectories), np.array([g.num_success for g in groups])
-    fresh, buffer = np.array([not g.replayed for g in groups]), experience.buffer
+    lengths = [len(t.token_ids) for t in new]
+    K = len(groups[0].trajectories)
+    k = np.array([g.num_success for g in groups])
+    fresh = np.array([not g.replayed for g in groups])
+    signal = k * (K - k)
+    buffer = experience.buffer
     named = sorted({"timeouts"}.union(*(t.also or () for t in new)))
     return {
         **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
-        "fresh/signal": int((k * (K - k))[fresh].sum()), "replay/signal": int((k * (K - k))[~fresh].sum()),
+        "fresh/signal": int(signal[fresh].sum()),
+        "replay/signal": int(signal[~fresh].sum()),
         **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
         **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
-        "reward/pass_at_1": float(k.mean() / K), "reward/none_right": float(np.mean(k == 0)),
-        "reward/pass_at_1_fresh": float(k[fresh].mean() / K) if fresh.any() else 0.0,
-        "reward/mean": float(np.mean([g.rewards for g in groups])),
-        "reward/all_equal_groups": float(np.mean([np.ptp(g.rewards) == 0 for g in groups])),
-        "rollout/length": float(np.mean([len(t.token_ids) for t in new])),
-        "rollout/tokens": sum(len(t.token_ids) for t in new),
-        "rollout/truncated": float(np.mean([not t.finished for t in new])),
+        "reward/pass_at_1": _mean(k) / K,
+        "reward/none_right": _mean(k == 0),
+        "reward/pass_at_1_fresh": _mean(k[fresh]) / K,
+        "reward/mean": _mean([g.rewards for g in groups]),
+        "reward/all_equal_groups": _mean([np.ptp(g.rewards) == 0 for g in groups]),
+        "rollout/length": _mean(lengths),
+        "rollout/tokens": sum(lengths),
+        "rollout/truncated": _mean([not t.finished for t in new]),
         "replay/questions": len(plan.replayed),
-        "replay/cut": float(np.mean([not t.finished for t in new if t.reward > SUCCESS] or [0.0])),
-        "replay/age": float(np.mean([plan.step - t.step for t in plan.replayed.values()] or [0.0])),
-        "replay/selected_score": plan.selected_score, "replay/candidate_score": plan.candidate_score,
-        "buckets/questions": len(buffer), "buckets/trajectories": buffer.num_trajectories,
+        "replay/cut": _mean([not t.finished for t in new if t.reward > SUCCESS]),
+        "replay/age": _mean([plan.step - t.step for t in plan.replayed.values()]),
+        "replay/selected_score": plan.selected_score,
+        "replay/candidate_score": plan.candidate_score,
+        "buckets/questions": len(buffer),
+        "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }

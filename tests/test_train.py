@@ -259,10 +259,10 @@ def first_step(argv: list[str]) -> dict:
         record["buffer"] = {k: list(questions) for k, questions in self.buffer.buckets.items()}
         return changes
 
-    def recorded_update(self, mini_batches, clip_eps, step):
+    def recorded_update(self, mini_batches, clip_eps):
         record["mini_batches"] = [[(g.question.id, g.advantages.tolist()) for g in part]
                                   for part in mini_batches]
-        record["metrics"] = update(self, mini_batches, clip_eps, step)
+        record["metrics"] = update(self, mini_batches, clip_eps)
         record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.named_tensors()}
         raise Recorded
 

@@ -157,7 +157,7 @@ def measured() -> set[str]:
                     found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
     phases = re.findall(r'timer\("(\w+)"\)', (ROOT / "train.py").read_text())
     record = {"source": "<source>", "success": True, "reward": 1.0, "length": 1, "truncated": False}
-    validated = means([record | {"judged": dict.fromkeys([*JUDGES, "official"], True)}])
+    validated = means([record | {"judged": dict.fromkeys(JUDGES, True)}])
     variable = {name for name in found if name.startswith(("val/<", "time/<"))}
     found.add("reward/timeouts")  # from verifier/pool.py, in every step's metrics
     return found - variable | {f"time/{p}" for p in phases} | {f"val/{name}" for name in validated}
