@@ -61,10 +61,10 @@ class RecordedExperience(Experience):
 class RecordedPolicy(Policy):
     """Keeps the log-probs under the weights that each mini-batch of the step finds, and writes it all."""
 
-    def update(self, mini_batches, clip_eps, step=0):
+    def update(self, mini_batches, clip_eps):
         """As ever."""
         self.found = []
-        metrics = super().update(mini_batches, clip_eps, step)
+        metrics = super().update(mini_batches, clip_eps)
         if STEP["replayed"] and "metrics" not in STEP:
             STEP["metrics"], BATCH["found"] = metrics, np.concatenate(self.found)
             save_file(BATCH, FOLDER / "batch.safetensors")
