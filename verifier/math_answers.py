@@ -1,17 +1,16 @@
 """Whether an answer is right: Math-Verify, on spellings that it knows (`spellings.py`).
 
 Runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify takes a second,
-and a hostile answer may take forever. What only saves time stands in `shortcuts.py`.
+and a hostile answer may take forever. Two plain numbers are compared here, exactly.
 """
 
 import functools
 import logging
-import math
 import re
+from fractions import Fraction
 
 from math_verify import parse, verify
 
-from verifier import shortcuts
 from verifier.answer import is_answer, read_gold
 from verifier.spellings import latex
 
@@ -23,9 +22,14 @@ GOLD_REPAIRS = [  # for golds that do not parse as they are
 WRAPPERS = re.compile(r"\\(?:boxed|text[a-z]*|math(?:rm|bf|it|sf))(?![a-zA-Z])|[{}$]")
 BLANKS = re.compile(r"\\[,;:! ]|\\q?quad(?![a-zA-Z])|~")
 CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(.*))?", re.DOTALL)
-TINY = 1e-3
-NUMBER = re.compile(r"\\boxed\{\s?([+-]?[0-9]*\.?[0-9]+)\s?"
-                    r"(?:\\(?:times|cdot)\s?10\^(?:\{([+-]?[0-9]{1,3})\}|([0-9])))?\s?\}")
+TINY = 1e-3  # Math-Verify compares decimals by their first six places, to which 1.6e-19 is 9.1e-31
+LITERAL = re.compile(
+    r"\\boxed\{\s?(?P<sign>[-+]?)"
+    r"(?:\\[dt]?frac\{(?P<above>[0-9]{1,9})\}\{(?P<below>[0-9]{1,9})\}"
+    r"|(?P<number>[0-9]*\.?[0-9]+)"
+    r"(?:\s?\\(?:times|cdot)\s?10\^(?:\{(?P<power>[-+]?[0-9]{1,3})\}|(?P<digit>[0-9])))?)"
+    r"\s?\}"
+)
 SECOND = re.compile(r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$")
 
 
@@ -56,22 +60,39 @@ def parse_gold(answer: str) -> list:
     return parsed
 
 
-def tiny_equal(gold: str, text: str) -> bool | None:
-    """Whether two boxed numbers agree in six digits, if one is below TINY; else None. Math-Verify compares
-    decimals by their first six places, to which 1.6e-19 is 9.1e-31."""
-    found = [NUMBER.fullmatch(boxed) for boxed in (gold, text)]
-    if not all(found):
+def literal(boxed: str) -> Fraction | None:
+    """The value of a boxed integer, decimal, fraction or power of ten; None if it is anything else."""
+    found = LITERAL.fullmatch(boxed)
+    if not found:
         return None
-    a, b = (float(f"{number}e{power or digit or 0}") for number, power, digit in (f.groups() for f in found))
-    return math.isclose(a, b, rel_tol=1e-6) if min(abs(a), abs(b)) < TINY else None
+    if found["number"]:
+        power = int(found["power"] or found["digit"] or 0)
+        value = Fraction(found["number"]) * Fraction(10) ** power
+    elif int(found["below"]):
+        value = Fraction(int(found["above"]), int(found["below"]))
+    else:
+        return None
+    return -value if found["sign"] == "-" else value
+
+
+def literals_equal(gold: str, text: str) -> bool | None:
+    """Whether two boxed literals are equal, tiny decimals in six digits; None if Math-Verify has to say."""
+    a, b = literal(gold), literal(text)
+    if a is None or b is None:
+        return None
+    if a == b:
+        return True
+    if min(abs(a), abs(b)) < TINY and "frac" not in gold + text:
+        return abs(a - b) <= max(abs(a), abs(b)) / 10**6
+    return None if abs(a - b) < 1e-5 else False
 
 
 def equal(text: str, answer: str) -> bool:
     """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its letter."""
     boxed, text = boxed_gold(answer), latex(text)
-    for compare in (shortcuts.literals_equal, tiny_equal):
-        if (said := compare(boxed, text)) is not None:
-            return said
+    said = literals_equal(boxed, text)
+    if said is not None:
+        return said
     gold = parse_gold(answer)
     if text == boxed:
         return bool(gold)
@@ -116,14 +137,5 @@ def official_reward(text: str | None, answer: str) -> float:
         return 0.0
 
 
-def both_rewards(text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
-    """The verdict of `math_reward` on row["boxed"], and beside it `official_reward`'s on the text."""
-    if text is None:
-        return math_reward(None, answer)
-    strict = math_reward(row["boxed"], answer) if row["boxed"] else {"score": 0.0}
-    return strict | {"official": official_reward(text, answer)}
-
-
-shortcuts.install()
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
 math_reward(r"\boxed{\frac{x}{2}}", r"\sqrt{3}")  # the first parse builds tables: not on an answer's time

@@ -6,7 +6,6 @@ stopped. So a pair that takes too long costs one process its life and scores 0; 
 """
 
 import contextlib
-import itertools
 import json
 import os
 import queue
@@ -22,92 +21,90 @@ START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idl
 MATH = {  # what judges answers to golds of mathematics
     "math": "verifier.math_answers:math_reward",  # Math-Verify, and the rule that an answer is one
     "official": "verifier.math_answers:official_reward",  # Math-Verify alone
-    "both": "verifier.math_answers:both_rewards",  # the first as `score`, the second as `official`
 }
-
-
-def kill(process: subprocess.Popen) -> None:
-    """Kill a worker with all that its reward function has started: the worker leads a session of its own."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
 
 
 class Worker:
     """One worker process, started when first needed and again after it died. For one thread at a time."""
 
     def __init__(self, function: str, timeout: float, memory: int):
-        self.function, self.timeout, self.memory = function, timeout, memory
-        self.process, self.ready, self.received, self.indices = None, False, b"", itertools.count(1)
-        self.timeouts, self.closed, self.lock = 0, False, threading.Lock()
+        self.function = function
+        self.timeout = timeout
+        self.memory = memory
+        self.process = None
+        self.received = b""  # of the next reply
+        self.timeouts = 0
+        self.closed = False
+        self.lock = threading.Lock()
 
     def start(self) -> None:
         """Start the process, if there is none, and wait for it to import the function.
 
         RuntimeError with the reason if it cannot. Killed meanwhile by somebody else it is started once more.
         """
-        path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
-        arguments = ["-P", "-m", "verifier.worker", self.function, str(self.timeout), str(self.memory)]
-        for last in (False, True):
-            with self.lock:  # against `close`: no process is started after it
-                if self.closed:
-                    raise RuntimeError("the Verifier is closed")
-                self.process = self.process or subprocess.Popen(
-                    [sys.executable, *arguments], env={**os.environ, "PYTHONPATH": path},
-                    stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True)
+        if self.process:
+            return
+        for _ in range(2):
             try:
-                self.ready = self.ready or self.ask(START_SECONDS, 0) is not None
+                self.launch()
+                self.reply(START_SECONDS)
                 return
-            except (EOFError, TimeoutError) as error:
+            except EOFError:
                 self.stop()
-                if last or isinstance(error, TimeoutError):
-                    raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from error
+            except TimeoutError:
+                self.stop()
+                break
+        raise RuntimeError(f"a worker of the reward {self.function!r} did not start")
 
-    def ask(self, seconds: float, index: int, *pair: str | None) -> dict:
-        """Send the pair and its row, if any, and return the reply of this index.
+    def launch(self) -> None:
+        """Start the process, the leader of a session of its own; never after `close`."""
+        path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
+        with self.lock:
+            if self.closed:
+                raise RuntimeError("the Verifier is closed")
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "verifier.worker"]
+                + [self.function, str(self.timeout), str(self.memory)],
+                env={**os.environ, "PYTHONPATH": path},
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                bufsize=0,
+                start_new_session=True,
+            )
+
+    def reply(self, seconds: float, where: str = "") -> dict:
+        """The worker's next line.
 
         TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the traceback
         if its reward function raised. No timer thread: generation shares this process's lock.
         """
-        end, message = time.monotonic() + seconds, {}
-        try:
-            if pair:
-                self.process.stdin.write(json.dumps([index, *pair]).encode() + b"\n")
-            while message.get("index") != index and "error" not in message:
-                message = json.loads(self.line(end))
-        except TimeoutError:
-            raise
-        except (OSError, ValueError) as error:  # a broken pipe; no line of ours
-            raise EOFError from error
-        if "error" in message:
-            self.stop()
-            where = f" for the answer {pair[1]!r:.200}, row {pair[2]:.400}" if pair else ""
-            raise RuntimeError(f"the reward {self.function!r} failed{where}:\n{message['error']}")
-        return message
-
-    def line(self, end: float) -> bytes:
-        """The worker's next line, by the time `end`; what came with it is kept for the next call."""
+        end = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self.process.stdout, select.POLLIN)
-        while b"\n" not in self.received:
+        while not self.received.endswith(b"\n"):
             if not poll.poll(1000 * max(end - time.monotonic(), 0)):
                 raise TimeoutError
-            self.received += (new := os.read(self.process.stdout.fileno(), 65536))
+            new = os.read(self.process.stdout.fileno(), 65536)
             if not new:
                 raise EOFError
-        line, _, self.received = self.received.partition(b"\n")
-        return line
+            self.received += new
+        message = json.loads(self.received)
+        self.received = b""
+        if "error" in message:
+            self.stop()
+            raise RuntimeError(f"the reward {self.function!r} failed{where}:\n{message['error']}")
+        return message
 
     def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
         """The pair's named rewards. It scores 0, with `timeouts` 1, if it outlives the limit, or if the
         worker dies of it twice: once may have been somebody else's doing."""
+        where = f" for the answer {answer!r:.200}, row {row:.400}"
         for _ in range(2):
             try:
                 self.start()
-                reply = self.ask(self.timeout, next(self.indices), text, answer, row)
-                if reply["bloated"]:
-                    self.stop()
-                return reply["rewards"]
-            except EOFError:
+                self.process.stdin.write(json.dumps([text, answer, row]).encode() + b"\n")
+                return self.reply(self.timeout, where)["rewards"]
+            except (EOFError, BrokenPipeError):
                 self.stop()
             except TimeoutError:
                 self.stop()
@@ -115,23 +112,29 @@ class Worker:
         self.timeouts += 1
         return {"score": 0.0, "timeouts": 1.0}
 
+    def kill(self) -> None:
+        """Kill the process with all that its reward function has started."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+
     def stop(self) -> None:
         """Kill and reap the process, if there is one."""
         with self.lock:
-            process, self.process, self.ready, self.received = self.process, None, False, b""
-        if process:
-            kill(process)
-            process.wait()
-            for pipe in (process.stdin, process.stdout):
-                with contextlib.suppress(OSError):  # what it was never sent
-                    pipe.close()
+            if not self.process:
+                return
+            self.kill()
+            self.process.wait()
+            self.process.stdin.close()
+            self.process.stdout.close()
+            self.process = None
+            self.received = b""
 
     def close(self) -> None:
         """Kill the process for good: whoever waits for it sees it die, and it is not started again."""
         with self.lock:
             self.closed = True
             if self.process:
-                kill(self.process)
+                self.kill()
 
 
 class Pending:

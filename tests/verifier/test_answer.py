@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from tests.verifier.answers import HONEST, HONEST_ASIDE, LEAKS, LEAKS_ASIDE
-from verifier.answer import normalise, read_gold
+from verifier.answer import read_gold
 from verifier.math_answers import math_reward
 
 
@@ -49,19 +49,6 @@ def test_malformed_golds_go_to_math_verify_alone(gold):
     """Unbalanced dollars or brackets and prose are no gold to judge by, and are counted."""
     assert read_gold(gold) is None
     assert math_reward(None, gold)["malformed"] == 1.0
-
-
-@pytest.mark.parametrize(
-    ("text", "left"),
-    [
-        (r"\boxed{\boxed{7}}", "7"), (r"\boxed{5\boxed{7}}", None), (r"\dfrac{1}{2} .", r"\frac{1}{2}"),
-        (r"\$1,\!234 \text{ and } 5", "1234,5"), (r"\left( 1 , 2 \right)", "(1,2)"),
-        (r"15 \text{ cm}^2", "15⟨cm⟩^2"), (r"\text{12 apples}", "12 apples"), ("(312,123)", "(312,123)"),
-    ],
-)  # fmt: skip
-def test_normalise(text, left):
-    """Typography goes, nested boxes unwrap only if there is nothing beside them."""
-    assert normalise(text) == left
 
 
 @pytest.mark.parametrize(("answer", "gold", "score"), [

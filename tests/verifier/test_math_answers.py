@@ -5,9 +5,10 @@ from decimal import Decimal
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from math_verify import parse, verify
 
 from reward import graded_text
-from verifier.math_answers import math_reward, official_reward
+from verifier.math_answers import literals_equal, math_reward, official_reward
 
 # (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict", Math-Verify
 # is more generous or more severe than a teacher would be; the table holds it to that.
@@ -170,3 +171,23 @@ def test_golds():
 def test_the_official_grader(text, gold, right):
     """Math-Verify alone, on all of the text, box or not."""
     assert official_reward(text, gold) == right
+
+
+LITERALS = st.one_of(
+    st.integers(-20, 20).map("{:+d}".format),
+    st.integers(-20, 20).map(lambda n: f"{n / 1e6:.7f}"),
+    st.integers(-20, 20).map(lambda n: f"{(10**8 + n) / 1e8:.8f}"),
+    st.integers(0, 10**20).map(str),
+    st.integers(0, 30).map("{:04d}".format),
+    st.decimals(-3, 3, places=2).map(str),
+    st.builds(r"\frac{{{}}}{{{}}}".format, st.integers(-9, 9), st.integers(0, 9)),
+    st.builds(r"{} \times 10^{{{}}}".format, st.integers(1, 9), st.integers(-3, 9)),
+)
+
+
+@settings(max_examples=600, deadline=None, derandomize=True)
+@given(LITERALS, LITERALS)
+def test_literals_get_math_verifys_verdict(gold, number):
+    """Numbers in all spellings, near each other: where they are compared here, it is as Math-Verify would."""
+    gold, number = rf"\boxed{{{gold}}}", rf"\boxed{{{number}}}"
+    assert literals_equal(gold, number) in (None, verify(parse(gold), parse(number)))
