@@ -193,7 +193,7 @@ def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None
     policy.save_pretrained(directory)
     if tracker.main:
         tokenizer.save_pretrained(directory)
-        describe_model(directory, knobs, tokenizer, tracker.rows)
+        describe_model(directory, knobs, tokenizer, tracker.rows, tracker.rows[-1]["step"])
 
 
 def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:

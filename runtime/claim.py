@@ -1,13 +1,16 @@
 """A run directory belongs to one run, and is one directory for all nodes (collectives)."""
 
-import time
+import fcntl
+import os
+import socket
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TextIO
 
 from runtime import ranks
-from runtime.rundir import PATIENCE, lock
+from runtime.rundir import restarts
 
 
 @contextmanager
@@ -16,7 +19,8 @@ def claim(run_dir: str | Path) -> Iterator[None]:
     names the process that has it, or says that not all nodes see it."""
     file = error = None
     try:
-        file = lock(str(run_dir)) if ranks.rank() == 0 else None
+        if ranks.rank() == 0:
+            file = lock(Path(run_dir))
     except ValueError as taken:
         error = taken
     if error := ranks.gather(error)[0]:
@@ -27,23 +31,41 @@ def claim(run_dir: str | Path) -> Iterator[None]:
         file.close()
 
 
-def check_shared(directory: str | Path, patience: float = PATIENCE) -> None:
-    """ValueError on all ranks where one does not see within `patience` seconds what rank 0 writes into
-    `directory`, if any is named (a collective)."""
-    if ranks.world_size() == 1 or not directory:
+def lock(run_dir: Path) -> TextIO:
+    """Take run_dir for this process; it is free when the file is closed, or the process gone.
+
+    ValueError names the process that has it. What torchrun restarts waits: the one before is dying.
+    """
+    run_dir.mkdir(parents=True, exist_ok=True)
+    file = open(run_dir / "lock", "a+")
+    try:
+        fcntl.lockf(file, fcntl.LOCK_EX if restarts() else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        file.truncate(0)
+        print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+    except BlockingIOError as error:
+        file.seek(0)
+        raise ValueError(f"{run_dir} is in use by {file.read().strip() or 'another process'}: wait for it, "
+                         "end it, or choose another --run_dir") from error
+    except OSError as error:
+        print(f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it")
+    return file
+
+
+def check_shared(directory: str | Path) -> None:
+    """ValueError on all ranks where one does not see what rank 0 writes into `directory`, if any is named (a
+    collective)."""
+    if not directory:
         return
-    directory = Path(directory)
-    mark = directory / f"seen-{ranks.gather(uuid.uuid4().hex)[0]}"
+    mark = Path(directory) / f"seen-{ranks.gather(uuid.uuid4().hex)[0]}"
+    # every rank makes the directory: a network file system may remember that it was not there, and asks now
+    mark.parent.mkdir(parents=True, exist_ok=True)
+    ranks.barrier()
     if ranks.rank() == 0:
-        directory.mkdir(parents=True, exist_ok=True)
         mark.touch()
     ranks.barrier()
-    deadline = time.monotonic() + patience
-    while not (seen := mark.exists()) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    blind = [r for r, there in enumerate(ranks.gather(seen)) if not there]
+    seen = ranks.gather(mark.exists())
     if ranks.rank() == 0:
         mark.unlink()
-    if blind:
+    if not all(seen):
         raise ValueError(f"{directory} is not one directory for all nodes: what rank 0 writes there is not "
-                         f"seen by ranks {blind}. Name one on a file system that they share.")
+                         f"seen by rank {seen.index(False)}. Name one on a file system that they share.")

@@ -30,7 +30,7 @@ OUT_OF_MEMORY = ("Lower tokens_per_micro_batch, turn on gradient_checkpointing, 
                  "(lora_rank), or run fewer ranks here; tools/plan.py adds up what a rank holds")
 SILENT = ("died without a message, nobody knows when; what other ranks saw of it stands elsewhere here. If "
           f"signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}")
-OOM_COUNTERS = ("/proc/vmstat", "/sys/fs/cgroup/memory.events", "/sys/fs/cgroup/memory/memory.oom_control")
+COUNTERS = Path("/proc/vmstat")  # of the kernel: kills for memory are counted here, a container's too
 
 
 class Interrupted(Exception):
@@ -158,12 +158,11 @@ class Console:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel has killed for memory, on this machine or in this container."""
-    found = 0
-    for file in OOM_COUNTERS:
-        with contextlib.suppress(OSError):
-            found += sum(map(int, re.findall(r"^oom_kill (\d+)", Path(file).read_text(), re.MULTILINE)))
-    return found
+    """How many processes the kernel of this machine has killed for memory."""
+    with contextlib.suppress(OSError):
+        if found := re.search(r"^oom_kill (\d+)", COUNTERS.read_text(), re.MULTILINE):
+            return int(found[1])
+    return 0
 
 
 def say(text: str) -> None:

@@ -9,7 +9,6 @@ import math
 import os
 from pathlib import Path
 
-KINDS = {"step": int, "question": str, "text": str, "rewards": dict, "replayed": bool, "finished": bool}
 WANTED = {"right": 2, "wrong": 1, "o*": 1}  # responses of a step: new right ones, new wrong ones, replayed
 
 
@@ -39,22 +38,16 @@ def record(step: int, group, t, text: str) -> dict:
             "replayed": bool(group.replayed and t is group.trajectories[0]), "finished": t.finished}
 
 
-def read(path: Path, last: float = math.inf) -> list[dict]:
-    """The records of a file up to step `last`; lines that hold none (damage, half of one) are passed over."""
-    records = []
-    for line in path.read_bytes().split(b"\n")[:-1] if path.is_file() else ():
-        try:
-            sample = json.loads(line)
-            whole = all(type(sample[name]) is kind for name, kind in KINDS.items())
-        except (ValueError, TypeError, KeyError, RecursionError):
-            continue
-        if whole and sample["step"] <= last:
-            records.append(sample)
-    return records
+def read(path: Path) -> list[dict]:
+    """The records of a file, whose last line may be half of one: the run was killed."""
+    if not path.is_file():
+        return []
+    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
 
 
 def cut(path: Path, last: int) -> None:
     """Go back to step `last`: what came after the checkpoint that a run continues from is written again."""
     aside = path.with_suffix(".tmp")
-    aside.write_text("".join(json.dumps(r) + "\n" for r in read(path, last)))
+    kept = [sample for sample in read(path) if sample["step"] <= last]
+    aside.write_text("".join(json.dumps(sample) + "\n" for sample in kept))
     os.replace(aside, path)

@@ -48,12 +48,8 @@ def read_jsonl(file: str | Path) -> list:
         except UnicodeDecodeError as error:
             raise ValueError(f"{where}: not UTF-8 ({error.reason}, byte {line[error.start]:#x}); "
                              "`iconv -f LATIN1 -t UTF-8` converts most such files") from error
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON: {error}") from error
-        except ValueError as error:  # an integer of more than 4,300 digits
-            raise ValueError(f"{where}: a number of too many digits; put it in quotes") from error
-        except RecursionError as error:
-            raise ValueError(f"{where}: nested too deeply; flatten it, or put it in quotes") from error
     return rows
 
 
@@ -70,11 +66,7 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str]:
     for column in (c for c in READ if c in row):
         try:
             json.dumps(row[column], ensure_ascii=False).encode()  # so goes the row to a reward function
-        except UnicodeEncodeError as error:  # JSON can name one half of a pair, as \\ud83d
-            raise wrong(column, f"half a character, {error.object[error.start]!r}; cut whole ones") from error
-        except RecursionError as error:
-            raise ValueError(f"{where}, column {column}: nested too deeply; flatten it") from error
-        except (TypeError, ValueError) as error:  # a date, bytes
+        except (TypeError, ValueError) as error:  # a date, bytes, half a character
             raise wrong(column, f"must be what JSON can hold ({error}); make it text or numbers") from error
     if not isinstance(turns, list) or not turns or not all(map(is_turn, turns)):
         raise wrong("prompt", "must be a list of turns {'role': text, 'content': text}")

@@ -20,8 +20,6 @@ from runtime.console import optional, printable
 from runtime.faults import watchdog
 from runtime.services import WRITERS
 
-MOST_NAMES, MOST_LETTERS = 20, 40  # of a legend of curve.png
-
 
 class Timer:
     """Wall-clock seconds per phase of a step; the device is synchronised before the clock is read."""
@@ -154,6 +152,7 @@ class Tracker:
         import matplotlib
 
         matplotlib.use("Agg")
+        matplotlib.rcParams["text.parse_math"] = False  # a data_source may hold $
         import matplotlib.pyplot as plt
 
         names = sorted({n for row in self.rows for n in row if n.startswith(("val/pass_at_1", "val/valid"))})
@@ -164,18 +163,14 @@ class Tracker:
         for axis, (title, series) in zip(axes, panels):
             for name in series:
                 points = [(row["step"], row[name]) for row in self.rows if name in row]
-                axis.plot(*zip(*points) if points else ([], []), label=_label(name), lw=1.2)
+                steps, values = zip(*points) if points else ([], [])
+                axis.plot(steps, values, label=printable(name.partition("/")[2]), lw=1.2)
             axis.set(title=title, xlabel="step")
             axis.grid(alpha=0.3)
-            if 1 < len(series) <= MOST_NAMES:
+            if len(series) > 1:
                 axis.legend(fontsize=7)
         figure.savefig(self.run_dir / "curve.png", dpi=90)
         plt.close(figure)
-
-
-def _label(name: str) -> str:
-    """A metric's name in a plot, where two $ would be a formula: a data_source can be any text."""
-    return printable(name.partition("/")[2])[:MOST_LETTERS].replace("$", r"\$")
 
 
 def _line(row: dict) -> str:

@@ -2,9 +2,14 @@
 
 import numpy as np
 import pytest
+import torch
 from conftest import on_ranks
+from safetensors import safe_open
 from test_policy import make_groups, make_policy
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from runtime import shards
 from runtime.shards import load_shards, save_shards
 
 CASES = {  # name: (tied head, knobs)
@@ -89,3 +94,26 @@ def test_another_model_is_refused(tiny_models, saved):
     for case, other in (("adapters", wider), ("adapters", plain), ("all weights", tied)):
         with pytest.raises(ValueError, match="another model"):
             load_shards(directory / case, other.tensors())
+
+
+def replicate(directory):
+    """Two ranks that hold the same rows, as two nodes of one GPU do, write them; is the same read back?"""
+    mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    tensors = {}
+    for i in range(40):
+        whole = torch.arange(12.0).reshape(4, 3) + i
+        tensors[f"w{i}"] = distribute_tensor(whole, mesh, [Replicate(), Shard(0)])
+    shards.FILE_BYTES = 400  # of one rank: several files each
+    written = save_shards(tensors, directory)
+    empty = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
+    load_shards(directory, empty)
+    return written, all(torch.equal(empty[name].to_local(), tensors[name].to_local()) for name in tensors)
+
+
+def test_replicas_are_written_once(tmp_path):
+    """What two ranks hold alike is on disk once, in several files, each named by the rank that wrote it."""
+    (first, first_equal), (second, second_equal) = on_ranks(2, replicate, tmp_path)
+    assert first_equal and second_equal
+    assert sorted(first + second) == sorted(path.name for path in tmp_path.iterdir())
+    tensors = [name for path in tmp_path.iterdir() for name in safe_open(path, "pt").keys()]
+    assert len(first) > 1 and len(tensors) == len(set(tensors)) == 40
