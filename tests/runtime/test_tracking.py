@@ -5,7 +5,6 @@ import dataclasses
 import json
 import math
 import os
-import re
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,17 +12,16 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from conftest import arguments, on_ranks
-from test_train import metrics, train_from
+from conftest import on_ranks
 from transformers import GenerationConfig
 
 import config as configuration
 from buffer import Trajectory
 from config import Config
-from runtime.card import code, describe_model, model_card
+from runtime.card import describe_model, model_card
 from runtime.console import disarm, printable
 from runtime.tracking import Tracker
-from tools import sources
+from tools.convert import INSTALL_DATASETS
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -36,49 +34,18 @@ def config(tmp_path) -> Config:
                   response_prefix="<think>\n", rope_theta=40000.0, batch_size=128, lr=1e-6)
 
 
-def test_the_card_states_method_data_steps_and_scores(config):
-    """Everything that the issue asks of a card, and a head that the hub can read."""
+def test_the_card_says_how_the_model_was_made_and_is_asked(config):
+    """Method, data, steps, scores, and every knob that is no path; its head is one that the hub can read."""
+    knobs = dataclasses.asdict(config)
     trained = {"pass_at_1/aime": 0.316, "length/aime": 1100.0}
-    card = model_card(dataclasses.asdict(config), 700, {"pass_at_1/aime": 0.115}, trained)
+    card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, trained)
     _, head, body = card.split("---\n", 2)
     assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation",
                                     "base_model": "org/Model-7B", "tags": ["exgrpo", "grpo", "rlvr"]}
-    assert "# my-run: Model-7B trained with ExGRPO" in body
-    assert "700 batches of 128 questions x 8" in body
-    assert "openr1.parquet" in body and "lr=1e-06" in body
+    assert "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body and "| length/aime | nan | 1100.000 |" in body
-
-
-def test_the_card_has_every_knob_of_question_and_grading(config):
-    """What changes what the model is asked or how it is graded, by name and value; a knob added to those
-    groups of config.py has to be on the card too."""
-    groups = (ROOT / "config.py").read_text().split("# ---- ")
-    groups = [g for g in groups if g.startswith(("model and data", "reward"))]
-    names = {name for group in groups for name in re.findall(r"^    (\w+): ", group, flags=re.M)}
-    names -= {"model", "train_files", "val_files", "base_steps", "world", "world_seed"}
-    assert {"grader", "require_box", "reward", "response_prefix", "prompt_template", "rope_theta"} <= names
-    knobs = dataclasses.asdict(config) | {"grader": "official", "require_box": False}
-    card = model_card(knobs, 700, {}, {})
-    for name in {*names, "eval_temperature", "eval_questions"}:
-        assert f"`{name}={knobs[name]!r}`" in card, name
-    files = {"train_files": ["a/train.parquet"], "val_files": ["b/x.parquet", "y.jsonl"]}
-    built_in = {"train_files": [".cache/arithmetic-1234/train.jsonl"], "world": "hard", "world_seed": 5}
-    for more, said in ((files, "train.parquet; validated on x.parquet, y.jsonl"),
-                       (built_in, "(the built-in arithmetic world, hard, seed 5)")):
-        assert f"{said}\n" in model_card(knobs | more, 700, {}, {})
-
-
-def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
-    """The card of step 3 has neither the base's scores nor those of step 2 under its name."""
-    rows = [{"step": 0, "val/reward/x": 0.25}, {"step": 2, "val/reward/x": 0.5}, {"step": 3}]
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows)
-    card = (tmp_path / "README.md").read_text()
-    assert "**Not validated**: after step 3" in card and "0.250" not in card and "0.500" not in card
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows[:2])
-    assert "| reward/x | 0.250 | 0.500 |" in (tmp_path / "README.md").read_text()
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows[:2], 3)  # saved before its row was
-    card = (tmp_path / "README.md").read_text()
-    assert "**Not validated**: after step 3" in card and "**Steps**: 3 " in card
+    for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir"}:
+        assert f"    {name}: {knobs[name]!r}\n" in body
 
 
 def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):
@@ -87,21 +54,26 @@ def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, t
     assert "trained with on-policy Dr. GRPO" in card and "base_model" not in card
 
 
-def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp_path, device):
+def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
+    """The card of step 3 has neither the base's scores nor those of step 2 under its name."""
+    rows = [{"step": 0, "val/reward/x": 0.25}, {"step": 2, "val/reward/x": 0.5}, {"step": 3}]
+    cards = {}
+    for step in (2, 3):
+        describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows, step)
+        cards[step] = (tmp_path / "README.md").read_text()
+    assert "| reward/x | 0.250 | 0.500 |" in cards[2]
+    assert "**Not validated**" in cards[3] and "0.250" not in cards[3] and "0.500" not in cards[3]
+
+
+def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp_path):
     """The settings saved beside the weights replace the base model's penalties and stop tokens."""
-    directory = tmp_path / "my-run" / "model"
     base = GenerationConfig(repetition_penalty=1.5, top_k=5, do_sample=True, eos_token_id=[1, 2, 3])
-    base.save_pretrained(directory)
-    tracker = Tracker(config.run_dir, 10)
-    tracker.start()
-    tracker.log(7, {"val/pass_at_1/mine": 0.25})
-    describe_model(directory, dataclasses.asdict(config), tokenizer, tracker.rows)
-    settings = GenerationConfig.from_pretrained(directory)
+    base.save_pretrained(tmp_path)
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, [], 0)
+    settings = GenerationConfig.from_pretrained(tmp_path)
     assert (settings.temperature, settings.top_p, settings.do_sample) == (0.6, 1.0, True)
     assert settings.repetition_penalty is None
     assert settings.eos_token_id == tokenizer.eos_token_id and not settings.top_k
-    card = (directory / "README.md").read_text()
-    assert "7 batches" in card and "pass_at_1/mine | 0.250 | 0.250" in card
 
 
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
@@ -182,47 +154,6 @@ def test_tensorboard_has_every_point_once(tmp_path):
     assert len(found["loss/grad_norm"]) == 7
 
 
-def test_a_tracker_chosen_late_has_what_came_before(tmp_path):
-    """A run begun without TensorBoard and resumed with it has all its points there, those of the checkpoint
-    too."""
-    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
-    first = Tracker(str(tmp_path), 10)
-    first.start()
-    first.log(1, row(1, 1))
-    with Tracker(str(tmp_path), 10, "tensorboard") as second:
-        second.start(first.text())
-        second.log(2, row(2, 1))
-    assert [step for step, _ in points(tmp_path)["loss/entropy"]] == [1, 2]
-
-
-def log_on_a_rank(run_dir: str) -> None:
-    with Tracker(run_dir, 10, "tensorboard") as tracker:
-        tracker.start()
-        tracker.log(1, {"loss/entropy": 0.5})
-
-
-def test_one_rank_writes(tmp_path):
-    """Two ranks, one event file, one point."""
-    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
-    on_ranks(2, log_on_a_rank, str(tmp_path))
-    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
-    assert points(tmp_path) == {"loss/entropy": [(1, 0.5)]}
-
-
-@pytest.mark.slow
-def test_a_run_and_its_continuation_are_in_tensorboard(world, tmp_path):
-    """train.py --tracker tensorboard, resumed for one more step: each metric's points are those of
-    metrics.jsonl."""
-    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
-    knobs = ["--engine", "hf", "--tracker", "tensorboard"]
-    for more in (["--steps", "2"], ["--steps", "3", "--resume"]):
-        on_ranks(1, train_from, arguments(world, tmp_path, *knobs, *more))
-    found, rows = points(tmp_path), metrics(tmp_path)
-    assert [r["step"] for r in rows] == [0, 1, 2, 3] and found.keys() == set().union(*rows) - {"step"}
-    for name, values in found.items():
-        assert values == [(r["step"], pytest.approx(r[name], rel=1e-6)) for r in rows if name in r], name
-
-
 def wandb_history(file: Path) -> list[dict]:
     """The rows in a .wandb file: a log of protocol buffers in the format of LevelDB's, blocks of 32 KiB after
     7 bytes."""
@@ -267,7 +198,7 @@ def test_a_missing_library_is_named_with_its_command(monkeypatch):
         why = f"tracker={tracker} needs a library that is not installed: {command}"
         with pytest.raises(ValueError, match=why):
             Config(tracker=tracker)
-    commands = [*configuration.INSTALL_TRACKER.values(), sources.INSTALL_DATASETS]
+    commands = [*configuration.INSTALL_TRACKER.values(), INSTALL_DATASETS]
     extras = (ROOT / "requirements.txt").read_text()
     assert all(f"# extra: {command} " in extras for command in commands)
 
@@ -335,8 +266,6 @@ def test_samples_follow_the_checkpoint(tmp_path):
     whole, checkpoint = written(tmp_path), "".join(first.text().splitlines(keepends=True)[:2])
     with open(tmp_path / "samples.jsonl", "a") as file:
         file.write('{"step": 5, "ques')  # killed
-    damaged = (tmp_path / "samples.jsonl").read_bytes()
-    (tmp_path / "samples.jsonl").write_bytes(b"\xff\n[]\n" + damaged)  # passed over, what follows stays
     second = Tracker(str(tmp_path), 10)
     second.start(checkpoint, 2)
     assert written(tmp_path) == whole[:8]
@@ -347,16 +276,19 @@ def test_samples_follow_the_checkpoint(tmp_path):
     assert written(tmp_path) == []
 
 
-def sample_on_a_rank(run_dir: str) -> None:
-    tracker = Tracker(run_dir, 10)
-    tracker.start()
-    tracker.sample(1, GROUPS, str, 0.5)
+def write_on_a_rank(run_dir: str) -> None:
+    with Tracker(run_dir, 10, "tensorboard") as tracker:
+        tracker.start()
+        tracker.log(1, {"loss/entropy": 0.5})
+        tracker.sample(1, GROUPS, str, 0.5)
 
 
-def test_one_rank_writes_samples(tmp_path):
-    """Two ranks, every line once."""
-    on_ranks(2, sample_on_a_rank, str(tmp_path))
-    assert len(written(tmp_path)) == 4
+def test_one_rank_writes(tmp_path):
+    """Two ranks: one event file with one point, every sample once."""
+    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    on_ranks(2, write_on_a_rank, str(tmp_path))
+    assert len(list((tmp_path / "tensorboard").iterdir())) == 1
+    assert points(tmp_path) == {"loss/entropy": [(1, 0.5)]} and len(written(tmp_path)) == 4
 
 
 def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
@@ -371,7 +303,7 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
     said = capsys.readouterr().out
     assert "note" not in said and "\x1b" not in said and r"\x1b[2J\u202e\ud800" in said
     assert (tmp_path / "curve.png").stat().st_size > 5000
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows)
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows, 1)
     card = (tmp_path / "README.md").read_text()
     assert r"| pass_at_1/a\|\`\$x^\$\<img\>\\x1b\[2J\\u202e\\ud800 \# b | 0.250 | 0.250 |" in card
 
@@ -384,7 +316,7 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
     tracker.log(1, {})
     tracker.finish()
     (tmp_path / "README.md").mkdir()
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows)
+    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows, 1)
     said = capsys.readouterr().out
     for what in ("curve.png: ZeroDivision", "step 1 in tensorboard", "the model card: IsADirectory"):
         assert f"note: without {what}" in said
@@ -407,11 +339,6 @@ def test_an_error_quotes_data_harmlessly():
     error.__cause__ = cause
     disarm(error)
     assert error.args == (r"\x1b[2J", 3) and cause.args == (r"\u202e",)
-
-
-def test_code_in_a_card_cannot_be_left():
-    """The fence is longer than any run of backticks inside; control characters are shown."""
-    assert code("a:b") == "`a:b`" and code("``x`\x1b") == r"``` ``x`\x1b ```"
 
 
 def test_trackers_get_names_that_they_can_store(tmp_path):
