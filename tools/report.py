@@ -28,9 +28,6 @@ from runtime.console import printable
 from tools.stored import newest_checkpoint, number, stored_responses
 
 TEMPLATE = Path(__file__).with_suffix(".html")
-SHOWN = ("reward/", "val/pass_at_1/", "val/valid/", "loss/entropy", "rollout/length", "replay/ratio",
-         "replay/gradient_share", "replay/token_share", "replay/signal", "replay/k=", "replay/from_k=",
-         "fresh/", "buckets/", "time/")  # beginnings of the metrics shown
 SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
 MOST_TEXT = 20_000_000  # characters of samples on the page, a run; of more every other step is left out
 
@@ -59,7 +56,7 @@ def read_metrics(run: Path) -> list[dict]:
 def columns(rows: list[dict]) -> dict:
     """{"step": [...], "metrics": {name: a value or None per row}}; w* is None where nothing was replayed."""
     metrics = {}
-    for name in sorted({name for row in rows for name in row if name.startswith(SHOWN)}):
+    for name in sorted({name for row in rows for name in row} - {"step"}):
         known = [not name.startswith("replay/") or row.get("replay/questions") != 0 for row in rows]
         metrics[name] = [number(row.get(name)) if there else None for row, there in zip(rows, known)]
     return {"step": [row["step"] for row in rows], "metrics": metrics}
@@ -126,9 +123,8 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page [report.html]")
     parser.add_argument("--questions", type=int, default=40, help="buffered questions of a run to show [40]")
     args = parser.parse_args(argv)
-    runs = list({run.resolve(): run for run in args.runs}.values())
     try:
-        metrics = [read_metrics(run) for run in runs]
+        metrics = [read_metrics(run) for run in args.runs]
     except (OSError, ValueError) as error:
         parser.error(printable(str(error)))
     if args.questions < 1:
@@ -136,9 +132,9 @@ def main(argv: list[str] | None = None) -> None:
     if args.output.is_dir() or not args.output.parent.is_dir():
         parser.error(printable(f"--output {args.output}: must be a file in a directory that is there"))
     device = ranks.setup(hang_timeout=0)
-    described = [describe(run, rows, args.questions, device) for run, rows in zip(runs, metrics)]
+    described = [describe(run, rows, args.questions, device) for run, rows in zip(args.runs, metrics)]
     args.output.write_text(page(described), encoding="utf-8")
-    print(printable(f"{args.output}: {len(runs)} runs, {args.output.stat().st_size / 1e6:.1f} MB"))
+    print(printable(f"{args.output}: {len(metrics)} runs, {args.output.stat().st_size / 1e6:.1f} MB"))
 
 
 if __name__ == "__main__":

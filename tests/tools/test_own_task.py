@@ -70,7 +70,7 @@ def test_the_guide_runs_to_its_end(done):
     assert len(printed) == 8 + VLLM
     row = r"\| digits \(Pass@1\) \| [\d.]+ \[[\d., ]+\] \| [\d.]+ \[[\d., ]+\] \|"
     assert re.search(row, printed[6]) and re.search(r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|", printed[6])
-    assert "| before | after |" in printed[6] and "differs" not in printed[6]
+    assert "| runs/before | runs/after |" in printed[6] and "differs" not in printed[6]
     assert (directory / "report.html").stat().st_size > 10_000
     assert {"curve.png", "model", "step-4"} <= {path.name for path in (directory / "runs/digits").iterdir()}
 

@@ -13,16 +13,16 @@ SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
 @pytest.mark.parametrize("response, said", [
     ("5 - 9 = -4", "-4"), ("It is **12**.", "12"), ("The result is −4.", "-4"), ("so 1,024.", "1,024"),
     (r"3 and 4, so \boxed{7}. Not 8.", "7"), ("3 + 4\n**Answer:** 7", "7"), (r"\(3 \times 4 = 12\)", "12"),
-    ("$5 + 2 = 7$", "7"), ("The GCD of 27 and 9 is 9.", "9"), ("2.5", "2.5"),
+    ("$5 + 2 = 7$", "7"), ("The GCD of 27 and 9 is 9.", "9"),
     # restated, or not said
-    ("The final answer is 5 - 9.", None), ("The answer is 0 + 9", None), (r"\boxed{0 + 9}", None),
+    ("The final answer is 5 - 9.", None), (r"\boxed{0 + 9}", None),
     ("Answer: 3 * 4", None), (r"3 \times 4", None), ("The LCM of these numbers: 3, 12", None),
-    ("the LCM of 3 and 12", None), ("gcd(27, 9)", None), ("3 12", None), ("5 -9", None), ("2**3", None),
-    ("x2", None), ("7x", None), ("seven", None), ("", None),
+    ("the LCM of 3 and 12", None), ("3 12", None), ("5 -9", None), ("2**3", None),
+    ("x2", None), ("seven", None),
     # said in passing: the first from a trained model
-    ("It can be found by simply adding 2 to 4. \nTo express this", None), ("1,024 apples", None),
+    ("It can be found by simply adding 2 to 4. \nTo express this", None),
     # cut in the middle: the first from the base model, asked for gcd(28, 26)
-    ("28 = 2 * 27 * 5 and 26 = 2 * ", None), ("so 7 +", None), ("7 =", None),
+    ("28 = 2 * 27 * 5 and 26 = 2 * ", None),
 ])  # fmt: skip
 def test_a_number_stated(response, said):
     """What a box, an answer or the text ends with: a number, no operand, no member of a list."""
@@ -58,9 +58,7 @@ def test_questions_are_apart(library):
     asked = [row["prompt"][-1]["content"] for row in train + test]
     assert len(set(asked)) == len(asked) and len(test) > 40 and len(train) > 100
     assert train[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
-    assert all(0 <= abs(int(row["reward_model"]["ground_truth"])) <= 18 for row in train)
     assert gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.") == (train, test)
-    assert gym.rows(*SUM, 1, 20, 5, "sum")[1][0]["prompt"] != test[0]["prompt"][1:]
 
 
 def test_scores(library):
@@ -86,7 +84,7 @@ def test_the_worker_hands_over_the_row(library):
 
 @pytest.mark.parametrize("name, reason", [
     ("graph_color", "come with the answer None"), ("game_of_life_halting", "full marks to any text"),
-    ("countdown", "run it as Python code"), ("polynomial_multiplication", "run it as Python code"),
+    ("countdown", "run it as Python code"),
 ])
 def test_refused_with_the_reason(library, name, reason):
     """A task whose scorer cannot grade from text."""
@@ -98,9 +96,8 @@ def test_unknown_tasks_and_settings(library):
     """Each is named, with what there is."""
     with pytest.raises(ValueError, match="no such task; there are .*chain_sum"):
         gym.rows("sums", {}, 0, 1, 1, "sums")
-    for setting in ({"max_term": 2}, {"max_terms": 1}):
-        with pytest.raises(ValueError, match="gym:chain_sum, --set: .*max_term"):
-            gym.rows("chain_sum", setting, 0, 1, 1, "sums")
+    with pytest.raises(ValueError, match="gym:chain_sum, --set: .*max_term"):
+        gym.rows("chain_sum", {"max_term": 2}, 0, 1, 1, "sums")
 
 
 def test_answers_are_never_run(library, tmp_path):
