@@ -44,7 +44,7 @@ def naive_loss(case, clip_eps, beta):
     return -total / (L_MAX * N)
 
 
-@pytest.mark.parametrize("beta", [0.1, 0.5, None])
+@pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("clip_eps", [0.2, None])
 def test_loss_is_eq_4_token_by_token(clip_eps, beta):
     """Equal to the loop over tokens, replayed and fresh mixed, with and without clip and shaping."""
@@ -142,32 +142,21 @@ def test_half_precision_inputs_are_computed_in_float32():
 
 
 def test_metrics_by_hand():
-    """Sums of ratios, counts of clipped tokens, maxima and pulls of two responses, worked out by hand."""
-    w = torch.tensor([[2.0, 1.0, 9.0], [0.1, 0.4, 9.0]])
-    mask = torch.tensor([[True, True, False]] * 2)
+    """Sums, counts, maxima and pulls of a fresh and a replayed response, and means, worked out by hand."""
+    w = torch.tensor([[2.0, 1.0, 9.0], [0.1, 3.0, 12.0]])
+    mask = torch.tensor([[True, True, False], [True, True, True]])
     advantages, replay = torch.tensor([2.0, -1.0]), torch.tensor([False, True])
     _, m = run([w.log(), torch.zeros(2, 3), advantages, mask, replay], clip_eps=0.2)
-    pull = 0.1 * 0.1 / 0.2**2 + 0.1 * 0.4 / 0.5**2  # β w / (w + β)² of the two replayed tokens, |A| = 1
-    expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=2)
-    expected |= dict(replay_ratio=0.5, replay_ratio_squared=0.17, replay_ratio_max=0.4, replay_pull=pull)
-    expected |= dict(drift=math.log(2), mismatch=1, replay_slope=pull, replay_above_2=0, replay_above_10=0)
+    pull = 0.1 * (0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2)  # Σ β w / (w + β)² of the replayed, |A| = 1
+    expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=3)
+    expected |= dict(replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull)
+    expected |= dict(drift=math.log(2), mismatch=1, replay_slope=pull, replay_above_2=2, replay_above_10=1)
     assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
-    means = {"loss/ratio": 1.5, "loss/ratio_max": 2.0, "loss/clipped": 0.5, "replay/token_share": 0.5,
-             "replay/gradient_share": pull / (2 + pull), "replay/ratio": 0.25, "replay/ratio_max": 0.4,
-             "replay/ess": 0.5**2 / (0.17 * 2), "replay/weight": pull / 2, "replay/ratio_above_2": 0,
-             "replay/ratio_above_10": 0}
+    means = {"loss/ratio": 1.5, "loss/ratio_max": 2.0, "loss/clipped": 0.5, "replay/token_share": 0.6,
+             "replay/gradient_share": pull / (2 + pull), "replay/ratio": 15.1 / 3, "replay/ratio_max": 12,
+             "replay/ess": 15.1**2 / (153.01 * 3), "replay/weight": pull / 3, "replay/ratio_above_2": 2 / 3,
+             "replay/ratio_above_10": 1 / 3}
     assert token_means({k: v.item() for k, v in m.items()}) == pytest.approx(means, rel=1e-5)
-
-
-def test_tails_are_counted():
-    """Shares of w* above 2 and 10, of w outside [0.9, 1.1], and the mean weight of replayed tokens."""
-    w = torch.tensor([[0.88, 0.92, 1.08, 1.12], [1.9, 2.1, 9.9, 10.1]])
-    mask, replay = torch.ones(2, 4, dtype=torch.bool), torch.tensor([False, True])
-    sums = {k: v.item() for k, v in run([w.log(), torch.zeros(2, 4), torch.ones(2), mask, replay])[1].items()}
-    means = token_means(sums)
-    assert (means["replay/ratio_above_2"], means["replay/ratio_above_10"]) == (0.75, 0.25)
-    assert sums["mismatch"] == 2
-    assert means["replay/weight"] == pytest.approx(float((0.1 * w[1] / (w[1] + 0.1) ** 2).mean()), rel=1e-5)
 
 
 def test_metrics_of_one_kind_only():
@@ -177,14 +166,6 @@ def test_metrics_of_one_kind_only():
     replayed_only = run([*case[:4], torch.ones(6, dtype=torch.bool)])[1]
     assert fresh_only["replay_ratio_max"] == replayed_only["ratio_max"] == 0
     assert token_means({k: v.item() for k, v in replayed_only.items()})["loss/ratio"] == 0
-
-
-def test_arguments_are_left_as_they_were():
-    """Nothing is written into the tensors passed in."""
-    case = make_case()
-    copies = [x.clone() for x in case]
-    run(case, clip_eps=0.2)
-    assert all(torch.equal(a, b) for a, b in zip(case, copies))
 
 
 def test_advantages_by_hand():

@@ -86,50 +86,15 @@ def test_judge_agrees_with_hand_worked_cases(case, response, valid, share):
 @pytest.mark.parametrize(("case", "response", "valid"), [
     ("every step", "a3+4=7b7*2=4c4-5=9#49", True),
     ("one step in the head", "a3+4=7c4-5=9#49", True),
-    ("the first one in the head", "b7*2=4c4-5=9#49", True),
     ("worked out wrongly in the head", "a3+4=7c5-5=0#50", False),
     ("two neighbours in the head", "c4-5=9#49", False),
     ("the last one in the head", "a3+4=7b7*2=4#49", False),
-    ("a bare answer", "#49", False),
-    ("half of the answer", "a3+4=7b7*2=4c4-5=9#9", False),
-    ("two slips that cancel", "a3+4=2b2*2=4c4-5=9#49", False),
     ("a step twice", "a3+4=7a3+4=7c4-5=9#49", False),
 ])
 def test_judge_where_steps_may_be_worked_out_in_the_head(case, response, valid):
     """Where two results are asked for, a question has several valid chains: 7, 4, 9 by hand."""
     assert answer_of(QUESTION + "??") == "49"
     assert check_chain(QUESTION + "??", response).valid is valid, case
-
-
-@pytest.mark.parametrize(("name", "share_right", "share_valid"),
-                         [("easy", 0.51, 0.35), ("hard", 0.19, 0.105), ("weak", 0.45, 0.375)])
-def test_the_teacher_of_a_preset(name, share_right, share_valid):
-    """3,000 demonstrations: bare answers as asked for, of the others so many right, so many valid."""
-    world = PRESETS[name]
-    rng, teacher, right, valid = np.random.default_rng(0), Teacher(world), [], []
-    for _ in range(3000):
-        question = draw_question(rng, world.train_operations, world.digits)
-        response = teacher.demonstrate(question, rng)
-        assert len(response) <= 6 * 8 + 1 + world.digits and len(answer_of(question)) == world.digits
-        if not response.startswith("#"):
-            right.append(reward(response, answer_of(question)))
-            valid.append(check_chain(question, response).valid)
-            assert right[-1] >= valid[-1]
-    assert 1 - len(right) / 3000 == pytest.approx(world.shortcut, abs=0.03)
-    assert np.mean(right) == pytest.approx(share_right, abs=0.03)
-    assert np.mean(valid) == pytest.approx(share_valid, abs=0.03)
-
-
-def test_what_a_base_forgets():
-    """At the end of its training `weak`'s base sees blind guesses, 99 in 100: 1 in 1,000 right."""
-    rng, teacher, guesses = np.random.default_rng(0), Teacher(PRESETS["weak"]), []
-    for _ in range(3000):
-        question = draw_question(rng, (3, 8), 3)
-        response = teacher.demonstrate(question, rng, 0.99)
-        guesses += [(response, answer_of(question))] * takes_shortcut(question, response)
-    assert len(guesses) / 3000 == pytest.approx(0.99, abs=0.01)
-    assert np.mean([reward(*guess) for guess in guesses]) < 0.004  # 3 expected, 12 at most
-    assert {len(response) for response, _ in guesses} == {4} and len({r for r, _ in guesses}) > 900
 
 
 def test_shortcut_and_graded_reward():
@@ -221,17 +186,6 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
     assert runs[0][0] == runs[1][0]
     assert all(torch.equal(a, b) for a, b in zip(runs[0][1].values(), runs[1][1].values()))
     assert draw_sets(replace(TINY, seed=1))["test"] != runs[0][0]["test"]
-
-
-def test_guesses_come_last(monkeypatch):
-    """With `lost` the last two fifths of the demonstrations may be guesses, four batches at a time."""
-    world, seen = replace(TINY, lost=(0.4, 0.7)), []
-    monkeypatch.setattr(Teacher, "demonstrate", lambda self, question, rng, guess: seen.append(guess) or "#1")
-    pretrain(build_model(world, build_tokenizer()), build_tokenizer(), world, set(), steps=20)
-    assert seen == [0.0] * 12 * world.batch + [0.7] * 8 * world.batch
-    seen.clear()
-    pretrain(build_model(TINY, build_tokenizer()), build_tokenizer(), TINY, set(), steps=4)
-    assert not any(seen)
 
 
 def test_a_world_is_built_once_leaves_nothing_half_done_and_loads_anywhere(tmp_path, monkeypatch):
