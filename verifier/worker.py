@@ -77,6 +77,8 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
     threading.Thread(target=die_with_parent, args=[requests], daemon=True).start()
 
     def reply(**message) -> None:
+        if os.getpid() != me:
+            os._exit(0)  # the function forked, and this is not the process that was asked
         replies.write(json.dumps(message) + "\n")
         replies.flush()
 
@@ -92,10 +94,8 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
             faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=sys.__stderr__)
             given = {"row": json.loads(row)} if with_row else {}
             rewards = named_rewards(reward(text, answer, **given))
-            if os.getpid() != me:
-                os._exit(0)  # the function forked: this is a child, and the next pair is not its own
-            faulthandler.cancel_dump_traceback_later()
             reply(rewards=rewards)
+            faulthandler.cancel_dump_traceback_later()
             if peak_memory() > max_bytes / 2:
                 os._exit(0)  # bloated, it would soon fail good answers for lack of memory: another starts
     except BaseException:
