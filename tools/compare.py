@@ -45,10 +45,10 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
     if "model" not in scores:
         raise ValueError(f"{file} is no scores.json of eval.py --output")
     evaluation = Evaluation(name, scores, {}, defaultdict(lambda: defaultdict(list)))
-    if (directory / "settings.json").exists():
+    responses = directory / "responses.jsonl"
+    if responses.exists():
         evaluation.settings = json.loads((directory / "settings.json").read_text())
-    if (directory / "responses.jsonl").exists():
-        for record in read_jsonl(directory / "responses.jsonl"):
+        for record in read_jsonl(responses):
             evaluation.responses[record["source"]][record["text"], record["gold"]].append(record)
     for source, questions in evaluation.responses.items():
         there = sum(len(records) for records in questions.values())
@@ -156,9 +156,9 @@ def answers(evaluations: list[Evaluation], n: int) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Print the comparison of the directories of the command line."""
-    parser = argparse.ArgumentParser(prog="python -m tools.compare", description=__doc__.split("\n")[0])
-    parser.add_argument("directories", nargs="+", metavar="DIR", help="an --output of eval.py")
-    parser.add_argument("--label", nargs="+", metavar="NAME", help="names; default: the directories'")
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("directories", nargs="+", help="an --output of eval.py")
+    parser.add_argument("--label", nargs="+", help="names; default: the directories'")
     parser.add_argument("--first", type=int, default=0, help="questions to show with all responses, in full")
     a = parser.parse_args(argv)
     names = a.label or a.directories

@@ -119,7 +119,7 @@ def main(argv: list[str] | None = None) -> None:
     """Write the page for the runs on the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="run_dir of a training run")
+    parser.add_argument("runs", nargs="+", type=Path, help="run_dir of a training run")
     parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page [report.html]")
     parser.add_argument("--questions", type=int, default=40, help="buffered questions of a run to show [40]")
     args = parser.parse_args(argv)
