@@ -39,8 +39,9 @@ def extend_context(hf_config, config: Config, **also):
 
 def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> nn.Module:
     """The model in `dtype`; ValueError names weights that its files lack, have to spare, or that are nan."""
-    how |= {"config": model_config(config, model), "trust_remote_code": False}
-    lm, found = AutoModelForCausalLM.from_pretrained(model, dtype=dtype, output_loading_info=True, **how)
+    hf_config = model_config(config, model)
+    lm, found = AutoModelForCausalLM.from_pretrained(
+        model, config=hf_config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **how)
     nan = [name for name, p in lm.named_parameters() if not p.isfinite().all()]
     wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"], "has with nan": nan}
     if wrong := {what: sorted(names)[:3] for what, names in wrong.items() if names}:
@@ -187,11 +188,14 @@ class TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, temperature):
         """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
-        parts = [(log_p.gather(1, y[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1))
-                 for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature)]
-        scores, ctx.temperature = tuple(map(torch.cat, zip(*parts))), temperature
-        ctx.save_for_backward(hidden, weight, targets, scores[1])
-        return scores
+        logprobs, entropies = [], []
+        for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
+            logprobs.append(log_p.gather(1, y[:, None])[:, 0])
+            entropies.append(-(log_p.exp() * log_p).sum(-1))
+        entropies = torch.cat(entropies)
+        ctx.temperature = temperature
+        ctx.save_for_backward(hidden, weight, targets, entropies)
+        return torch.cat(logprobs), entropies
 
     @staticmethod
     def backward(ctx, grad_logprobs, grad_entropies):

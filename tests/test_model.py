@@ -86,19 +86,6 @@ def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
     torch.testing.assert_close(*(torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference)))
 
 
-def test_adversarial_neighbours_change_nothing(directory):
-    """Replacing all tokens of one sequence (and its length) leaves the others' scores as they were."""
-    sequences, lm = draw_sequences(), PackedLM(load(directory), TEMPERATURE)
-    with torch.no_grad():
-        before = lm(pack(sequences))[0].split([len(r) for _, r in sequences])
-        for i in range(len(sequences)):
-            changed = list(sequences)
-            changed[i] = (np.full(9, 7 + i, np.int32), np.full(13, 3, np.int32))
-            after = lm(pack(changed))[0].split([len(r) for _, r in changed])
-            for j in set(range(len(sequences))) - {i}:
-                torch.testing.assert_close(after[j], before[j], rtol=0, atol=1e-6)
-
-
 def test_the_example_of_pack_is_right():
     """Three responses to two prompts, every index of them; the chunked head's gradient: the docstrings'."""
     assert doctest.testmod(model).attempted >= 6 and not doctest.testmod(model).failed
@@ -114,10 +101,6 @@ def test_only_neighbours_share_a_prompt():
     assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
     assert packed.cu_seqlens.tolist() == [0, 4, 7, 9, 12]
     assert packed.unpack(torch.tensor([1.0, 2, 3, 4, 5])).tolist() == [[1, 2], [3, 0], [4, 0], [5, 0]]
-    row = packed.input_ids[0]
-    assert row[packed.repeated][packed.once].tolist() == row.tolist()
-    assert row[packed.pad_index].flatten()[packed.cell_index].tolist() == row.tolist()
-    assert row[packed.predictors].tolist() == [6, 1, 6, 7, 6] and packed.targets.tolist() == [1, 2, 3, 4, 8]
 
 
 def random_head(rows=11, hidden=6, vocabulary=13, dtype=torch.float64, seed=0):
@@ -132,20 +115,17 @@ def full_scores(hidden, weight, targets, temperature):
     return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("chunk", [1, 13 * 4, 2**25])
-def test_chunked_scores_equal_full_ones(chunk, dtype, monkeypatch):
-    """Any chunk size: log-probs, entropies and both gradients equal autograd through the full logits."""
+def test_chunked_scores_equal_full_ones(chunk, monkeypatch):
+    """Any chunk size: log-probs, entropies and both gradients of each equal autograd through full logits."""
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", chunk)
-    h, w, y = random_head(dtype=dtype)
-    mine, reference = TokenScores.apply(h, w, y, TEMPERATURE), full_scores(h, w, y, TEMPERATURE)
-    a, b = torch.randn(2, len(y), dtype=dtype)
-    for part, expected in zip(mine, reference):
-        torch.testing.assert_close(part.to(dtype), expected, rtol=1e-5, atol=1e-5)
-    for u, v in ((a, 0 * b), (0 * a, b), (a, b)):  # of log-probs, of entropies, of both
-        grads, expected = (torch.autograd.grad((u * s[0] + v * s[1]).sum(), (h, w), retain_graph=True)
-                           for s in (mine, reference))
-        torch.testing.assert_close(grads, expected, rtol=1e-4, atol=1e-5)
+    h, w, y = random_head(dtype=torch.float32)
+    mix = torch.randn(len(y))
+    for mine, reference in zip(TokenScores.apply(h, w, y, TEMPERATURE), full_scores(h, w, y, TEMPERATURE)):
+        torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-5)
+        gradients = torch.autograd.grad((mix * mine).sum(), (h, w), retain_graph=True)
+        expected = torch.autograd.grad((mix * reference).sum(), (h, w), retain_graph=True)
+        torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
 
 
 def test_scores_of_extreme_logits_stay_finite():
@@ -156,21 +136,6 @@ def test_scores_of_extreme_logits_stay_finite():
     (logprobs + entropies).sum().backward()
     assert logprobs.isfinite().all() and h.grad.isfinite().all() and w.grad.isfinite().all()
     assert entropies.abs().max() < 1e-3
-
-
-def test_bfloat16_head_is_scored_in_float32():
-    """bfloat16 hidden states and head: float32 scores, gradients in bfloat16 near the float32 ones."""
-    h, w, y = random_head(rows=40, hidden=32, vocabulary=50, dtype=torch.float32)
-    h16, w16 = (x.detach().bfloat16().requires_grad_() for x in (h, w))
-    mine, reference = TokenScores.apply(h16, w16, y, 1.0), full_scores(h16.float(), w16.float(), y, 1.0)
-    assert mine[0].dtype == mine[1].dtype == torch.float32
-    torch.testing.assert_close(mine, reference, rtol=0.02, atol=0.1)
-    (mine[0].sum() + mine[1].sum()).backward()
-    h32, w32 = (x.detach().float().requires_grad_() for x in (h16, w16))
-    (full_scores(h32, w32, y, 1.0)[0].sum() + full_scores(h32, w32, y, 1.0)[1].sum()).backward()
-    for small, full in ((h16, h32), (w16, w32)):
-        assert small.grad.dtype == torch.bfloat16
-        assert (small.grad.float() - full.grad).norm() < 0.02 * full.grad.norm()
 
 
 def test_a_bfloat16_model_has_a_float32_head(tiny_model):
