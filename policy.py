@@ -64,10 +64,10 @@ class Policy:
         c, device, node = self.config, self.device.type, ranks.ranks_per_node()
         free = free_bytes(device, node)
         shape = Shape.of(self.module.lm.config.to_dict())
-        knobs = dict(device=device, dtype=c.dtype, lora_rank=c.lora_rank,
-                     gradient_checkpointing=c.gradient_checkpointing)
-        tokens = c.tokens_per_micro_batch or min(ranks.gather(tokens_that_fit(shape, node, free, **knobs)))
-        need = update_bytes(shape, node, tokens, **knobs) / 1e9
+        tokens = c.tokens_per_micro_batch
+        if not tokens:
+            tokens = min(ranks.gather(tokens_that_fit(c, shape, node, free, device)))
+        need = update_bytes(c, shape, node, tokens, device) / 1e9
         return tokens, f"an update by {tokens} tokens needs {need:.2f} GB a rank, {free / 1e9:.1f} are free"
 
     # ---- forward passes without gradient ------------------------------------------------------------

@@ -52,7 +52,8 @@ def train(config: Config) -> dict[str, float]:
           suppress(ranks.Interrupted)):  # the run is saved
         if device.type == "cpu":  # before anything is loaded: a rank may die of it
             shape = Shape.of(model_config(config, config.model).to_dict())
-            tracker.print(host_needs(config, shape, ranks.ranks_per_node()))
+            needs, _ = host_needs(config, shape, ranks.ranks_per_node())
+            tracker.print(needs)
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 

@@ -27,7 +27,8 @@ TURN = 0.5  # seconds between the stacks of neighbouring ranks, which would be m
 LEFT = ("plan", "rollout", "validate", "evaluation")  # phases that are left at once when interrupted
 FINISHED = ("collect", "update", "sync", "save")  # and those that are finished: they change what is saved
 OUT_OF_MEMORY = ("Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
-                 "(lora_rank), or run fewer ranks here; tools/plan.py adds up what a rank holds")
+                 "(lora_rank), or run fewer ranks here; python -m tools.doctor --gpus N --memory GB adds up "
+                 "what a rank holds")
 SILENT = ("died without a message, nobody knows when; what other ranks saw of it stands elsewhere here. If "
           f"signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}")
 COUNTERS = Path("/proc/vmstat")  # of the kernel: kills for memory are counted here, a container's too

@@ -1,10 +1,12 @@
-"""The memory of one rank, item by item, from plain numbers; tools/plan.py prints it for a configuration.
+"""The memory of one rank, item by item; `python -m tools.doctor --gpus N --memory GB` prints it.
 
 What is counted follows policy.py: float32 master weights, gradients and AdamW moments sharded over the ranks
 of a node, the root's weights (embedding, head, last norm) gathered from forward to backward, two layers
 gathered at a time, one float32 copy of a gathered gradient while it is reduced, one chunk of logits. With
 LoRA only adapters have master weights, gradients and moments, beside the model in `dtype`.
-tests/tools/test_plan.py holds the sum against a measured update.
+tests/tools/test_doctor.py holds the sum against a measured update.
+
+`c` is what has the knobs dtype, lora_rank and gradient_checkpointing, a Config say.
 """
 
 import re
@@ -13,13 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-
 CGROUP = Path("/sys/fs/cgroup")  # of a container, on Linux
 # Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the head once:
 # 2**28, 1 GiB, should keep that below a fifth of the arithmetic (152,064 words, H100, reckoned, not run).
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 PROCESS_BYTES = 1e9  # host memory of a rank's libraries
+DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
+ENGINE_ASLEEP_BYTES = 2.0e9  # what vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
@@ -41,14 +43,20 @@ class Shape:
     @classmethod
     def of(cls, c: dict) -> "Shape":
         """The shape that a config.json describes; ValueError for a family of other names."""
-        needed = "hidden_size", "num_hidden_layers", "num_attention_heads", "intermediate_size", "vocab_size"
-        if missing := [name for name in needed if name not in c]:
+        try:
+            hidden = c["hidden_size"]
+            layers = c["num_hidden_layers"]
+            heads = c["num_attention_heads"]
+            intermediate = c["intermediate_size"]
+            vocabulary = c["vocab_size"]
+        except KeyError as missing:
             raise ValueError(f"a model of type {c.get('model_type')} is not built in: its config.json has no "
-                             f"{', '.join(missing)}")
-        heads = c["num_attention_heads"]
-        return cls(c["hidden_size"], c["num_hidden_layers"], heads, c.get("num_key_value_heads") or heads,
-                   c.get("head_dim") or c["hidden_size"] // heads, c["intermediate_size"], c["vocab_size"],
-                   c.get("tie_word_embeddings", False), c["model_type"] == "qwen2")
+                             f"{missing.args[0]}") from missing
+        kv_heads = c.get("num_key_value_heads") or heads
+        head_dim = c.get("head_dim") or hidden // heads
+        tied = c.get("tie_word_embeddings", False)
+        qkv_bias = c["model_type"] == "qwen2"
+        return cls(hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary, tied, qkv_bias)
 
     @property
     def query(self) -> int:
@@ -96,24 +104,25 @@ class Budget:
     scoring: dict[str, float]  # while stored responses are scored, the engine awake
 
 
-def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str, gradient_checkpointing: bool,
-           lora_rank: int, device: str = "cuda") -> Budget:
+def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str) -> Budget:
     """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses.
 
     device: "cpu" or "cuda". `moments` are those at which the sum may peak.
     """
-    compute, rank, on_cpu = (2 if dtype == "bfloat16" else 4), lora_rank, device == "cpu"
+    compute = bytes_per_weight(c)
+    rank = c.lora_rank
+    on_cpu = device == "cpu"
     n, adapters = shape.parameters, shape.adapters(rank)
     frozen, trained = (n, shape.layers * adapters) if rank else (0, n)
     layer_trained, head_trained, root_trained = (
         (adapters, 0, 0) if rank else (shape.layer, shape.head, shape.root))
     layer = activation_bytes(shape, compute, on_cpu, rank) * tokens
-    kept = (compute * shape.hidden * tokens if gradient_checkpointing else layer) * shape.layers
+    kept = (compute * shape.hidden * tokens if c.gradient_checkpointing else layer) * shape.layers
     # last norm, hidden states of the responses, gradient of the stream
     copied = on_cpu and compute == 2  # the head's factors, to float32
     kept += (4 + 2 * compute + 4 * copied) * shape.hidden * tokens
-    recomputed = (layer if gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
-    activations = f"activations ({'checkpointed' if gradient_checkpointing else 'all kept'})"
+    recomputed = (layer if c.gradient_checkpointing else 0) + 3 * compute * shape.intermediate * tokens
+    activations = f"activations ({'checkpointed' if c.gradient_checkpointing else 'all kept'})"
     chunk = 4 * min(LOGITS_CHUNK[device], responses * shape.vocabulary)
     head = head_bytes(chunk, head_trained, compute == 4 or copied) + 4 * copied * shape.head
     moments = [
@@ -124,7 +133,7 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
          "gradient of the head": compute * head_trained},
         {"gather buffers: the root's gradient, reduced in float32": (compute + 4) * root_trained},
     ]
-    kind = f"{dtype}, adapters float32" if rank else "float32"
+    kind = f"{c.dtype}, adapters float32" if rank else "float32"
     held = {f"weights ({kind}, sharded)": (compute * frozen + 4 * trained) / ranks,
             MOMENTS: 8 * trained / ranks}
     gathered = {"gathered weights: embedding and head": compute * shape.root,
@@ -138,49 +147,56 @@ def budget(shape: Shape, ranks: int, tokens: int, responses: int, *, dtype: str,
     return Budget(held, update, sync, scoring)
 
 
-def update_bytes(shape: Shape, ranks: int, tokens: int, *, device: str, **knobs) -> float:
-    """What the first update still takes of one rank, once the weights are there; knobs: of `budget`.
+def bytes_per_weight(c) -> int:
+    """Of what a forward pass computes with."""
+    return 2 if c.dtype == "bfloat16" else 4
+
+
+def update_bytes(c, shape: Shape, ranks: int, tokens: int, device: str) -> float:
+    """What the first update still takes of one rank, once the weights are there.
 
     AdamW's moments and the update at its worst; some for fragments, on a CPU a quarter, as malloc loses.
     """
-    parts = budget(shape, ranks, tokens, tokens, device=device, **knobs)
-    return parts.held[MOMENTS] + sum(parts.update.values()) / (0.75 if device == "cpu" else 0.9)
+    parts = budget(c, shape, ranks, tokens, tokens, device)
+    used = 0.75 if device == "cpu" else 0.9
+    return parts.held[MOMENTS] + sum(parts.update.values()) / used
 
 
-def host_bytes(shape: Shape, ranks: int, tokens: int, *, dtype: str, **knobs) -> float:
-    """What a rank takes of the host where there is no GPU: libraries, engine, cache, all of training."""
-    parts = budget(shape, ranks, tokens, tokens, device="cpu", dtype=dtype, **knobs)
-    engine = (2 if dtype == "bfloat16" else 4) * shape.parameters + KV_CACHE_ON_CPU
-    return PROCESS_BYTES + engine + sum(parts.held.values()) + sum(parts.update.values())
-
-
-def host_needs(c, shape: Shape, ranks: int) -> str:
-    """A line on that, for the knobs of a run; auto takes no more than 256 tokens if it must."""
-    knobs = dict(dtype=c.dtype, lora_rank=c.lora_rank, gradient_checkpointing=c.gradient_checkpointing)
-    free = available_bytes() / ranks
-    tokens = max(c.tokens_per_micro_batch or 256, c.max_prompt_length + c.max_response_length)
-    need = host_bytes(shape, ranks, tokens, **knobs) / 1e9
-    return f"about {need:.1f} GB of memory needed by each of {ranks} ranks, {free / 1e9:.1f} free for it"
-
-
-def tokens_that_fit(shape: Shape, ranks: int, free: float, *, device: str, **knobs) -> int:
-    """The largest micro-batch, in tokens, whose update fits into `free` bytes; knobs: of `budget`.
+def tokens_that_fit(c, shape: Shape, ranks: int, free: float, device: str) -> int:
+    """The largest micro-batch, in tokens, whose update fits into `free` bytes.
 
     In steps of two, so that equal runs choose alike; at most 4,096 on a CPU and 16,384 on a GPU, beyond which
     they bring no speed, and at least 256, come what may.
     """
     tokens = 4096 if device == "cpu" else 16384
-    while tokens > 256 and update_bytes(shape, ranks, tokens, device=device, **knobs) > free:
+    while tokens > 256 and update_bytes(c, shape, ranks, tokens, device) > free:
         tokens //= 2
     return tokens
 
 
+def host_needs(c, shape: Shape, ranks: int) -> tuple[str, bool]:
+    """Where there is no GPU: a line on what a rank takes of the host, and whether so much is free.
+
+    Libraries, engine, cache, all of training. A micro-batch holds the longest sequence at least; by auto it
+    takes no more than 256 tokens if it must.
+    """
+    tokens = max(c.tokens_per_micro_batch or 256, c.max_prompt_length + c.max_response_length)
+    parts = budget(c, shape, ranks, tokens, tokens, "cpu")
+    engine = bytes_per_weight(c) * shape.parameters + KV_CACHE_ON_CPU
+    needed = PROCESS_BYTES + engine + sum(parts.held.values()) + sum(parts.update.values())
+    free = free_bytes("cpu", ranks)
+    line = f"about {needed / 1e9:.1f} GB of memory needed by each of {ranks} ranks"
+    return f"{line}, {free / 1e9:.1f} free for it", needed <= free
+
+
 def free_bytes(device: str, ranks: int) -> float:
     """What this rank may still take: all that is free on its GPU, or its share of the host's."""
-    if device == "cuda":
-        free, _ = torch.cuda.mem_get_info()
-        return free
-    return available_bytes() / ranks
+    if device == "cpu":
+        return available_bytes() / ranks
+    import torch
+
+    free, _ = torch.cuda.mem_get_info()
+    return free
 
 
 def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
@@ -213,8 +229,8 @@ def available_bytes() -> float:
     free = psutil.virtual_memory().available
     limit, used, stat = (CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip() != "max":
-        cached = re.search(r"^inactive_file (\d+)", stat.read_text() if stat.exists() else "", re.MULTILINE)
-        taken = int(used.read_text()) - (int(cached[1]) if cached else 0)  # files that were read can go
+        cached = re.search(r"^inactive_file (\d+)", stat.read_text(), re.MULTILINE)
+        taken = int(used.read_text()) - int(cached[1])  # files that were read can go
         free = min(free, int(limit.read_text()) - taken)
     return free
 
@@ -222,6 +238,8 @@ def available_bytes() -> float:
 @contextmanager
 def advice(tokens_per_micro_batch: int, gradient_checkpointing: bool) -> Iterator[None]:
     """Turn "out of memory" inside into a RuntimeError that names the knobs and their values."""
+    import torch
+
     try:
         yield
     except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
@@ -232,4 +250,5 @@ def advice(tokens_per_micro_batch: int, gradient_checkpointing: bool) -> Iterato
             f"out of memory in the policy. Lower tokens_per_micro_batch (now {tokens_per_micro_batch}), turn "
             f"on gradient_checkpointing (now {gradient_checkpointing}), or use more ranks: none of these "
             "changes the gradient. On a GPU rollout_memory is what the engine may keep. lora_rank trains "
-            "adapters alone, in less memory. tools/plan.py adds up what a rank holds.") from error
+            "adapters alone, in less memory. python -m tools.doctor --gpus N --memory GB adds up what a rank "
+            "holds.") from error

@@ -54,8 +54,8 @@ def test_arrows():
 
 @pytest.mark.parametrize("file, line, wrong", [
     ("loss.py", "import data\nfrom runtime import ranks\nimport worlds.arithmetic", []),
-    ("tools/plan.py", "from config import Config\nimport runtime.ranks\nimport tools.export", []),
-    ("loss.py", "def f():\n    from tools.plan import plan", ["loss.py: tools"]),
+    ("tools/doctor.py", "from config import Config\nimport runtime.ranks\nimport tools.export", []),
+    ("loss.py", "def f():\n    from tools.doctor import main", ["loss.py: tools"]),
     ("runtime/memory.py", "if TYPE_CHECKING:\n    from config import Config", ["runtime/memory.py: config"]),
     ("worlds/gym.py", "from verifier import pool", ["worlds/gym.py: verifier"]),
     ("runtime/ranks.py", "import bench", ["runtime/ranks.py: bench"]),

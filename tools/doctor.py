@@ -1,125 +1,180 @@
-"""Is this machine fit for this run? At most three minutes, before the first step on a new machine.
+"""Is this machine fit for this run? Two minutes or so, before the first step on a new machine.
 
-    python -m tools.doctor                                               # the built-in run
+    python -m tools.doctor                                           # the built-in run
     torchrun --nproc_per_node=8 -m tools.doctor --config configs/qwen2.5-math-7b.yaml
-    python -m tools.doctor --config FILE --rollout_memory 0.3 --json     # knobs as for train.py
 
-Each line says ok, slow or wrong, what was found, and what to do. Exit code 1 if anything is wrong. Nothing is
-trained or saved: the policy's weights are changed in memory only.
+Knobs as for train.py. Each line says ok, slow or wrong, what was found, and what to do; exit code 1 if
+anything is wrong. Nothing is trained or saved: the policy's weights are changed in memory only.
+
+    python -m tools.doctor --config configs/qwen2.5-math-7b.yaml --gpus 8 --memory 80
+
+examines nothing. It prints by formula (runtime/memory.py) what a rank would hold on a node of so many GPUs of
+so many GB (1e9 bytes), and whether it fits. Of the model it needs the shape: a local directory's, or that of
+one of the paper's five. With tokens_per_micro_batch auto it counts the least, one sequence of full length.
 """
 
 import argparse
 import json
+import math
 import os
-import platform
-import threading
-import time
-from collections.abc import Callable, Iterable
-from dataclasses import asdict, replace
+from pathlib import Path
 
-import torch
-
-from config import parse_config
-from runtime import ranks
+from config import Config, parse_config
 from runtime.console import printable
-from runtime.faults import leave, tell_torchrun, watchdog
-from runtime.flags import or_refuse
-from tools.checks import CHECKS, LIMIT, Case, Finding
-from tools.trials import TRIALS
+from runtime.flags import or_refuse, parse_flags
+from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Shape, budget, bytes_per_weight
 
-LAST_START = 120.0  # seconds, when the last check may begin
+LIMIT = 300.0  # seconds that a check may take
+ENGINE_ACTIVATION_BYTES = 2e9  # of rollout_memory, beside weights and cache; assumed, not measured
 
-
-def examine(case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Callable[..., None],
-            start: float) -> bool:
-    """Run the checks in order and `tell(name, finding)` of each; returns whether nothing is wrong.
-
-    Of several ranks the worst finding counts. A check that raises, or does not end, is wrong and the last:
-    `tell(name, finding, alone=True)` on that rank, as others may wait for it.
-    """
-    several, good = os.environ.get("WORLD_SIZE", "1") != "1", True
-    own = f"rank {os.environ.get('RANK', 0)}: " if several else ""
-    for check in checks:
-        name, elapsed = check.__name__.replace("_", " "), max(ranks.gather(time.monotonic() - start))
-        watchdog.limit = max(LIMIT - elapsed, 1.0)
-        watchdog.enter(name)
-        if elapsed > LAST_START:
-            tell(name, Finding("slow", f"not tried, {elapsed:.0f} s are over", "again: caches are warm now"))
-            continue
-        late = Finding("wrong", f"{own}not ended when the {LIMIT:.0f} s of the doctor were over",
-                       "where its stacks show that it waits, it hangs; else try a smaller model")
-        told = threading.Event()
-        alarm = threading.Timer(watchdog.limit - 0.5, _tell_late, (told, tell, name, late))
-        alarm.daemon = True
-        alarm.start()
-        try:
-            finding = check(case)
-        except Exception as error:  # whatever it is, it is what the doctor is asked for
-            message = f"{own}{type(error).__name__}: {error}"
-            tell(name, Finding("wrong", message, "mend this first: later checks build on it"), alone=True)
-            if several:
-                raise  # other ranks may wait for this one: ranks.run ends them
-            return False
-        finally:
-            alarm.cancel()
-        if told.is_set():
-            if several:
-                raise TimeoutError(late.found)  # as above
-            return False
-        found = ranks.gather(finding)
-        worst = max(range(len(found)), key=lambda r: (("ok", "slow", "wrong").index(found[r].verdict), -r))
-        finding = found[worst]
-        tell(name, replace(finding, found=f"rank {worst}: {finding.found}") if worst else finding)
-        good = good and finding.verdict != "wrong"
-    return good
+SHAPES = {
+    "Qwen2.5-Math-7B": Shape(3584, 28, 28, 4, 128, 18944, 152_064, qkv_bias=True),
+    "Qwen2.5-7B-Instruct": Shape(3584, 28, 28, 4, 128, 18944, 152_064, qkv_bias=True),
+    "Qwen2.5-Math-1.5B": Shape(1536, 28, 12, 2, 128, 8960, 151_936, tied=True, qkv_bias=True),
+    "Llama-3.1-8B": Shape(4096, 32, 32, 8, 128, 14336, 128_256),
+    "Llama-3.1-8B-Instruct": Shape(4096, 32, 32, 8, 128, 14336, 128_256),
+}
 
 
-def _tell_late(told: threading.Event, tell: Callable[..., None], name: str, finding: Finding) -> None:
-    told.set()
-    tell(name, finding, alone=True)
+# ---- the machine that is there ---------------------------------------------------------------------
 
 
-def as_text(name: str, finding: Finding) -> str:
-    """A line, and what to do below it."""
-    line = f"{finding.verdict:5}  {name:22}  {finding.found}"
-    return f"{line}\n{'':31}-> {finding.advice}" if finding.advice else line
+def examine_machine(config: Config) -> None:
+    """Print a line for every check; ends this process with 1 if anything is wrong."""
+    import torch
 
+    from runtime import ranks
+    from runtime.faults import leave, tell_torchrun, watchdog
+    from tools.checks import MACHINE, Case, examine
+    from tools.trials import TRIALS
 
-def as_json(name: str, finding: Finding) -> str:
-    """An object a line: nothing is lost where a later check ends the process."""
-    return json.dumps({"check": name, **asdict(finding)})
-
-
-def main() -> None:
-    """Examine and leave, with 1 if anything is wrong."""
-    start = time.monotonic()
-    parser = argparse.ArgumentParser("python -m tools.doctor", description=__doc__, allow_abbrev=False,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--config", metavar="FILE", help="YAML file of knobs; flags of train.py override it")
-    parser.add_argument("--json", action="store_true", help="a JSON object a line")
-    args, flags = parser.parse_known_args()
-    case = Case(or_refuse(lambda: parse_config(flags + (["--config", args.config] if args.config else []))))
     page = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)  # what else is printed does not belong to the report
-    first, form = os.environ.get("RANK", "0") == "0", as_json if args.json else as_text
 
-    def tell(name: str, finding: Finding, alone: bool = False) -> None:
-        if first or alone:
-            print(printable(form(name, finding)), file=page, flush=True)
+    def tell(line: str) -> None:
+        print(printable(line), file=page, flush=True)
 
-    if first and not args.json:
-        print(f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads a rank, "
-              f"Python {platform.python_version()}, {time.strftime('%F')}, load average before the start "
-              f"{os.getloadavg()[0]:.1f}", file=page, flush=True)
-    watchdog.configure(f"rank {os.environ.get('RANK', 0)}", {}, LIMIT, 0)
-    good = examine(case, CHECKS + TRIALS, tell, start)
-    ranks.barrier()
+    rank = os.environ.get("RANK", "0")
+    if rank == "0":
+        threads = torch.get_num_threads()
+        tell(f"{os.cpu_count()} cores, {threads} threads a rank, torch {torch.__version__}")
+    watchdog.configure(f"rank {rank}", {}, LIMIT, 0)  # ranks may wait for each other from the start
+    good = examine(Case(config), MACHINE + TRIALS, tell)
     watchdog.stop()
     ranks.barrier()  # nobody watches any more: ranks may end one by one
     if not good:
         tell_torchrun("something is wrong with this machine or this run: see the report above")
-    leave(0 if good else 1)
+        leave(1)
+
+
+# ---- a machine that is elsewhere -------------------------------------------------------------------
+
+
+def shape_of(model: str) -> Shape:
+    """The shape of a local directory's config.json, or of a known model by the last part of its name."""
+    file = Path(model) / "config.json"
+    if file.exists():
+        return Shape.of(json.loads(file.read_text()))
+    name = model.rstrip("/").split("/")[-1]
+    if name not in SHAPES:
+        raise ValueError(
+            f"no shape of {model!r}: known are {', '.join(SHAPES)}, or with --model DIR a local "
+            "directory with a config.json"
+        )
+    return SHAPES[name]
+
+
+def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
+    """What a rank holds in the three phases of a step, on `gpus` GPUs of a node, and whether it fits."""
+    shape = shape_of(c.model)
+    total = gigabytes * 1e9
+    stored = bytes_per_weight(c) * shape.parameters
+    longest = c.max_prompt_length + c.max_response_length
+    tokens = max(c.tokens_per_micro_batch, longest)
+
+    engine = c.rollout_memory * total
+    weights = stored / c.rollout_tp
+    parts = budget(c, shape, gpus, tokens, tokens, "cuda")
+    always = {"CUDA, NCCL (assumed)": DRIVER_BYTES, **parts.held}
+    awake = {"engine: weights": weights}
+    cache = {"engine: the rest of rollout_memory (KV cache, activations)": engine - weights}
+    asleep = {"engine asleep (assumed)": ENGINE_ASLEEP_BYTES}
+    phases = [
+        always | parts.scoring | awake | cache,
+        always | parts.update | asleep,
+        always | awake | asleep | parts.sync,
+    ]
+    sums = [sum(phase.values()) for phase in phases]
+
+    print(
+        f"{printable(c.model)}: {shape.parameters / 1e9:.2f} billion parameters, "
+        f"{gpus} x {gigabytes:g} GB, compute in {c.dtype},\n"
+        f"micro-batches of {tokens:,} tokens, "
+        f"checkpointing {'on' if c.gradient_checkpointing else 'off'}\n"
+    )
+    print("| GB per rank | rollout | update | sync |\n|---|---|---|---|")
+    for item in dict.fromkeys(item for phase in phases for item in phase):
+        print_row(item, [phase.get(item) for phase in phases])
+    print_row("sum", sums)
+
+    loading = 2 * shape.parameters / 1e9
+    print(
+        f"\nHost memory: {loading:.1f} GB per rank while the model (stored in 16 bits) loads, "
+        f"{gpus * loading:.0f} GB on the node."
+    )
+    bytes_per_token = 2 * shape.layers * shape.key * bytes_per_weight(c) / c.rollout_tp
+    room = max((engine - weights - ENGINE_ACTIVATION_BYTES) / bytes_per_token, 0)
+    print(f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full length).")
+    spare = (total - max(sums)) / 1e9
+    if gpus % c.rollout_tp:
+        print(f"It does not run: rollout_tp {c.rollout_tp} must divide the number of GPUs.")
+    elif room < longest:
+        print("It does not fit: the cache is too small; raise rollout_memory.")
+    elif spare < 0:
+        print(
+            f"It does not fit: {-spare:.1f} GB too much. Lower tokens_per_micro_batch or rollout_memory, "
+            "turn on gradient_checkpointing, set lora_rank, or use more GPUs."
+        )
+    else:
+        print(f"It fits, with {spare:.1f} GB ({spare / gigabytes:.0%}) to spare for fragmentation.")
+
+
+def print_row(item: str, phases: list[float | None]) -> None:
+    """A row of the table, in GB, empty where a phase holds none of it."""
+    cells = [f"{size / 1e9:.1f}" if size else "" for size in phases]
+    print(f"| {item} | {' | '.join(cells)} |")
+
+
+# ---- the command -----------------------------------------------------------------------------------
+
+
+def main() -> None:
+    """Examine this machine, or print the formula where another one is described."""
+    parser = argparse.ArgumentParser(
+        "python -m tools.doctor",
+        description=__doc__,
+        allow_abbrev=False,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--gpus", type=int, help="GPUs of a node, for the formula")
+    parser.add_argument("--memory", type=float, help="GB of each of them, for the formula")
+    args, flags = parser.parse_known_args()
+    if args.gpus is None and args.memory is None:
+        config = or_refuse(lambda: parse_config(flags))
+        from runtime import ranks
+
+        ranks.run(lambda: examine_machine(config))
+    elif not (args.gpus and args.gpus > 0 and args.memory and 0 < args.memory < math.inf):
+        parser.error("the formula takes both: --gpus at least 1, --memory a number of GB above 0")
+    else:
+        or_refuse(lambda: print_formula(elsewhere(flags), args.gpus, args.memory))
+
+
+def elsewhere(flags: list[str]) -> Config:
+    """The knobs of a run for which neither files nor engine need be here."""
+    values = parse_flags(Config, flags, "", Config)
+    return Config(**values | {"train_files": [], "val_files": [], "engine": "auto"})
 
 
 if __name__ == "__main__":
-    ranks.run(main)
+    main()
