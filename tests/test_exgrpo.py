@@ -103,8 +103,7 @@ def test_the_start_counts_successes_not_rewards():
 
 @pytest.mark.parametrize("before, after, started", [
     ({}, {"rho": 0.0}, False), ({}, {"start_threshold": 0.9}, True),
-    ({"start_threshold": 0.9}, {"start_threshold": -1.0}, True), ({"start_threshold": 0.9}, {}, True),
-    ({"rho": 0.0}, {}, True), ({"rho": 0.0}, {"start_threshold": 0.9}, False),
+    ({"start_threshold": 0.9}, {}, True), ({"rho": 0.0}, {"start_threshold": 0.9}, False),
 ])
 def test_resuming_with_another_rho_or_threshold(before, after, started):
     """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative one starts."""
@@ -113,15 +112,6 @@ def test_resuming_with_another_rho_or_threshold(before, after, started):
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
     plan, _ = take_step(new, 0, lambda q: 4)
     assert (len(new.buffer) > 0) is started and plan.clip_eps == (None if started else 0.2)
-
-
-def test_a_negative_threshold_starts_at_once():
-    """Collection from the first batch, replay from the second, never a clip."""
-    run = experience()
-    plan, _ = take_step(run, 0, lambda q: 2)
-    assert plan.clip_eps is None and not plan.replayed and len(run.buffer) == 8
-    plan, _ = take_step(run, 1, lambda q: 2)
-    assert len(plan.replayed) == 4
 
 
 def test_questions_retire_before_the_start():
@@ -136,9 +126,8 @@ def test_questions_retire_before_the_start():
 
 
 @pytest.mark.parametrize("knobs, clip_before, clip_after", [
-    ({}, 0.2, None), ({"clip_eps": 0.3}, 0.3, None),
-    ({"clip": "on"}, 0.2, 0.2), ({"clip": "off"}, None, None),
-    ({"rho": 0.0}, 0.2, 0.2), ({"rho": 0.0, "clip": "off"}, None, None),
+    ({"clip_eps": 0.3}, 0.3, None), ({"clip": "on"}, 0.2, 0.2), ({"clip": "off"}, None, None),
+    ({"rho": 0.0}, 0.2, 0.2),
 ])
 def test_clip(knobs, clip_before, clip_after):
     """`auto` clips until replay starts, and always when ρ = 0; `on` and `off` do as they say."""
@@ -161,9 +150,8 @@ def test_rho_zero_is_the_plain_baseline():
 
 
 @pytest.mark.parametrize("rho, batch_size, buffered, n", [
-    (0.5, 8, 0, 0), (0.5, 8, 3, 3), (0.5, 8, 4, 4), (0.5, 8, 20, 4), (0.5, 7, 20, 3),
-    (0.25, 8, 20, 2), (0.1, 8, 20, 0), (1.0, 8, 20, 8), (1.0, 8, 5, 5),
-    (0.29, 100, 40, 29), (0.57, 100, 60, 57),  # 0.29 · 100 = 28.999... in floating point
+    (0.5, 8, 0, 0), (0.5, 8, 3, 3), (0.5, 7, 20, 3), (0.1, 8, 20, 0), (1.0, 8, 20, 8),
+    (0.29, 100, 40, 29),  # 0.29 · 100 = 28.999... in floating point
 ])
 def test_number_of_replayed_questions(rho, batch_size, buffered, n):
     """n = min(⌊ρB⌋, |E|), the rest fresh: B distinct questions, whatever is in E."""
@@ -186,15 +174,6 @@ def test_a_replayed_question_is_not_fresh_and_goes_back_to_the_front():
     run.buffer.retire(order[2])
     run.started = False  # nothing is replayed now
     assert run.plan(1, by_last_token).fresh == [order[i] for i in (0, 8, 9, 10, 11, 12, 13, 14)]
-
-
-def test_a_buffered_question_may_be_drawn_fresh():
-    """B_on comes from all questions that are not retired; in such a batch it gets K new responses."""
-    run = experience(10, rho=0.1)  # n = 0: nothing is replayed
-    for q in range(10):
-        store(run, q, 4)
-    plan = run.plan(0, by_last_token)
-    assert len(plan.fresh) == 8 and {len(s) for s in run.seeds(plan)} == {K}
 
 
 def test_the_plan_depends_on_seed_step_and_buffer_only():
@@ -442,18 +421,6 @@ def test_the_latest_count_wins_and_zero_changes_nothing():
     assert buckets == [(4, 4), (2, 6), (6, 12), (6, 12)]
 
 
-def test_the_same_response_again_replaces_the_stored_one():
-    """A new success with the tokens of a stored one, be it o*, replaces its log-probs and step."""
-    run = experience(1, batch_size=1, rho=1.0, mini_batches=1)
-    store(run, 0, 4, (5, 1), (5, 2))
-    plan = run.plan(3, by_last_token)
-    again = Trajectory(np.array([5, 1], dtype=np.int32), np.array([-7, -7], dtype=np.float32), step=3)
-    run.collect(run.groups(plan, [[again] + [response(8, i, reward=0.0) for i in range(6)]]))
-    assert stored(run, 0) == [[5, 2], [5, 1]] and run.buffer.num_success(0) == 2
-    newer = run.buffer.trajectories(0)[1]
-    assert newer.logprobs.tolist() == [-7, -7] and newer.step == 3
-
-
 def test_a_replayed_question_that_the_cap_pushed_out():
     """Fresh successes may evict a replayed question (`max_trajectories`): with nothing new it stays out."""
     run = experience(8, max_trajectories=4, rho=0.125)
@@ -559,7 +526,7 @@ def ids(part: list[Group]) -> list[int]:
 
 
 @pytest.mark.parametrize("replayed, batch_size, parts", [
-    (4, 8, 2), (3, 8, 2), (0, 8, 2), (5, 10, 3), (1, 3, 2),
+    (3, 8, 2), (0, 8, 2), (5, 10, 3),
 ])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
     """Whole groups, sizes and numbers of replayed ones differ by at most one, every response once."""
@@ -585,16 +552,8 @@ def test_fewer_questions_than_mini_batches():
     assert [ids(part) for part in run.mini_batches(0, groups[:1])] == [[groups[0].question.id]]
 
 
-def test_all_equal_groups_stay_in():
-    """Groups of k = 0 and k = K keep their responses, with advantage exactly 0."""
-    run = experience(2, batch_size=2, mini_batches=1)
-    groups = answer(run, run.plan(0, by_last_token), lambda q: K * q)
-    (part,) = run.mini_batches(0, groups)
-    assert len(part) == 2 and not any(g.advantages.any() for g in part)
-
-
 @pytest.mark.parametrize("low, high, kept", [
-    (0.25, 0.75, {2, 3, 4, 5, 6}), (0.0, 0.25, {1, 2}), (0.0, 1.0, set(range(1, 8))),
+    (0.25, 0.75, {2, 3, 4, 5, 6}), (0.0, 1.0, set(range(1, 8))),  # k = 0 and K stay in, with advantage 0
 ])
 def test_masked_grpo(low, high, kept):
     """Eq. 14, a closed interval of k/K: groups outside it stay in the normaliser, with advantage 0."""

@@ -244,15 +244,6 @@ def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, groups):
         policy.update([bad], None)
 
 
-def test_one_bad_mini_batch_does_not_stop_the_other(tiny_model, groups):
-    """nan in the first mini-batch only: its step is skipped, the other one is that of a fresh policy."""
-    policy, other = make_policy(tiny_model), make_policy(tiny_model)
-    assert policy.update([spoilt(groups), groups], None)["loss/skipped"] == 1
-    assert other.update([groups], None)["loss/skipped"] == 0
-    for name, expected in full_weights(other).items():
-        assert np.array_equal(full_weights(policy)[name], expected), name
-
-
 def test_gradient_clipping_scales_the_gradient(tiny_model, groups, device):
     """With max_grad_norm the optimiser sees the same direction with that norm."""
     _, free = gradients(make_policy(tiny_model), groups)

@@ -247,16 +247,6 @@ def test_the_batch_shrinks_and_ends():
     assert FreshStream(range(0), seed=0).draw(3, ()) == []
 
 
-def test_the_stream_resumes_where_it_stood():
-    """Its epoch and its queue are all that it depends on."""
-    stream = FreshStream(range(9), seed=5)
-    stream.draw(4, (), skip=[stream.draw(1, ())[0]])
-    twin = FreshStream(range(9), seed=5)
-    twin.epoch, twin.queue = stream.epoch, list(stream.queue)
-    for _ in range(10):
-        assert stream.draw(4, {2}, skip=[1]) == twin.draw(4, {2}, skip=[1])
-
-
 def test_inserted_questions_are_drawn_within_the_epoch():
     """Table 7: returned questions mix into what is left of the epoch, at seeded places, once each."""
     seen = set()
