@@ -182,7 +182,7 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
     SystemExit with a message for unknown names and values of another kind, ValueError for impossible ones.
     """
-    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0], Config))
+    return Config(**parse_flags(Config, argv, __doc__.split("\n")[0]))
 
 
 def from_command_line() -> Config:

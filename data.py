@@ -8,8 +8,8 @@ import hashlib
 import json
 import re
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -35,7 +35,6 @@ class Question:
     answer: str
     source: str  # data_source: what validation is reported by
     row: dict | None = None  # data_source, extra_info and prompt as read, for a reward function that asks
-    times: int = 1  # rows that ask it: 32 of AIME in the official test file
 
 
 def sample_seed(*key) -> int:
@@ -96,6 +95,31 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
     return train_set, tests
 
 
+def readable(config: Config, tokenizer, check_golds: Callable, checkpoints,
+             say: Callable[[str], None]) -> tuple[list[Question], list[Question], dict[str, list[int]]]:
+    """Training and validation questions whose answers can be read, and the ids of the others (a collective).
+
+    Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
+    """
+    train_set, tests = read_data(config, tokenizer, say)
+    checkpoints.check_questions(fingerprint(train_set))
+    saved = (checkpoints.saved or {}).get("unreadable", {})
+    kept, dropped = [], {}
+    for questions in (train_set, tests):
+        key = f"{config.reward} {fingerprint(questions)}"  # others are asked anew
+        if key in saved:
+            ids = saved[key]
+        else:
+            ids, malformed = unreadable(questions, check_golds)
+            if malformed:
+                say(f"{malformed} answers are malformed: Math-Verify alone judges responses to them")
+        if ids:
+            say(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
+        dropped[key], gone = ids, set(ids)
+        kept.append([q for q in questions if q.id not in gone])
+    return kept[0], first_of_each_source(kept[1], config.eval_questions), dropped
+
+
 def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     """The first n questions of each data_source, source by source; all, as they are, for n = 0."""
     sources = sorted({q.source for q in questions})
@@ -125,12 +149,11 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
 
     Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as text, which
     the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count, as are
-    all turns but the last under a `prompt_template` other than "chat". How often a row stands there is the
-    question's `times`.
+    all turns but the last under a `prompt_template` other than "chat".
     ValueError names file, row and column for missing columns, empty files, rows of the wrong form, and a
     question of one data_source with two answers.
     """
-    questions, seen, times, counts = [], {}, Counter(), Counter()
+    questions, seen, counts = [], {}, Counter()
     special = special_tokens(tokenizer)
     for file in files:
         for row_number, row in enumerate(read_rows(file)):
@@ -154,9 +177,8 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
                 raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same "
                                  f"question has {first_answer!r} in {first_where}; remove one, or let "
                                  "tools.convert leave out all such questions")
-            times[key] += 1
             counts["turns left out"] += 0 if config.prompt_template == "chat" else len(turns) - 1
-            if again:  # for Avg@k, say: eval.py takes as many samples
+            if again:  # for Avg@k, say
                 counts["repeated"] += 1
                 continue
             question, about = turns[-1]["content"], {name: row.get(name) for name in ROW}
@@ -164,8 +186,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     if files and not questions:
         raise ValueError(f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
                          f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?")
-    asked = [replace(q, times=times[q.source, q.prompt_ids.tobytes()]) for q in questions]
-    return asked, dict(+counts)
+    return questions, dict(+counts)
 
 
 # ---- prompts -------------------------------------------------------------------------------------------
@@ -174,31 +195,36 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
 def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     """The model's tokenizer; says so where the Hugging Face hub is asked for it.
 
-    ValueError where there is no such directory, it has no end-of-sequence token, its template never hands the
-    turn over, a thought ends by a special token, or it wants code of its own run, as none here is.
+    ValueError where there is no such directory, or the tokenizer cannot serve.
     """
-    if not Path(model).is_dir() and (Path(model).is_absolute() or model.count("/") > 1):
-        raise ValueError(f"model {model}: there is no such directory")
-    if not Path(model).is_dir() and ranks.rank() == 0:
-        print(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
+    if not Path(model).is_dir():
+        if Path(model).is_absolute() or model.count("/") > 1:
+            raise ValueError(f"model {model}: there is no such directory")
+        if ranks.rank() == 0:
+            print(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    if tokenizer.eos_token_id is None:
-        raise ValueError(f"{model}: the tokenizer has no eos_token, so responses could not end; set one")
-    if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
-        question = [{"role": "user", "content": "1+1=?"}]
-        plain, ready = (tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=added)
-                        for added in (False, True))
-        if plain == ready:  # the model would go on with the question
-            raise ValueError(f"{model}: the chat template adds no generation prompt; give its text as "
-                             "response_prefix, or set prompt_template to a text with {question}")
-    if special_tokens(tokenizer).search("</think>"):  # then it is not in the text of a response
-        prompt = render([{"role": "user", "content": "1+1=?"}], config, tokenizer)
-        if tokenizer.decode(prompt).rstrip().endswith("<think>"):
-            raise ValueError(f"{model}: </think> is a special token, so that grading would not see where a "
-                             "thought ends: make it `special: false` in the tokenizer's files")
+    for problem in _problems(config, tokenizer):
+        raise ValueError(f"{model}: {problem}")
     if (warning := rope_warning(config, model)) and ranks.rank() == 0:
         say(warning)
     return tokenizer
+
+
+def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
+    """A sentence for whatever would keep prompts from being asked, responses from ending or being graded."""
+    if tokenizer.eos_token_id is None:
+        yield "the tokenizer has no eos_token, so responses could not end; set one"
+    question = [{"role": "user", "content": "1+1=?"}]
+    if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
+        plain = tokenizer.apply_chat_template(question, tokenize=False)
+        ready = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
+        if plain == ready:  # the model would go on with the question
+            yield ("the chat template adds no generation prompt; give its text as response_prefix, or set "
+                   "prompt_template to a text with {question}")
+    if special_tokens(tokenizer).search("</think>"):  # then it is not in the text of a response
+        if tokenizer.decode(render(question, config, tokenizer)).rstrip().endswith("<think>"):
+            yield ("</think> is a special token, so that grading would not see where a thought ends: make it "
+                   "`special: false` in the tokenizer's files")
 
 
 def rope_warning(config: Config, model: str) -> str | None:

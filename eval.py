@@ -5,169 +5,139 @@ r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and t
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
-With --output responses are kept every 30 s, as they end (hf: in batches), a file a rank; responses.jsonl has
-them all at the end. A command that is repeated generates only what is missing. A record: see `_record`.
+Questions are asked in blocks. With --output each block is kept in responses.jsonl as it ends, and a command
+that is repeated generates only what is missing. A record: see `_record`.
 """
 
 import json
-from collections import Counter, defaultdict
-from concurrent.futures import wait
-from dataclasses import asdict, dataclass, fields, make_dataclass
+import time
+from collections import defaultdict
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 from config import Config
-from runtime.flags import knob, or_refuse, out_of_range, parse_flags
+from runtime.flags import knob, or_refuse, parse_flags
 
-SHARED = ("max_prompt_length", "max_response_length", "eval_temperature", "eval_questions", "seed", "reward",
-          "require_box", "grader", "verify_timeout", "prompt_template", "response_prefix", "engine", "dtype",
-          "rollout_tp", "rollout_memory", "rope_theta", "max_position_embeddings")
-DEFAULTS = {"max_prompt_length": 1024, "max_response_length": 8192, "rollout_memory": 0.8}  # not as training
-FREE = ("data", "val_files", "samples", "avg_samples", "output", "engine", "rollout_memory", "rollout_tp",
-        "eval_questions", "limit")  # no response, no reward depends on them
+BLOCK = 256  # questions; what a kill costs at most
+DECISIVE = ("model", "max_response_length", "eval_temperature", "seed", "reward", "require_box", "grader",
+            "verify_timeout", "prompt_template", "response_prefix", "dtype", "rope_theta",
+            "max_position_embeddings")  # a response and its reward depend on them
+FLAGS = (*DECISIVE, "data", "val_files", "limit", "eval_questions", "samples", "avg_samples", "output",
+         "max_prompt_length", "engine", "rollout_tp", "rollout_memory")
 
 
 @dataclass
-class _Own:
-    model: str = knob("", "Hugging Face directory.")
+class EvalConfig(Config):
+    """Training's knobs, of which eval.py takes FLAGS; some with another default, and its own."""
+
+    max_prompt_length: int = knob(1024, "Tokens; longer prompts are dropped with a count.", 1)
+    max_response_length: int = knob(8192, "Limit of a response in tokens; or what the positions leave.", 1)
+    rollout_memory: float = knob(0.8, "GPU memory fraction for vLLM, weights included.", 0, 1)
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
-    val_files: list[str] = knob([], "The same by training's name, where no data are given.")
     limit: int = knob(0, "The first so many questions of each source; 0: as eval_questions.", 0)
-    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k; as many as rows repeat it.", 1)
+    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
     avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
     output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
 
+    def __post_init__(self):
+        self.train_files = self.data or self.val_files
+        self.val_files = []
+        if not self.model or not self.train_files:
+            raise ValueError("eval.py needs --model DIR and --data FILE (see --help)")
+        super().__post_init__()
 
-EvalConfig = make_dataclass("EvalConfig", bases=(_Own,), fields=[
-    (f.name, f.type, knob(DEFAULTS.get(f.name, f.default), **f.metadata))
-    for f in fields(Config) if f.name in SHARED])
+    def samples_of(self, source: str) -> int:
+        """Responses to each question of a data_source."""
+        return self.avg_samples if self.avg_samples and benchmark(source) in SMALL else self.samples
 
 
-def parse_command(argv: list[str] | None = None) -> tuple[EvalConfig, Config]:
-    """The command's knobs, and the same as training's; SystemExit or ValueError say what is wrong."""
-    e = EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], Config))
-    for problem in out_of_range(e):
-        raise ValueError(problem)
-    if not e.model or not (e.data or e.val_files):
-        raise SystemExit("eval.py needs --model DIR and --data FILE (see --help)")
-    return e, Config(model=e.model, train_files=e.data or e.val_files, **{n: getattr(e, n) for n in SHARED})
+def parse_command(argv: list[str] | None = None) -> EvalConfig:
+    """The command's knobs; SystemExit or ValueError say what is wrong."""
+    of_training_alone = Config.__dataclass_fields__.keys() - FLAGS
+    return EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], of_training_alone))
 
 
 COMMAND = or_refuse(parse_command) if __name__ == "__main__" else None  # before seconds of imports
 
 import numpy as np
+from tqdm import tqdm
 
+from buffer import Trajectory
 from data import Question, first_of_each_source, load_questions, load_tokenizer, sample_seed, unreadable
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
-from rollout import HFEngine, make_engine
+from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.claim import check_shared
 from runtime.faults import say, watchdog
-from runtime.responses import Kept, made_with, open_kept
+from runtime.responses import add, made_with, open_kept
 from worlds.arithmetic import JUDGES
-from worlds.benchmarks import SMALL, benchmark, of_built_in_world, samples_of, statistics
-
-TEXTS = ("text", "gold", "response")  # what of a record only --output keeps
-LAST_VERDICTS = 5.0  # seconds for them, after an interrupt
+from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 
 
-def validate(engine, grader: Grader, tests: list[Question], config: Config) -> dict[str, float]:
+def validate(engine, grader: Grader, tests: list[Question]) -> dict[str, float]:
     """`val/<score>/<source>` from one response to each test question (a collective).
 
     The seeds depend on nothing but the question: steps and models are compared on the same random numbers.
     """
-    scores = means(respond(engine, grader, [(q, 0) for q in tests], config))
-    return {f"val/{name}": value for name, value in scores.items()}
+    records = respond(engine, grader, [(q, 0) for q in tests], seed=0)
+    return {f"val/{name}": value for name, value in means(records).items()}
 
 
-def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], config: Config,
-            seed: int = 0, kept: Kept | None = None) -> list[dict]:
-    """A record, without its texts, of the response to every (question, sample number) (a collective); `kept`
-    gets those of this rank, texts included, as the responses end."""
-    kept = kept or Kept(shown=False)
-
-    def work(share: list[int]) -> list[dict]:
-        """The records of this rank's share."""
-        mine, ended, verdicts, records = [wanted[i] for i in share], {}, [], {}
-
-        def on_finish(index: int, trajectory) -> None:
-            if ranks.rank() % config.rollout_tp == 0:  # else another rank's count
-                ended[index] = trajectory, (pending := grader.submit(mine[index][0], trajectory.token_ids))
-                verdicts.extend(pending.under_way())
-                if kept.due(len(trajectory.token_ids)):
-                    settle()
-
-        def settle() -> None:
-            """Hand on the records of what has ended and has its verdict."""
-            done = {i: ended.pop(i) for i in [*ended] if ended[i][1].done()}
-            new = {i: _record(*mine[i], trajectory, pending.rewards()[0], grader, kept.shown)
-                   for i, (trajectory, pending) in done.items()}
-            kept.write(list(new.values()))
-            records.update({i: {n: v for n, v in r.items() if n not in TEXTS} for i, r in new.items()})
-
-        kept.begin(len(mine))
-        try:
-            seeds = [sample_seed("eval", seed, q.id, i) for q, i in mine]
-            made = engine.generate([q.prompt_ids for q, _ in mine], seeds, config.eval_temperature,
-                                   config.max_response_length, on_finish)
-            watchdog.wait(verdicts)
-        finally:  # what has its verdict, soon, is kept, whatever ends the rest
-            wait(verdicts, LAST_VERDICTS)
-            settle()
-            kept.bar.close()
-        if not any(r["reward"] for r in records.values()):
-            grader.warn([q for q, _ in mine], [[t] for t in made])
-        return [records.get(i) for i in range(len(mine))]
-
-    return ranks.map_shares([1] * len(wanted), work, config.rollout_tp)
+def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int) -> list[dict]:
+    """The record of a response to every (question, sample number) (a collective)."""
+    questions = [q for q, _ in wanted]
+    seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
+    rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
+    grader.warn(questions, rollouts)
+    return [_record(*pair, trajectory, grader) for pair, [trajectory] in zip(wanted, rollouts)]
 
 
-def _record(question: Question, number: int, trajectory, rewards: dict[str, float], grader: Grader,
-            texts: bool) -> dict:
+def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: dict) -> list[dict]:
+    """The records of all samples of the questions, on rank 0 (a collective). Only those that are not in
+    `kept` are generated; with --output each block's are on the disk before the next one begins."""
+    config, records = grader.config, []
+    there = ranks.gather(set(kept))[0]
+    bar = tqdm(total=len(questions), unit="question", disable=ranks.rank() > 0)
+    for first in range(0, len(questions), BLOCK):
+        block = questions[first : first + BLOCK]
+        pairs = [(q, i) for q in block for i in range(config.samples_of(q.source))]
+        start = time.monotonic()
+        new = respond(engine, grader, [(q, i) for q, i in pairs if (_key(q), i) not in there], config.seed)
+        if ranks.rank() == 0:
+            if config.output:
+                add(Path(config.output), new)
+            kept |= {(r["question"], r["sample"]): r for r in new}
+            records += [kept[_key(q), i] for q, i in pairs]
+        tokens = sum(r["length"] for r in new)
+        bar.set_postfix_str(f"{tokens / (time.monotonic() - start):.0f} tokens/s")
+        bar.update(len(block))
+    bar.close()
+    return records
+
+
+def _record(question: Question, number: int, trajectory: Trajectory, grader: Grader) -> dict:
     """One response as plain values, by its question, sample number and named rewards."""
-    reward, length, config = rewards["score"], len(trajectory.token_ids), grader.config
-    record = {"source": question.source, "question": _key(question), "sample": number, "reward": reward,
-              "success": reward > SUCCESS, "length": length, "truncated": not trajectory.finished,
-              "timeout": "timeouts" in rewards}
-    judges = JUDGES if config.reward.startswith("worlds.arithmetic:") else {}
-    text = grader.text(trajectory.token_ids) if judges or texts else ""
-    if judges:
-        record["judged"] = {name: judge(question.text, text) for name, judge in judges.items()}
-    if texts and config.reward == "math" and config.require_box:
+    config, text = grader.config, grader.text(trajectory.token_ids)
+    record = {
+        "source": question.source,
+        "question": _key(question),
+        "sample": number,
+        "reward": trajectory.reward,
+        "success": trajectory.reward > SUCCESS,
+        "length": len(trajectory.token_ids),
+        "truncated": not trajectory.finished,
+        "timeout": "timeouts" in trajectory.also,
+        "text": question.text,
+        "gold": question.answer,
+        "response": text,
+    }
+    if config.reward.startswith("worlds.arithmetic:"):
+        record["judged"] = {name: judge(question.text, text) for name, judge in JUDGES.items()}
+    if config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
-    return record | dict(zip(TEXTS, (question.text, question.answer, text))) if texts else record
-
-
-def means(records: list[dict]) -> dict[str, float]:
-    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so on."""
-    values = defaultdict(list)
-    for r in records:
-        named = {name: r.get(name, 0) for name in ("reward", "length", "truncated", "timeout")}
-        for name, value in ({"pass_at_1": r["success"]} | named | r.get("judged", {})).items():
-            values[f"{name}/{r['source']}"].append(value)
-    asked = Counter(r["source"] for r in records)
-    if any(len(v) != asked[name.partition("/")[2]] for name, v in values.items()):
-        raise ValueError("some responses were not judged as others were: choose another --output")
-    return {name: float(np.mean(v)) for name, v in values.items()}
-
-
-def respond_and_keep(directory: str, settings: dict, engine, grader: Grader,
-                     wanted: list[tuple[Question, int]], config: Config, seed: int) -> list[dict]:
-    """`respond`, but what `directory` holds is not generated again (a collective).
-
-    The records, texts included, on rank 0, else []. ValueError where they were made with other settings.
-    """
-    main, keys = ranks.rank() == 0, [(_key(q), i) for q, i in wanted]
-    records, changed = open_kept(Path(directory), settings, keys) if main else ({}, {})
-    there, changed = ranks.gather((set(records), changed))[0]
-    if changed:
-        raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. "
-                         "Choose another --output.")
-    if missing := [pair for pair, key in zip(wanted, keys) if key not in there]:
-        respond(engine, grader, missing, config, seed, Kept(directory))
-        records = open_kept(Path(directory), settings, keys)[0] if main else {}
-    return [records[key] for key in keys] if main else []
+    return record
 
 
 def _key(question: Question) -> str:
@@ -176,50 +146,61 @@ def _key(question: Question) -> str:
     return blake2b(parts.encode(), digest_size=8).hexdigest()
 
 
+def means(records: list[dict]) -> dict[str, float]:
+    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so on."""
+    values = defaultdict(list)
+    for r in records:
+        named = {name: r[name] for name in ("reward", "length", "truncated", "timeout")}
+        for name, value in ({"pass_at_1": r["success"]} | named | r.get("judged", {})).items():
+            values[f"{name}/{r['source']}"].append(value)
+    return {name: float(np.mean(v)) for name, v in values.items()}
+
+
 def main(argv: list[str] | None = None) -> dict[str, float]:
     """Evaluate a model directory from the command line: print all scores, return the means per source."""
-    e, config = COMMAND or parse_command(argv)
+    config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
-    check_shared(e.output)
-    tokenizer = load_tokenizer(config, e.model)
+    rank_0 = ranks.rank() == 0
+    check_shared(config.output)
+    tokenizer = load_tokenizer(config, config.model)
     questions, counts = load_questions(config.train_files, config, tokenizer)
+    if counts.get("repeated") and config.samples == 1 and not config.avg_samples:
+        raise ValueError(f"{', '.join(config.train_files)}: {counts['repeated']} rows repeat a question. How "
+                         "often each is asked is said by --avg_samples 32 (AIME, AMC) or --samples K; "
+                         "--avg_samples 1 asks all of them once")
     if config.reward == "math" and of_built_in_world(questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
+    kept = {}
+    if config.output and rank_0:
+        settings = made_with({name: getattr(config, name) for name in DECISIVE})
+        kept = open_kept(Path(config.output), settings)
     with make_verifier(config) as verifier:
         dropped, malformed = unreadable(questions, verifier.check_golds)
         counts |= {"answers unreadable": len(dropped), "answers malformed": malformed}
         readable = [q for q in questions if q.id not in dropped]
-        readable = first_of_each_source(readable, e.limit or e.eval_questions)
-        times = {s: min(q.times for q in readable if q.source == s) for s in {q.source: 0 for q in readable}}
-        samples = samples_of(times, e.samples, e.avg_samples)
-        if e.avg_samples and not any(benchmark(s) in SMALL for s in samples) and ranks.rank() == 0:
-            say("warning: --avg_samples is for AIME and AMC, and none is here; --samples is for all")
-        wanted = [(q, i) for q in readable for i in range(samples[q.source])]
-        engine = make_engine(config, e.model, tokenizer.eos_token_id, device)
-        if isinstance(engine, HFEngine) and device.type == "cpu":  # it reports whole batches: small ones
-            engine.batch_size = max(16, 8192 // config.max_response_length)
-        grader = Grader(config, tokenizer, verifier)
+        readable = first_of_each_source(readable, config.limit or config.eval_questions)
+        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         watchdog.enter("evaluation")
         try:
-            if e.output:
-                same = {"reward": config.reward, "max_response_length": config.max_response_length}
-                settings = made_with({n: v for n, v in asdict(e).items() if n not in FREE} | same)
-                records = respond_and_keep(e.output, settings, engine, grader, wanted, config, e.seed)
-            else:
-                records = respond(engine, grader, wanted, config, e.seed, Kept())
+            records = respond_in_blocks(engine, Grader(config, tokenizer, verifier), readable, kept)
         except ranks.Interrupted:
-            if ranks.rank() == 0:
-                say(f"interrupted: {e.output or 'nothing'} is kept, the same command goes on from there")
+            if rank_0:
+                say(f"interrupted: {config.output or 'nothing'} is kept, the same command goes on from there")
             return {}
     scores = ranks.gather(means(records))[0]
-    if ranks.rank() == 0:
-        about = {"model": e.model, "max_response_length": config.max_response_length, "questions": counts}
-        if late := sum(r.get("timeout", False) for r in records):
+    if rank_0:
+        about = {
+            "model": config.model,
+            "max_response_length": config.max_response_length,
+            "questions": counts,
+        }
+        if late := sum(r["timeout"] for r in records):
             say(f"warning: {late} responses score 0, as grading them ran out of time (--verify_timeout)")
-        print(text := json.dumps(about | scores | statistics(records), indent=1))
-        if e.output:
-            (Path(e.output) / "scores.json").write_text(text)
+        text = json.dumps(about | scores | statistics(records), indent=1)
+        print(text)
+        if config.output:
+            (Path(config.output) / "scores.json").write_text(text)
     ranks.barrier()
     return scores
 

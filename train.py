@@ -17,15 +17,7 @@ from config import Config, from_command_line
 CONFIG = from_command_line() if __name__ == "__main__" else None  # refuses before seconds of imports
 
 from buffer import ReplayBuffer
-from data import (
-    Question,
-    fingerprint,
-    first_of_each_source,
-    load_tokenizer,
-    read_data,
-    unreadable,
-    with_built_in_world,
-)
+from data import Question, load_tokenizer, readable, with_built_in_world
 from eval import validate
 from exgrpo import SCORED_BY, Experience, step_metrics
 from model import model_config
@@ -38,7 +30,7 @@ from runtime.checkpoint import Checkpoints
 from runtime.claim import claim
 from runtime.faults import watchdog
 from runtime.memory import Shape, advice, host_needs
-from runtime.tracking import Timer, Tracker
+from runtime.tracking import Timer, Tracker, validation
 
 
 def train(config: Config) -> dict[str, float]:
@@ -61,7 +53,8 @@ def train(config: Config) -> dict[str, float]:
 def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> None:
     """From the first step, or the one after the checkpoint, to the saved model."""
     checkpoints = Checkpoints(asdict(config), tracker.print)
-    questions, tests, dropped = readable(config, grader, checkpoints, tracker)
+    check_golds = grader.verifier.check_golds
+    questions, tests, dropped = readable(config, grader.tokenizer, check_golds, checkpoints, tracker.print)
     engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
     engine.sleep()  # makes room on a GPU while the policy loads
     policy, experience = Policy(config, config.model, device), Experience(config, questions)
@@ -70,9 +63,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     tracker.print(policy.memory)
     if not tracker.rows:
         show_example(engine, grader, questions[0], config, tracker)
-        tracker.log(0, validate(engine, grader, tests, config))
-    elif row := checkpoints.saved.get("unfinished_row"):  # of a step that was interrupted in its validation
-        tracker.step(first_step, row | validate(engine, grader, tests, config))
+        tracker.log(0, validate(engine, grader, tests))
     score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
     timer = Timer()
     save = Save(checkpoints, policy, experience, tracker, timer, dropped)
@@ -84,7 +75,6 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
                 plan = experience.plan(step, score)
             if plan is None:
                 tracker.print("every question is retired: the run ends here")
-                tracker.log(step, validate(engine, grader, tests, config))
                 save(step)
                 break
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
@@ -109,13 +99,20 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         metrics |= step_metrics(plan, groups, experience)
         tracker.sample(step + 1, groups, grader.text, SUCCESS)
         if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
-            with save.before(step + 1, metrics), timer("validate"):
-                metrics |= validate(engine, grader, tests, config)
+            try:
+                with timer("validate"):
+                    metrics |= validate(engine, grader, tests)
+            except ranks.Interrupted:  # the row lacks it, the step stands and is saved
+                tracker.print(f"interrupted: step {step + 1} is not validated")
         tracker.step(step + 1, metrics | timer.take())
         if checkpoints.due(step + 1):
             save(step + 1)
         if checkpoints.interrupted:
             return
+    last = tracker.rows[-1]
+    if tests and not validation(last):  # interrupted in the last validation, or out of questions
+        with timer("validate"):
+            tracker.log(last["step"], validate(engine, grader, tests))
     save_model(policy, grader.tokenizer, asdict(config), tracker)
     tracker.finish()
 
@@ -127,16 +124,16 @@ class Save:
         self.checkpoints, self.policy, self.experience = checkpoints, policy, experience
         self.tracker, self.timer, self.dropped = tracker, timer, dropped
 
-    def __call__(self, step: int, row: dict | None = None) -> None:
-        """Save after `step` steps (a collective); row: metrics of the last one that lack its validation."""
+    def __call__(self, step: int) -> None:
+        """Save after `step` steps (a collective)."""
         with self.timer("save"):
             state = {"experience": self.experience.state_dict(), "unreadable": self.dropped,
-                     "skipped_in_row": self.policy.skipped_in_row, "unfinished_row": row}
+                     "skipped_in_row": self.policy.skipped_in_row}
             self.checkpoints.save(step, state, self.policy.tensors(), self.experience.buffer.save,
                                   self.tracker.text())
 
     @contextmanager
-    def before(self, step: int, row: dict | None = None):
+    def before(self, step: int):
         """Where a phase inside is left, on all ranks alike, what it has changed is undone and saved."""
         buffer, stream = self.experience.buffer, self.experience.state_dict()
         retired = set(buffer.retired)
@@ -146,30 +143,8 @@ class Save:
             buffer.retired |= retired  # of which some may have been reinstated
             self.experience.load_state_dict(stream, buffer)
             self.checkpoints.interrupted = True
-            self(step, row and row | self.timer.take())
+            self(step)
             raise
-
-
-def readable(config: Config, grader: Grader, checkpoints: Checkpoints, tracker: Tracker):
-    """Training and validation questions whose answers can be read, and the ids of the others.
-
-    Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
-    """
-    sets, kept, dropped = read_data(config, grader.tokenizer, tracker.print), [], {}
-    checkpoints.check_questions(fingerprint(sets[0]))
-    for questions in sets:
-        key = f"{config.reward} {fingerprint(questions)}"  # others are asked anew
-        ids = (checkpoints.saved or {}).get("unreadable", {}).get(key)
-        malformed = 0
-        if ids is None:
-            ids, malformed = unreadable(questions, grader.verifier.check_golds)
-        dropped[key], gone = ids, set(ids)
-        kept.append([q for q in questions if q.id not in gone])
-        if gone:
-            tracker.print(f"{len(gone)} questions are dropped, whose answers the verifier cannot read")
-        if malformed:
-            tracker.print(f"{malformed} answers are malformed: Math-Verify alone judges responses to them")
-    return kept[0], first_of_each_source(kept[1], config.eval_questions), dropped
 
 
 def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:
@@ -184,7 +159,6 @@ def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tra
     metrics = checkpoints.restore(policy.tensors(), load_buffer)
     policy.skipped_in_row = checkpoints.saved["skipped_in_row"]
     tracker.start(metrics, checkpoints.saved["step"])
-    watchdog.enter("first validation")  # of a step that was interrupted in its own
     return checkpoints.saved["step"]
 
 

@@ -15,7 +15,7 @@ import math
 import os
 import re
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import field
 from difflib import get_close_matches
 from itertools import chain
@@ -63,12 +63,14 @@ def out_of_range(config) -> Iterator[str]:
             yield f"{f.name} must be {bound}, got {value}"
 
 
-def parse_flags(cls: type, argv: list[str] | None, description: str, file: type) -> dict:
+def parse_flags(
+    cls: type, argv: list[str] | None, description: str, passed_over: Collection[str] = ()
+) -> dict:
     """The knobs of a dataclass as flags set them, and beneath them those of `--config FILE.yaml`.
 
-    The YAML file is one for the dataclass `file`: what `cls` has not of its knobs is passed over. SystemExit
-    with a sentence for a wrong name or value, ValueError for a file that cannot be read as arguments. By
-    argparse, as transformers' own parser of dataclasses takes seconds to import.
+    passed_over: knobs that are no flags here; a file may set them for another command. SystemExit with a
+    sentence for a wrong name or value, ValueError for a file that cannot be read as arguments. By argparse,
+    as transformers' own parser of dataclasses takes seconds to import.
     """
     parser = _Parser(
         description=description,
@@ -77,7 +79,8 @@ def parse_flags(cls: type, argv: list[str] | None, description: str, file: type)
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     for f in dataclasses.fields(cls):
-        _add(parser, f)
+        if f.name not in passed_over:
+            _add(parser, f)
     help = "YAML file of knobs; flags override it."
     parser.add_argument("--config", metavar="FILE", action="append", default=[], help=help)
     words = sys.argv[1:] if argv is None else argv
@@ -85,7 +88,7 @@ def parse_flags(cls: type, argv: list[str] | None, description: str, file: type)
     files = values["config"]
     if files:
         parser.where = f"{files[0]}: "  # the words alone were right: what is wrong now stands in the file
-        values = parser.read(_arguments(files[0], values, file) + words)
+        values = parser.read(_arguments(files[0], values, passed_over) + words)
     if len(values.pop("config")) > 1:
         parser.error("--config can be given once: flags override it, not another file")
     return values
@@ -148,17 +151,17 @@ def _number(kind: type, auto: bool) -> Callable:
     return number
 
 
-def _arguments(file: str, own: dict, cls: type) -> list[str]:
+def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
     """The lines of a YAML file as arguments, every value as the text that stands there; else ValueError.
 
-    own: the knobs of the command, with values that tell which are lists. cls: the dataclass of the file.
+    own: the knobs of the command, with values that tell which are lists.
     """
     arguments = {}
     try:
         for knob, node in _lines(file):
             if knob in arguments:
                 raise ValueError(f"{knob} stands there twice")
-            if knob not in own and knob in cls.__dataclass_fields__:
+            if knob in passed_over:
                 arguments[knob] = []
             elif isinstance(own.get(knob), list) and isinstance(node, yaml.SequenceNode):
                 arguments[knob] = [f"--{knob}", *[_text(item) for item in node.value]]

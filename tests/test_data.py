@@ -5,6 +5,7 @@ import datetime
 import json
 import shutil
 from itertools import product
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -15,10 +16,12 @@ from transformers import LlamaConfig
 
 from config import Config
 from data import (
+    Question,
     fingerprint,
     load_questions,
     load_tokenizer,
     read_data,
+    readable,
     render,
     rope_warning,
     sample_seed,
@@ -212,6 +215,34 @@ def test_malformed_answers_are_counted_and_unreadable_ones_named(write, tokenize
         unreadable(questions[2:3], check)
 
 
+def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
+    """On resume the saved ids are dropped without asking again; other validation questions, or another
+    reward, are asked; the first questions of each source are counted after that."""
+    sets = [[Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
+            for name in "ab"]
+    monkeypatch.setattr("data.read_data", lambda *_: sets)
+    asked, said = [], []
+
+    def check(answers, rows):
+        asked.append(answers)
+        return [{"score": answer != "2", "malformed": answer == "1"} for answer in answers]
+
+    checkpoints = SimpleNamespace(saved=None, check_questions=lambda fingerprint: None)
+
+    def kept(config):
+        questions, tests, dropped = readable(config, None, check, checkpoints, said.append)
+        return [q.id for q in questions], [q.id for q in tests], dropped
+
+    *ids, dropped = kept(Config(eval_questions=2))
+    assert ids == [[0, 1, 3, 4, 5], [0, 4, 1, 3]] and len(asked) == 2 and len(said) == 4
+    checkpoints.saved = {"unreadable": json.loads(json.dumps(dropped))}
+    assert [*kept(Config(eval_questions=2))[:2]] == ids and len(asked) == 2
+    kept(Config(reward="mine:score"))
+    assert len(asked) == 4
+    sets[1] = sets[1][:5]
+    assert kept(Config())[1] == [0, 1, 3, 4] and len(asked) == 5
+
+
 def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
     """A prompt of exactly the limit stays, a longer one goes; a row repeated in its source (Avg@k) is one."""
     rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
@@ -221,7 +252,6 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
     assert [q.source for q in questions] == ["arithmetic", "arithmetic", "other"]
     assert [q.id for q in questions] == [0, 1, 2]
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
-    assert [q.times for q in questions] == [2, 1, 1]
     twice = load_questions([write("a.jsonl", rows)] * 2, limit, tokenizer)  # the same file
     assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5} and len(twice[0]) == 3
     with pytest.raises(ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"):

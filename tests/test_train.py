@@ -7,7 +7,6 @@ import re
 import shutil
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -16,9 +15,8 @@ from conftest import arguments, on_ranks, shell
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
-import train as train_module
 from config import Config, parse_config
-from data import Question, load_questions, with_built_in_world
+from data import load_questions, with_built_in_world
 from exgrpo import Experience
 from policy import Policy
 from tools import export
@@ -124,36 +122,6 @@ def test_rewards_of_the_built_in_questions(monkeypatch):
     assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
     with pytest.raises(ValueError, match="docs/reading.md"):
         with_built_in_world(Config(reward="worlds.arithmetic:graded_reward"))
-
-
-def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
-    """On resume the saved ids are dropped without asking again; other validation questions, or another
-    reward, are asked; the first questions of each source are counted after that."""
-    sets = [[Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
-            for name in "ab"]
-    monkeypatch.setattr(train_module, "read_data", lambda *_: sets)
-    asked, said = [], []
-
-    def check(answers, rows):
-        asked.append(answers)
-        return [{"score": answer != "2", "malformed": answer == "1"} for answer in answers]
-
-    grader = SimpleNamespace(tokenizer=None, verifier=SimpleNamespace(check_golds=check))
-    checkpoints = SimpleNamespace(saved=None, check_questions=lambda fingerprint: None)
-
-    def kept(config):
-        tracker = SimpleNamespace(print=said.append)
-        questions, tests, dropped = train_module.readable(config, grader, checkpoints, tracker)
-        return [q.id for q in questions], [q.id for q in tests], dropped
-
-    *ids, dropped = kept(Config(eval_questions=2))
-    assert ids == [[0, 1, 3, 4, 5], [0, 4, 1, 3]] and len(asked) == 2 and len(said) == 4
-    checkpoints.saved = {"unreadable": json.loads(json.dumps(dropped))}
-    assert kept(Config(eval_questions=2))[:2] == tuple(ids) and len(asked) == 2
-    kept(Config(reward="mine:score"))
-    assert len(asked) == 4
-    sets[1] = sets[1][:5]
-    assert kept(Config())[1] == [0, 1, 3, 4] and len(asked) == 5
 
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:

@@ -39,13 +39,6 @@ def benchmark(source: str) -> str | None:
     return BENCHMARKS.get(re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower()))
 
 
-def samples_of(times: dict[str, int], samples: int, avg_samples: int) -> dict[str, int]:
-    """Responses to each question, by data_source: `avg_samples`, if given, of AIME and AMC; else `samples`,
-    or as many as rows repeat each question (`times`: 32 in a file for Avg@32)."""
-    return {source: avg_samples if avg_samples and benchmark(source) in SMALL else max(samples, rows)
-            for source, rows in times.items()}
-
-
 def of_built_in_world(questions: list) -> bool:
     """Whether they are the arithmetic world's, by data source and form: other files may be named so."""
     chain = re.compile(r"[0-9]([a-j][-+*][0-9])+\?*")

@@ -8,15 +8,14 @@ from pathlib import Path
 import pytest
 
 from config import Config, parse_config
-from eval import EvalConfig, means
-from runtime.flags import parse_flags
+from eval import FLAGS, means, parse_command
 from worlds.arithmetic import JUDGES
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = [path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")]
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
-CONFIGS = {"train.py": Config, "eval.py": EvalConfig}
+CONFIGS = {"train.py": Config.__dataclass_fields__, "eval.py": FLAGS}
 TORCHRUN = {"nproc_per_node", "nnodes", "rdzv_backend", "rdzv_id", "rdzv_endpoint", "shutdown-timeout",
             "max-restarts"}
 ELSEWHERE = {"ipc", "enforce-eager"}  # of docker, of vllm serve
@@ -47,7 +46,7 @@ def commands() -> list[tuple[str, str]]:
 def flags_of(program: str) -> set[str]:
     """What a program takes, by its knobs or by its calls of `add_argument`."""
     if program in CONFIGS:
-        return {*CONFIGS[program].__dataclass_fields__, "config", "help"}
+        return {*CONFIGS[program], "config", "help"}
     path = ROOT / program.replace(".", "/")
     source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
     return {*re.findall(r'add_argument\(\s*"--(\w+)"', source), "help"}
@@ -99,7 +98,7 @@ def test_commands_parse(program, arguments, monkeypatch):
     if program == "train.py":
         assert parse_config(argv)
     else:
-        assert EvalConfig(**parse_flags(EvalConfig, argv, "", Config))
+        assert parse_command(argv)
 
 
 # ---- the README ---------------------------------------------------------------------------------------
@@ -155,8 +154,8 @@ def measured() -> set[str]:
                                    else str(p.value) for p in parts)
                     found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
     phases = re.findall(r'timer\("(\w+)"\)', (ROOT / "train.py").read_text())
-    record = {"source": "<source>", "success": True, "reward": 1.0, "length": 1, "truncated": False}
-    validated = means([record | {"judged": dict.fromkeys(JUDGES, True)}])
+    record = dict.fromkeys(("success", "reward", "length", "truncated", "timeout"), 1.0)
+    validated = means([record | {"source": "<source>", "judged": dict.fromkeys(JUDGES, True)}])
     variable = {name for name in found if name.startswith(("val/<", "time/<"))}
     found.add("reward/timeouts")  # from verifier/pool.py, in every step's metrics
     return found - variable | {f"time/{p}" for p in phases} | {f"val/{name}" for name in validated}

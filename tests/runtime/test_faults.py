@@ -35,7 +35,7 @@ from runtime.checkpoint import Checkpoints
 from runtime.faults import watchdog
 from runtime.memory import advice
 from runtime.tracking import Timer
-from train import Save, resume, train
+from train import Save, train
 
 # ---- two ranks, one fault -------------------------------------------------------------------------
 
@@ -310,14 +310,6 @@ def test_every_rank_leaves_with_the_status_of_an_interrupted_one(tmp_path):
     assert on_ranks(2, told_by_another, str(tmp_path)) == [[True] * 3] * 2
 
 
-def test_a_validation_made_up_for_has_a_time_limit_of_its_own(monkeypatch):
-    """It comes after all that is loaded, which has spent some of the limit of the set-up."""
-    monkeypatch.setattr(watchdog, "phase", "set-up")
-    saved = {"experience": {}, "skipped_in_row": 0, "step": 7}
-    checkpoints = SimpleNamespace(saved=saved, restore=lambda *_: "")
-    assert resume(checkpoints, Mock(), Mock(), Mock()) == 7 and watchdog.phase == "first validation"
-
-
 def launch(world, run_dir, *more) -> list:
     """Two ranks of a run on the tiny world, as torchrun would start them; their output goes to
     run_dir.log."""
@@ -389,11 +381,20 @@ def interrupt_in(phase: str, nth: int) -> None:
     watchdog.interrupted, watchdog.enter = False, entering
 
 
+INTERRUPTED = [  # phase, the how manieth since the start, steps that are saved
+    ("rollout", 1, 0),
+    ("rollout", 2, 1),
+    ("plan", 2, 2),
+    ("validate", 1, 3),
+    ("update", 1, 4),
+    ("validate", 1, 6),
+]
+
+
 def interrupted_again_and_again(argv: list[str], saved: str) -> None:
-    """Four runs that are interrupted, each after a step that the one before has not made, and a last one."""
+    """Runs that are interrupted, each after a step that the one before has not made, and a last one."""
     alone = watchdog.enter
-    for phase, nth, step in [("rollout", 1, 0), ("rollout", 2, 1), ("plan", 2, 2), ("validate", 1, 3),
-                             ("update", 1, 4)]:
+    for phase, nth, step in INTERRUPTED:
         interrupt_in(phase, nth)
         train_from([*argv, "--resume"])
         watchdog.enter = alone
@@ -405,19 +406,23 @@ def interrupted_again_and_again(argv: list[str], saved: str) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
-    """SIGTERM to one rank: in plan and rollout the step is left, in the update finished, in validation it is
-    saved and validated on resume. After all of that the bits are those of a run left alone."""
+    """SIGTERM to one rank: in plan and rollout the step is left, in the update finished, a validation is left
+    out, and only the last made up for. After all of that the bits are those of a run left alone."""
     run, log = tmp_path / "run", Path(f"{tmp_path}/run.log")
     argv = arguments(world, run, *LONG, "--steps", "6", "--save_every", "0", "--keep", "1")
     finish(two_ranks(log, interrupted_again_and_again, argv, f"{run}/checkpoints"), run)
     text = log.read_text()
-    for phase, step in {"rollout": 0, "rollout ": 1, "plan": 2, "validate": 3, "update": 4}.items():
-        at = f"interrupted in {phase.strip()}, {step} steps: step-{step:07d}"
+    for phase, _, step in INTERRUPTED:
+        at = f"interrupted in {phase}, {step} steps: step-{step:07d}"
         assert at in text and f"saved after step {step}, --resume continues" in text, text[-6000:]
         start = "finishing" if phase == "update" else "leaving"
-        assert f"SIGTERM: {start} the step ({phase.strip()}) and saving" in text
-    assert text.count("SIGTERM: ") == 5 and "died" not in text
+        assert f"SIGTERM: {start} the step ({phase}) and saving" in text
+    assert text.count("SIGTERM: ") == len(INTERRUPTED) and "died" not in text
     ours, theirs = result(run, 6), result(uninterrupted, 6)
+    made_up_for = ours["rows"].pop()
+    ours["rows"][-1] |= made_up_for
+    theirs["rows"][3] = {n: value for n, value in theirs["rows"][3].items() if not n.startswith("val/")}
+    assert made_up_for["step"] == 6 and "interrupted: step 3 is not validated" in text
     assert len(ours) > 20 and [name for name in theirs if ours.get(name) != theirs[name]] == []
 
 
