@@ -172,7 +172,7 @@ def main() -> None:
 
 def elsewhere(flags: list[str]) -> Config:
     """The knobs of a run for which neither files nor engine need be here."""
-    values = parse_flags(Config, flags, "", Config)
+    values = parse_flags(Config, flags, "")
     return Config(**values | {"train_files": [], "val_files": [], "engine": "auto"})
 
 
