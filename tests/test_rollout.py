@@ -181,15 +181,6 @@ def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
     assert not any(np.array_equal(a.token_ids, b.token_ids) for a, b in zip(others, reference))
 
 
-def test_many_long_prompts_at_once(engine):
-    """More prompt tokens (12,000) than one engine step takes: each sample is that of its request alone."""
-    rng = np.random.default_rng(3)
-    prompts = [rng.integers(3, 100, 200).astype(np.int32) for _ in range(60)]
-    crowd = engine.generate(prompts, list(range(60)), T, 4)
-    for i in (0, 30, 45, 59):
-        assert same(engine.generate([prompts[i]], [i], T, 4), crowd[i : i + 1])
-
-
 def test_responses_end_as_they_say(engine):
     """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none;
     each token has a log-prob; on_finish saw every response once."""
@@ -293,24 +284,6 @@ def sync_without(kind, model: str, name: str) -> str:
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, tiny_models):
     """Neither engine goes on with an old weight: one layer's, or the head's though it is tied, raises."""
     assert name in on_ranks(1, sync_without, kind, tiny_models[tied], name)[0]
-
-
-def test_an_unknown_weight_is_named(device, tiny_model):
-    """A sync of another model's weights raises."""
-    weights = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
-    with pytest.raises(KeyError, match="stranger"):
-        HFEngine(make_config(), tiny_model, EOS, device).load({**weights, "stranger": torch.zeros(1)}.items())
-
-
-def test_a_prefix_cache_that_stays_is_an_error(engines, tiny_model, monkeypatch):
-    """Cached keys and values of old weights would be silently wrong (vLLM)."""
-    if not importlib.util.find_spec("vllm"):
-        pytest.skip("vllm is not installed")
-    engine, weights = engines(VLLMEngine)[0], AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
-    with monkeypatch.context() as patch, pytest.raises(RuntimeError, match="prefix cache"):
-        patch.setattr(engine.llm, "reset_prefix_cache", lambda: False)
-        engine.load(weights.items())
-    engine.load(weights.items())
 
 
 def test_engine_choice(device, tiny_model, monkeypatch):
