@@ -4,14 +4,12 @@ import json
 import os
 import subprocess
 import sys
-from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 from conftest import free_port, needs_cpu_vllm, on_ranks
 
 from config import parse_config
-from exgrpo import Experience
 from runtime import ranks
 from runtime.faults import watchdog
 from train import train
@@ -96,55 +94,12 @@ def test_nodes_of_unequal_size_are_refused():
         on_ranks(2, introduced)
 
 
-@pytest.mark.parametrize("nodes, restarts", [(2, 0), (1, 3), (2, 3)])
-def test_restarts_of_several_nodes_are_refused(device, monkeypatch, nodes, restarts):
+def test_restarts_of_several_nodes_are_refused(monkeypatch):
     """Two agents of torchrun count restarts apart, and name other meeting places to their ranks."""
-    monkeypatch.setenv("GROUP_WORLD_SIZE", str(nodes))
-    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", str(restarts))
-    refused = pytest.raises(ValueError, match="is for one node") if nodes > 1 < restarts else nullcontext()
-    with refused:
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
+    with pytest.raises(ValueError, match="is for one node"):
         ranks.setup()
-
-
-def plans_from(argv: list[str]) -> list[tuple]:
-    """(fresh questions, {replayed question: its o*}) of every step of a run."""
-    plans, plan = [], Experience.plan
-
-    def watched(self, step, score):
-        plans.append(plan(self, step, score))
-        return plans[-1]
-
-    Experience.plan = watched
-    train_from(argv)
-    return [(p.fresh, {q: t.token_ids.tolist() for q, t in p.replayed.items()}) for p in plans]
-
-
-@pytest.mark.slow
-def test_eight_ranks_give_the_plans_and_losses_of_one(tmp_path, tokenizer):
-    """The 7B file with a two-layer Qwen2, short responses and float32: three steps, two of them with replay,
-    on eight ranks, two of them without a question to answer, and on one. (Ranks are forked: torchrun would
-    import torch eight times on two cores; `make train` and test_train.py start torchrun.)"""
-    from transformers import Qwen2Config, Qwen2ForCausalLM
-
-    model = str(tmp_path / "model")
-    Qwen2ForCausalLM(Qwen2Config(
-        vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128, initializer_range=0.15,
-        eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)).save_pretrained(model)
-    tokenizer.save_pretrained(model)
-    small = dict(engine="hf", rollout_tp=1, dtype="float32", batch_size=6, num_rollouts=8, lr=1e-3)
-    results, rows = {}, {}
-    for size in (1, 8):
-        directory = tmp_path / str(size)
-        argv = ["--config", "configs/qwen2.5-math-7b.yaml", *flags(directory, model, **small), "--val_files"]
-        results[size] = on_ranks(size, plans_from, [*argv, str(tmp_path / "train.jsonl")])
-        rows[size] = steps(directory)
-    assert all(plans == results[1][0] for plans in results[8])
-    assert [bool(replayed) for _, replayed in results[1][0]] == [False, True, True]
-    for ours, theirs in zip(rows[8], rows[1], strict=True):
-        for name in ("loss/policy", "loss/total"):
-            assert ours[name] == pytest.approx(theirs[name], abs=1e-5), name
-        assert ours["loss/grad_norm"] == pytest.approx(theirs["loss/grad_norm"], rel=1e-3)
 
 
 @pytest.mark.slow
