@@ -154,10 +154,6 @@ class Pending:
         """The futures that are not done."""
         return [future for future in self.futures if future and not future.done()]
 
-    def done(self) -> bool:
-        """Whether `rewards` returns at once."""
-        return not self.under_way()
-
     def result(self) -> list[float]:
         """Waits for the scores alone."""
         return [rewards["score"] for rewards in self.rewards()]
