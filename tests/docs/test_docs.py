@@ -49,7 +49,8 @@ def flags_of(program: str) -> set[str]:
         return {*CONFIGS[program], "config", "help"}
     path = ROOT / program.replace(".", "/")
     source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
-    return {*re.findall(r'add_argument\(\s*"--(\w+)"', source), "help"}
+    knobs = [*CONFIGS["train.py"], "config"] if "parse_config" in source else []
+    return {*re.findall(r'add_argument\(\s*"--(\w+)"', source), *knobs, "help"}
 
 
 @pytest.mark.parametrize("document", TEXT)
