@@ -71,21 +71,24 @@ def sample_questions(
             count = min(count, sizes[k] - taken[k])  # 3: one that is too small gives all it has
             taken[k] += count
             remaining -= count
-    drawn = []
-    for k, count in taken.items():  # 5: inside a bucket distinct ones, equally likely
-        drawn += [int(buckets[k][i]) for i in rng.choice(sizes[k], size=count, replace=False).tolist()]
-    return drawn
+    return _distinct(buckets, taken, rng)  # 5
 
 
 def sample_uniform(buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator) -> list[int]:
     """Table 6, "no question selection": min(n, total) distinct ids, all buffered questions equally likely."""
     sizes = _sizes(buckets, n)
-    counts, ends = list(sizes), np.cumsum(list(sizes.values()), dtype=np.int64)  # ends: [buckets]
-    total = int(ends[-1]) if counts else 0
+    n = min(n, sum(sizes.values()))
+    # As many from each bucket as a draw from all questions in one urn would give.
+    counts = rng.multivariate_hypergeometric(list(sizes.values()), n).tolist() if n else []
+    return _distinct(buckets, dict(zip(sizes, counts)), rng)
+
+
+def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng) -> list[int]:
+    """So many ids of each bucket: distinct ones, equally likely."""
     drawn = []
-    for i in rng.choice(total, size=min(n, total), replace=False).tolist() if total else []:
-        b = int(np.searchsorted(ends, i, side="right"))
-        drawn.append(int(buckets[counts[b]][i - int(ends[b])]))  # negative: counted from the bucket's end
+    for k, count in counts.items():
+        places = rng.choice(len(buckets[k]), size=count, replace=False)
+        drawn += [int(buckets[k][place]) for place in places.tolist()]
     return drawn
 
 

@@ -50,9 +50,10 @@ FAULTS = [
     Fault("sampler", "squared_distance - squared_distance.min()", "squared_distance", "weights that vanish"),
     Fault("sampler", "while remaining:", "if remaining:", "the deficit given to nobody"),
     Fault("sampler", "sizes[k] - taken[k])  #", "sizes[k])  #", "a bucket that gives more than it has"),
-    Fault("sampler", "in taken.items()", "in [*taken.items()] * 2", "every bucket drawn twice"),
+    Fault("sampler", "in counts.items()", "in [*counts.items()] * 2", "every bucket drawn twice"),
     Fault("sampler", "size=count, replace=False", "size=count", "a question drawn twice from its bucket"),
-    Fault("sampler", 'side="right"', 'side="left"', "the border between two buckets"),
+    Fault("sampler", "list(sizes.values()), n)", "[max(sizes.values())] * len(sizes), n)",
+          "buckets drawn alike, whatever their sizes"),
     Fault("sampler", "in sorted(buckets)", "in buckets", "a draw that depends on the mapping's order"),
 ]
 
