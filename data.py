@@ -82,16 +82,12 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
     train_set, tests = sets
     if len(train_set) < config.batch_size:
         say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
-    if twice := len(train_set) - len({q.prompt_ids.tobytes() for q in train_set}):
-        say(f"note: {twice} training questions stand under more than one data_source: a batch may hold both")
     both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
     if both:
         say(f"note: {len(both)} validation questions are training questions, too")
     if config.rho and config.difficulty == "spread" and config.start_threshold >= 0:
         say("note: replay starts after a batch with more than start_threshold of its rewards above 0.5; "
             "where they have another scale, start_threshold -1 starts it at once")
-    if 0 < config.rho * config.batch_size < 1:
-        say("note: nothing will be replayed: rho * batch_size is less than one question")
     return train_set, tests
 
 

@@ -1,6 +1,6 @@
 r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of training.
 
-    python eval.py --model runs/default/model --data test.jsonl --limit 100
+    python eval.py --model runs/default/model --data test.jsonl --eval_questions 100
     torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
@@ -23,7 +23,7 @@ BLOCK = 256  # questions; what a kill costs at most
 DECISIVE = ("model", "max_response_length", "eval_temperature", "seed", "reward", "require_box", "grader",
             "verify_timeout", "prompt_template", "response_prefix", "dtype", "rope_theta",
             "max_position_embeddings")  # a response and its reward depend on them
-FLAGS = (*DECISIVE, "data", "val_files", "limit", "eval_questions", "samples", "avg_samples", "output",
+FLAGS = (*DECISIVE, "data", "val_files", "eval_questions", "samples", "avg_samples", "output",
          "max_prompt_length", "engine", "rollout_tp", "rollout_memory")
 
 
@@ -35,7 +35,6 @@ class EvalConfig(Config):
     max_response_length: int = knob(8192, "Limit of a response in tokens; or what the positions leave.", 1)
     rollout_memory: float = knob(0.8, "GPU memory fraction for vLLM, weights included.", 0, 1)
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
-    limit: int = knob(0, "The first so many questions of each source; 0: as eval_questions.", 0)
     samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
     avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
     output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
@@ -179,7 +178,7 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
         dropped, malformed = unreadable(questions, verifier.check_golds)
         counts |= {"answers unreadable": len(dropped), "answers malformed": malformed}
         readable = [q for q in questions if q.id not in dropped]
-        readable = first_of_each_source(readable, config.limit or config.eval_questions)
+        readable = first_of_each_source(readable, config.eval_questions)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         watchdog.enter("evaluation")
         try:

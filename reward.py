@@ -104,17 +104,18 @@ class Grader:
 
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
         """A warning where no response has what the grader looks for, so that none can be right; else None."""
-        asked = [(q, t) for q, trajectories in zip(questions, rollouts) for t in trajectories]
-        c, n = self.config, f"{len(asked)} of {len(asked)} responses"
-        if c.reward != "math" or not asked or any(t.reward for _, t in asked):
+        made = [t for trajectories in rollouts for t in trajectories]
+        if self.config.reward != "math" or not made or any(t.reward for t in made):
             return None
-        texts = [self.text(t.token_ids) for _, t in asked]
-        if all(self.thinks(q) for q, _ in asked) and not any("</think>" in text for text in texts):
-            return (f"warning: no </think> in {n}, so that none has an answer: the model needs a longer "
-                    "max_response_length, or does not think, and response_prefix is to be empty")
-        if c.require_box and c.grader != "official" and not any(last_box(text) for text in texts):
-            return (f"warning: no box in {n}: ask for \\boxed{{}} in the question (tools.convert --system), "
-                    "set require_box false, or raise max_response_length if they are cut")
+        texts = [self.text(t.token_ids) for t in made]
+        if all(map(self.thinks, questions)) and not any("</think>" in text for text in texts):
+            return ("warning: none of the responses has a </think>, and so none an answer: the model needs a "
+                    "longer max_response_length, or does not think, and response_prefix is to be empty")
+        strict = self.config.require_box and self.config.grader == "strict"
+        if strict and not any(last_box(text) for text in texts):
+            return ("warning: none of the responses has a box: ask for \\boxed{} in the question "
+                    "(tools.convert --system), set require_box false, or raise max_response_length if they "
+                    "are cut")
         return None
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:

@@ -249,21 +249,20 @@ def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, m
     (tmp_path / "slow_reward.py").write_text("import time\ndef score(*given): time.sleep(60)")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    evaluation.main(command(tiny_model, file, "--limit", "2", "--reward", "slow_reward:score",
+    evaluation.main(command(tiny_model, file, "--eval_questions", "2", "--reward", "slow_reward:score",
                             "--verify_timeout", "0.2"))
     said = capfd.readouterr()
     assert json.loads(said.out)["timeout/arithmetic"] == 1.0 and "2 responses score 0" in said.err
 
 
 def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
-    """--limit 2, or eval_questions from training's file, whose other knobs count for nothing: the first two
-    of each source."""
+    """eval_questions by a flag or from training's file, whose other knobs count for nothing."""
     rows = [row(source, text) for source in ("a", "b") for text in ("3a+4", "1a+6", "2a+5")]
     data = write(tmp_path / "two.jsonl", rows)
     settings = tmp_path / "training.yaml"
     settings.write_text(f"eval_questions: 1\nlr: 1e-6\ntrain_files: [elsewhere.jsonl]\nval_files: [{data}]\n")
     argv = ["--config", str(settings), "--model", tiny_model, "--engine", "hf", "--max_response_length", "5"]
-    for flags, number in (([], 1), (["--limit", "2"], 2)):
+    for flags, number in (([], 1), (["--eval_questions", "2"], 2)):
         evaluation.main([*argv, *flags])
         report = json.loads(capsys.readouterr().out)
         assert report["questions/a"] == report["questions/b"] == number
