@@ -111,12 +111,15 @@ class Experience:
 
     def choose(self, drawn: list[int], score, rng: np.random.Generator) -> tuple[dict, list[float]]:
         """o* of each question: its stored response with the lowest mean entropy under π_θ; mean scores."""
-        rule, stored = self.config.trajectory_selection, {q: self.buffer.trajectories(q) for q in drawn}
+        rule = self.config.trajectory_selection
+        stored = {q: self.buffer.trajectories(q) for q in drawn}
         if rule == "random":
             return {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}, [0.0, 0.0]
         contested = [(q, t) for q, ts in stored.items() if len(ts) > 1 for t in ts]
         scores = iter(score([(self.questions[q].prompt_ids, t.token_ids) for q, t in contested]))
-        stars, best, everything = {}, [], []
+        stars = {}
+        best = []
+        everything = []
         for q, trajectories in stored.items():
             if len(trajectories) == 1:  # needs no score
                 stars[q] = trajectories[0]
@@ -128,7 +131,7 @@ class Experience:
             stars[q] = trajectories[pick]  # line 13: o*
             best.append(values[pick])
             everything.extend(values)
-        return stars, [_mean(best), _mean(everything)]
+        return stars, [float(np.mean(values or [0.0])) for values in (best, everything)]
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
@@ -154,27 +157,25 @@ class Experience:
             groups.append(Group(self.questions[q], trajectories, replayed))
         return groups
 
-    def collect(self, groups: list[Group]) -> dict:
+    def collect(self, groups: list[Group]) -> list[tuple[int, int, int]]:
         """Store successes, retire what is always solved, see whether replay may start (lines 25-30 and 32).
 
-        Returns o*, what was stored where and how much there is, in plain values: ranks compare it.
+        Returns of each group its question, its bucket and a checksum of its tokens: ranks compare them.
         """
-        c, changes = self.config, {"E and S": (len(self.buffer), len(self.buffer.retired))}
+        c = self.config
+        collected = []
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
-            if group.replayed:
-                changes[q, "o*"] = crc32(group.trajectories[0].token_ids.tobytes())
+            new = self._worth_storing(group)
             if k == c.num_rollouts and c.difficulty == "success":
                 leave = self.buffer.retire if c.retires else self.buffer.shelve
                 leave(q)  # solved K of K: into S, or with `retire` off out of its bucket
-                changes[q] = "left"
-            elif self.replays and 0 < k < c.num_rollouts:
-                new = self._worth_storing(group)
-                if new or q in self.buffer:  # else all were cut, or the cap pushed it out
-                    self.buffer.add(q, k, new)
-                    changes[q] = k, [(crc32(t.token_ids.tobytes()), crc32(t.logprobs.tobytes())) for t in new]
+            elif self.replays and 0 < k < c.num_rollouts and (new or q in self.buffer):
+                self.buffer.add(q, k, new)  # nothing to add where all were cut, or the cap pushed it out
+            tokens = np.concatenate([t.token_ids for t in group.trajectories])
+            collected.append((q, k, crc32(tokens)))
         self._may_start(groups)
-        return changes
+        return collected
 
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its reward spread scaled to 0..K (Sec. 5.3)."""
@@ -206,6 +207,17 @@ class Experience:
         parts = [order[i :: c.mini_batches] for i in range(c.mini_batches)]
         return [part for part in parts if part]
 
+    def snapshot(self) -> Callable[[], None]:
+        """A function that undoes what `plan` changes: the stream, and retired questions that it puts back."""
+        state = self.state_dict()
+        retired = set(self.buffer.retired)
+
+        def undo() -> None:
+            self.buffer.retired |= retired
+            self.load_state_dict(state, self.buffer)
+
+        return undo
+
     def state_dict(self) -> dict:
         """What a checkpoint keeps beside the buffer: the stream's position and the delayed start, as JSON."""
         return {"epoch": self.stream.epoch, "queue": list(self.stream.queue), "started": self.started}
@@ -216,45 +228,3 @@ class Experience:
             raise ValueError(f"the checkpoint names question {min(unknown)}: gone, or for another reward")
         self.buffer, self.started = buffer, state["started"] or self.started  # by another threshold, say
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
-
-
-def _mean(values) -> float:
-    """Of nothing it is 0."""
-    return float(np.mean(values)) if len(values) else 0.0
-
-
-def step_metrics(plan: Plan, groups: list[Group], experience: Experience) -> dict[str, float]:
-    """What a step did, apart from the update."""
-    new = [t for g in groups for t in g.trajectories[g.replayed :]]
-    lengths = [len(t.token_ids) for t in new]
-    K = len(groups[0].trajectories)
-    k = np.array([g.num_success for g in groups])
-    fresh = np.array([not g.replayed for g in groups])
-    signal = k * (K - k)
-    buffer = experience.buffer
-    named = sorted({"timeouts"}.union(*(t.also or () for t in new)))
-    return {
-        **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
-        **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
-        "fresh/signal": int(signal[fresh].sum()),
-        "replay/signal": int(signal[~fresh].sum()),
-        **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
-        **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
-        "reward/pass_at_1": _mean(k) / K,
-        "reward/none_right": _mean(k == 0),
-        "reward/pass_at_1_fresh": _mean(k[fresh]) / K,
-        "reward/mean": _mean([g.rewards for g in groups]),
-        "reward/all_equal_groups": _mean([np.ptp(g.rewards) == 0 for g in groups]),
-        "rollout/length": _mean(lengths),
-        "rollout/tokens": sum(lengths),
-        "rollout/truncated": _mean([not t.finished for t in new]),
-        "replay/questions": len(plan.replayed),
-        "replay/cut": _mean([not t.finished for t in new if t.reward > SUCCESS]),
-        "replay/age": _mean([plan.step - t.step for t in plan.replayed.values()]),
-        "replay/selected_score": plan.selected_score,
-        "replay/candidate_score": plan.candidate_score,
-        "buckets/questions": len(buffer),
-        "buckets/trajectories": buffer.num_trajectories,
-        "buckets/retired": len(buffer.retired),
-        **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
-    }

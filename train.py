@@ -8,7 +8,7 @@
 Every rank runs this script on the same plan; see runtime/ranks.py for what is split.
 """
 
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 
@@ -19,8 +19,7 @@ CONFIG = from_command_line() if __name__ == "__main__" else None  # refuses befo
 from buffer import ReplayBuffer
 from data import Question, load_tokenizer, readable, with_built_in_world
 from eval import validate
-from exgrpo import SCORED_BY, Experience, step_metrics
-from model import model_config
+from exgrpo import SCORED_BY, Experience
 from policy import Policy
 from reward import SUCCESS, Grader, make_verifier
 from rollout import make_engine, roll_out
@@ -29,7 +28,8 @@ from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
 from runtime.claim import claim
 from runtime.faults import watchdog
-from runtime.memory import Shape, advice, host_needs
+from runtime.memory import advice
+from runtime.metrics import step_metrics
 from runtime.tracking import Timer, Tracker, validation
 
 
@@ -42,10 +42,6 @@ def train(config: Config) -> dict[str, float]:
           Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
           make_verifier(config) as verifier,
           suppress(ranks.Interrupted)):  # the run is saved
-        if device.type == "cpu":  # before anything is loaded: a rank may die of it
-            shape = Shape.of(model_config(config, config.model).to_dict())
-            needs, _ = host_needs(config, shape, ranks.ranks_per_node())
-            tracker.print(needs)
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
@@ -66,16 +62,25 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         tracker.log(0, validate(engine, grader, tests))
     score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
     timer = Timer()
-    save = Save(checkpoints, policy, experience, tracker, timer, dropped)
+    checkpoints.of(
+        tensors=policy.tensors,
+        state=lambda: {
+            "experience": experience.state_dict(),
+            "unreadable": dropped,
+            "skipped_in_row": policy.skipped_in_row,
+        },
+        save_buffer=lambda path: experience.buffer.save(path),
+        metrics=tracker.text,
+    )
 
     for step in range(first_step, config.steps):  # line 2
-        with save.before(step):  # who is interrupted here goes back to this point
+        with checkpoints.back_to(step, experience.snapshot()):  # where an interrupt in here leads
             # ---- phase 1: experience management, lines 3-19 ----
             with timer("plan"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
                 plan = experience.plan(step, score)
             if plan is None:
                 tracker.print("every question is retired: the run ends here")
-                save(step)
+                checkpoints.save(step)
                 break
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
             with timer("rollout"):
@@ -96,7 +101,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         with timer("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 
-        metrics |= step_metrics(plan, groups, experience)
+        metrics |= step_metrics(plan, groups, experience.buffer)
         tracker.sample(step + 1, groups, grader.text, SUCCESS)
         if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
             try:
@@ -106,7 +111,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
                 tracker.print(f"interrupted: step {step + 1} is not validated")
         tracker.step(step + 1, metrics | timer.take())
         if checkpoints.due(step + 1):
-            save(step + 1)
+            with timer("save"):
+                checkpoints.save(step + 1)
         if checkpoints.interrupted:
             return
     last = tracker.rows[-1]
@@ -115,36 +121,6 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             tracker.log(last["step"], validate(engine, grader, tests))
     save_model(policy, grader.tokenizer, asdict(config), tracker)
     tracker.finish()
-
-
-class Save:
-    """Saves a run as it stands, and as it stood."""
-
-    def __init__(self, checkpoints, policy, experience, tracker, timer, dropped: dict[str, list[int]]):
-        self.checkpoints, self.policy, self.experience = checkpoints, policy, experience
-        self.tracker, self.timer, self.dropped = tracker, timer, dropped
-
-    def __call__(self, step: int) -> None:
-        """Save after `step` steps (a collective)."""
-        with self.timer("save"):
-            state = {"experience": self.experience.state_dict(), "unreadable": self.dropped,
-                     "skipped_in_row": self.policy.skipped_in_row}
-            self.checkpoints.save(step, state, self.policy.tensors(), self.experience.buffer.save,
-                                  self.tracker.text())
-
-    @contextmanager
-    def before(self, step: int):
-        """Where a phase inside is left, on all ranks alike, what it has changed is undone and saved."""
-        buffer, stream = self.experience.buffer, self.experience.state_dict()
-        retired = set(buffer.retired)
-        try:
-            yield
-        except ranks.Interrupted:
-            buffer.retired |= retired  # of which some may have been reinstated
-            self.experience.load_state_dict(stream, buffer)
-            self.checkpoints.interrupted = True
-            self(step)
-            raise
 
 
 def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:

@@ -18,13 +18,14 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from torch import Tensor
 
 from runtime import ranks
-from runtime.faults import watchdog
+from runtime.faults import Interrupted, watchdog
 from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
@@ -106,31 +107,53 @@ class Checkpoints:
         every = self.knobs["save_every"]
         return self.interrupted or step == self.knobs["steps"] or bool(every and step % every == 0)
 
-    def save(self, step: int, state: dict, tensors: dict[str, Tensor], save_buffer: Callable[[Path], None],
-             metrics: str) -> None:
-        """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept.
+    def of(
+        self,
+        tensors: Callable[[], dict[str, Tensor]],
+        state: Callable[[], dict],
+        save_buffer: Callable[[Path], None],
+        metrics: Callable[[], str],
+    ) -> None:
+        """What a checkpoint is made of, asked for at each save: the tensors, what `saved` is to hold (plain
+        values), a function that writes the buffer to a path, and metrics.jsonl so far."""
+        self.tensors = tensors
+        self.state = state
+        self.save_buffer = save_buffer
+        self.metrics = metrics
 
-        state: what `saved` is to hold, plain values; metrics: metrics.jsonl so far, its last row this step's.
-        """
+    def save(self, step: int) -> None:
+        """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept."""
         if (final := self.root / _name(step)) != self.newest:
-            self._write(final, step, state, tensors, save_buffer, metrics)
+            self._write(final, step)
         if self.interrupted:
             self.say(f"interrupted: saved after step {step}, --resume continues from there")
 
-    def _write(self, final: Path, step, state, tensors, save_buffer, metrics) -> None:
+    @contextmanager
+    def back_to(self, step: int, undo: Callable[[], None]) -> Iterator[None]:
+        """Where a phase inside is left, on all ranks alike, what it has changed is undone and saved."""
+        try:
+            yield
+        except Interrupted:
+            undo()
+            self.interrupted = True
+            self.save(step)
+            raise
+
+    def _write(self, final: Path, step: int) -> None:
         aside, main = final.with_suffix(".tmp"), ranks.rank() == 0
+        metrics = self.metrics()
         if main:
             for partial in self.root.glob("step-*.tmp"):  # of saves that were cut off
                 if STEP_DIRECTORY.fullmatch(partial.stem):
                     shutil.rmtree(partial, ignore_errors=True)
             (aside / "weights").mkdir(parents=True)
         ranks.barrier()
-        names = [f"weights/{name}" for name in save_shards(tensors, aside / "weights")]
+        names = [f"weights/{name}" for name in save_shards(self.tensors(), aside / "weights")]
         if main:
             head = {"step": step, "config": self.knobs, "questions": self.questions}
-            save_buffer(aside / "buffer.safetensors")
+            self.save_buffer(aside / "buffer.safetensors")
             (aside / "metrics.jsonl").write_text(metrics)
-            (aside / "state.json").write_text(json.dumps(head | state))
+            (aside / "state.json").write_text(json.dumps(head | self.state()))
             names += PLAIN_FILES
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])

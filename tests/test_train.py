@@ -193,8 +193,6 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     questions, _ = load_questions([file], config, tokenizer)
     half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
     output = shell(sys.executable, "train.py", *argv)
-    host = re.search(r"about \d\.\d GB of memory needed by each of 1 ranks, \d+\.\d free for it", output)
-    assert bool(host) != torch.cuda.is_available()
     assert re.search(r"an update by \d+ tokens needs \d+\.\d\d GB a rank, \d+\.\d are free", output)
     _, one, two = metrics(run_dir)
     for row in (one, two):

@@ -166,7 +166,7 @@ function curves() {
     { title: "Pass@1 of the batch", name: "reward/pass_at_1", note: "o* included", share: true },
     ...validation,
     ...named.map((name) => ({ title: name, name, note: "mean over all responses", share: isShare(name) })),
-    { title: "Signal, Σ k(K − k)", name: "fresh/signal", dashed: "replay/signal", note: "fresh groups; dashed: replayed" },
+    { title: "Groups without a success", name: "reward/none_right", note: "share of the batch", share: true },
     { title: "Entropy", name: "loss/entropy", note: "nats a token" },
     { title: "Length of a response", name: "rollout/length", note: "tokens" },
     { title: "w*", name: "replay/ratio", note: "mean over replayed tokens" },

@@ -17,8 +17,6 @@ import sys
 import time
 from dataclasses import asdict
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -34,8 +32,7 @@ from runtime import faults, ranks
 from runtime.checkpoint import Checkpoints
 from runtime.faults import watchdog
 from runtime.memory import advice
-from runtime.tracking import Timer
-from train import Save, train
+from train import train
 
 # ---- two ranks, one fault -------------------------------------------------------------------------
 
@@ -242,7 +239,7 @@ def no_score(pairs):
     return [0.0] * len(pairs)
 
 
-def test_an_abandoned_step_takes_back_what_it_drew():
+def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
     """Questions drawn from the stream, and retired ones put back into it, are where they were; what is saved
     is that, and the plan made again is the same."""
     questions = [Question(i, "q", np.array([i]), "a", "s") for i in range(60)]
@@ -250,13 +247,13 @@ def test_an_abandoned_step_takes_back_what_it_drew():
     experience.plan(0, no_score)
     for question in range(20, 60):
         experience.buffer.retire(question)
-    saved, checkpoints = [], SimpleNamespace(interrupted=False)
-    checkpoints.save = lambda step, state, *_: saved.append((step, state["experience"]))
-    save = Save(checkpoints, Mock(), experience, Mock(), Timer(), {})
+    saved = []
+    checkpoints = Checkpoints(asdict(Config()) | {"run_dir": str(tmp_path)})
+    checkpoints.save = lambda step: saved.append((step, experience.state_dict()))
     before = json.dumps(experience.state_dict()), sorted(experience.buffer.retired)
     plans = []
     for _ in range(2):
-        with pytest.raises(ranks.Interrupted), save.before(1):
+        with pytest.raises(ranks.Interrupted), checkpoints.back_to(1, experience.snapshot()):
             plans.append(experience.plan(1, no_score))
             assert len(experience.buffer.retired) == 36
             raise ranks.Interrupted

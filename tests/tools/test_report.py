@@ -37,7 +37,7 @@ ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a"
      "replay/ratio": i % 2, "replay/questions": i % 2, "replay/gradient_share": 0.1 * (i % 2),
      "buckets/retired": i,
      "buckets/k=1": i, "buckets/k=2": 9 - i, "buckets/k=3": int(i > 1), "replay/from_k=1": i % 2,
-     "fresh/k=0": 2 * i, "fresh/k=4": 1, "replay/k=1": i % 2, "fresh/signal": 4 * i, "time/rollout": 1.0,
+     "fresh/k=0": 2 * i, "fresh/k=4": 1, "replay/k=1": i % 2, "time/rollout": 1.0,
      "time/update": 0.5, "time/step": 1.5} for i in range(1, 5)]
 
 
@@ -88,7 +88,8 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
         lines = "".join(json.dumps(s) + "\n" for s in SAMPLES)
         (directory / "samples.jsonl").write_text(lines + '{"step": 5')
     state = {"experience": experience.state_dict()}
-    checkpoints.save(4, state, policy.tensors(), experience.buffer.save, tracker.text())
+    checkpoints.of(policy.tensors, lambda: state, experience.buffer.save, tracker.text)
+    checkpoints.save(4)
     return directory
 
 
