@@ -37,13 +37,12 @@ def config(tmp_path) -> Config:
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
     """Method, data, steps, scores, and every knob that is no path; its head is one that the hub can read."""
     knobs = dataclasses.asdict(config)
-    trained = {"pass_at_1/aime": 0.316, "length/aime": 1100.0}
-    card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, trained)
+    card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316})
     _, head, body = card.split("---\n", 2)
     assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation",
                                     "base_model": "org/Model-7B", "tags": ["exgrpo", "grpo", "rlvr"]}
     assert "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
-    assert "| pass_at_1/aime | 0.115 | 0.316 |" in body and "| length/aime | nan | 1100.000 |" in body
+    assert "| pass_at_1/aime | 0.115 | 0.316 |" in body
     for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir"}:
         assert f"    {name}: {knobs[name]!r}\n" in body
 
@@ -262,23 +261,21 @@ def test_samples_follow_the_checkpoint(tmp_path):
     for step in (3, 4):
         second.sample(step, GROUPS, str, 0.5)
     assert written(tmp_path) == whole
-    Tracker(str(tmp_path), 10).start()
-    assert written(tmp_path) == []
 
 
 def write_on_a_rank(run_dir: str) -> None:
     with Tracker(run_dir, 10, "tensorboard") as tracker:
         tracker.start()
-        tracker.log(1, {"loss/entropy": 0.5})
+        tracker.log(1, {f"val/pass_at_1/{HOSTILE}": 0.5})
         tracker.sample(1, GROUPS, str, 0.5)
 
 
 def test_one_rank_writes(tmp_path):
-    """Two ranks: one event file with one point, every sample once."""
+    """Two ranks: one event file with one point, under a name that no file could hold; every sample once."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     on_ranks(2, write_on_a_rank, str(tmp_path))
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
-    assert points(tmp_path) == {"loss/entropy": [(1, 0.5)]} and len(written(tmp_path)) == 4
+    assert list(points(tmp_path).values()) == [[(1, 0.5)]] and len(written(tmp_path)) == 4
 
 
 def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
@@ -315,7 +312,7 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
 
 @pytest.mark.parametrize("text, shown", [
     ("plain é 数\n\tline", "plain é 数\n\tline"), ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
-    ("a\rb\x9b", r"a\rb\x9b"), ("\u202e\u2066\u200b", r"\u202e\u2066\u200b"), ("\ud800", r"\ud800"),
+    ("a\rb\x9b", r"a\rb\x9b"), ("\u202e\u2066\u200b", r"\u202e\u2066\u200b"),
     ("1\u00a0000 \u2028", "1\u00a0000 \\u2028")])
 def test_what_steers_a_terminal_is_shown_instead(text, shown):
     """Escapes, control and bidirectional characters, half characters; letters of any script stay."""
@@ -329,12 +326,3 @@ def test_an_error_quotes_data_harmlessly():
     error.__cause__ = cause
     disarm(error)
     assert error.args == (r"\x1b[2J", 3) and cause.args == (r"\u202e",)
-
-
-def test_trackers_get_names_that_they_can_store(tmp_path):
-    """TensorBoard holds a metric whose data_source no file could hold."""
-    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
-    with Tracker(str(tmp_path), 10, "tensorboard") as tracker:
-        tracker.start()
-        tracker.log(1, {f"val/pass_at_1/{HOSTILE}": 0.5})
-    assert list(points(tmp_path).values()) == [[(1, 0.5)]]
