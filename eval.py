@@ -19,7 +19,7 @@ from pathlib import Path
 from config import Config
 from runtime.flags import knob, or_refuse, parse_flags
 
-BLOCK = 256  # questions; what a kill costs at most
+BLOCK = 512  # responses of an engine, which has as many at a time; what a kill costs at most
 DECISIVE = ("model", "max_response_length", "eval_temperature", "seed", "reward", "require_box", "grader",
             "verify_timeout", "prompt_template", "response_prefix", "dtype", "rope_theta",
             "max_position_embeddings")  # a response and its reward depend on them
@@ -80,45 +80,49 @@ def validate(engine, grader: Grader, tests: list[Question]) -> dict[str, float]:
 
     The seeds depend on nothing but the question: steps and models are compared on the same random numbers.
     """
-    records = respond(engine, grader, [(q, 0) for q in tests], seed=0)
+    records = respond(engine, grader, [(q, 0) for q in tests], seed=0, texts=False)
     return {f"val/{name}": value for name, value in means(records).items()}
 
 
-def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int) -> list[dict]:
-    """The record of a response to every (question, sample number) (a collective)."""
+def respond(
+    engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int, texts: bool
+) -> list[dict]:
+    """The record of a response to every (question, sample number), with texts or without (a collective)."""
     questions = [q for q, _ in wanted]
     seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
     rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
     grader.warn(questions, rollouts)
-    return [_record(*pair, trajectory, grader) for pair, [trajectory] in zip(wanted, rollouts)]
+    return [_record(*pair, trajectory, grader, texts) for pair, [trajectory] in zip(wanted, rollouts)]
 
 
 def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: dict) -> list[dict]:
-    """The records of all samples of the questions, on rank 0 (a collective). Only those that are not in
-    `kept` are generated; with --output each block's are on the disk before the next one begins."""
-    config, records = grader.config, []
+    """The records of all samples of the questions, on rank 0, else [] (a collective). Only those that are not
+    in `kept` are generated; with --output each block's are on the disk before the next one begins."""
+    config = grader.config
+    rank_0 = ranks.rank() == 0
     there = ranks.gather(set(kept))[0]
-    bar = tqdm(total=len(questions), unit="question", disable=ranks.rank() > 0)
-    for first in range(0, len(questions), BLOCK):
-        block = questions[first : first + BLOCK]
-        pairs = [(q, i) for q in block for i in range(config.samples_of(q.source))]
+    wanted = [(q, i) for q in questions for i in range(config.samples_of(q.source))]
+    missing = [(q, i) for q, i in wanted if (_key(q), i) not in there]
+    size = BLOCK * ranks.world_size() // config.rollout_tp
+    bar = tqdm(total=len(missing), unit="response", disable=not rank_0)
+    for first in range(0, len(missing), size):
         start = time.monotonic()
-        new = respond(engine, grader, [(q, i) for q, i in pairs if (_key(q), i) not in there], config.seed)
-        if ranks.rank() == 0:
-            if config.output:
-                add(Path(config.output), new)
-            kept |= {(r["question"], r["sample"]): r for r in new}
-            records += [kept[_key(q), i] for q, i in pairs]
+        new = respond(engine, grader, missing[first : first + size], config.seed, texts=rank_0)
+        if rank_0 and config.output:
+            add(Path(config.output), new)
+        kept |= {(r["question"], r["sample"]): r for r in new}
         tokens = sum(r["length"] for r in new)
         bar.set_postfix_str(f"{tokens / (time.monotonic() - start):.0f} tokens/s")
-        bar.update(len(block))
+        bar.update(len(new))
     bar.close()
-    return records
+    return [kept[_key(q), i] for q, i in wanted] if rank_0 else []
 
 
-def _record(question: Question, number: int, trajectory: Trajectory, grader: Grader) -> dict:
+def _record(question: Question, number: int, trajectory: Trajectory, grader: Grader, texts: bool) -> dict:
     """One response as plain values, by its question, sample number and named rewards."""
-    config, text = grader.config, grader.text(trajectory.token_ids)
+    config = grader.config
+    built_in = config.reward.startswith("worlds.arithmetic:")
+    text = grader.text(trajectory.token_ids) if texts or built_in else ""  # takes time where it is long
     record = {
         "source": question.source,
         "question": _key(question),
@@ -128,13 +132,12 @@ def _record(question: Question, number: int, trajectory: Trajectory, grader: Gra
         "length": len(trajectory.token_ids),
         "truncated": not trajectory.finished,
         "timeout": "timeouts" in trajectory.also,
-        "text": question.text,
-        "gold": question.answer,
-        "response": text,
     }
-    if config.reward.startswith("worlds.arithmetic:"):
+    if texts:
+        record |= {"text": question.text, "gold": question.answer, "response": text}
+    if built_in:
         record["judged"] = {name: judge(question.text, text) for name, judge in JUDGES.items()}
-    if config.reward == "math" and config.require_box:
+    if texts and config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
     return record
 
@@ -165,8 +168,10 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     questions, counts = load_questions(config.train_files, config, tokenizer)
     if counts.get("repeated") and config.samples == 1 and not config.avg_samples:
         raise ValueError(f"{', '.join(config.train_files)}: {counts['repeated']} rows repeat a question. How "
-                         "often each is asked is said by --avg_samples 32 (AIME, AMC) or --samples K; "
-                         "--avg_samples 1 asks all of them once")
+                         "often each is asked is said by --avg_samples 32 (for AIME and AMC alone) or by "
+                         "--samples 32; --avg_samples 1 asks all of them once")
+    if config.avg_samples > 1 and not any(benchmark(q.source) in SMALL for q in questions):
+        raise ValueError("--avg_samples is for AIME and AMC, and none is here: --samples is for all")
     if config.reward == "math" and of_built_in_world(questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)

@@ -98,7 +98,7 @@ class Grader:
         return self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
 
     def warn(self, questions: list[Question], rollouts: list[list]) -> None:
-        """Say on rank 0 what is wrong with all of these (in evaluation all of its share), if anything."""
+        """Say on rank 0 what is wrong with all of these, if anything."""
         if (warning := self.complaint(questions, rollouts)) and ranks.rank() == 0:
             say(warning)
 
@@ -109,11 +109,12 @@ class Grader:
             return None
         texts = [self.text(t.token_ids) for t in made]
         if all(map(self.thinks, questions)) and not any("</think>" in text for text in texts):
-            return ("warning: none of the responses has a </think>, and so none an answer: the model needs a "
-                    "longer max_response_length, or does not think, and response_prefix is to be empty")
+            return (f"warning: none of {len(made)} responses has a </think>, so that none has an answer: the "
+                    "model needs a longer max_response_length, or does not think, and response_prefix is to "
+                    "be empty")
         strict = self.config.require_box and self.config.grader == "strict"
         if strict and not any(last_box(text) for text in texts):
-            return ("warning: none of the responses has a box: ask for \\boxed{} in the question "
+            return (f"warning: none of {len(made)} responses has a box: ask for \\boxed{{}} in the question "
                     "(tools.convert --system), set require_box false, or raise max_response_length if they "
                     "are cut")
         return None

@@ -45,7 +45,7 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
         ranks.watchdog.wait(future for p in pending.values() for future in p.under_way())
         for index, trajectory in enumerate(made):
             if not np.isfinite(trajectory.logprobs).all():  # None, of vLLM, is nan by now
-                raise RuntimeError(f"step {step}: log-probs of the engine are no numbers: weights, dtype?")
+                raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
             trajectory.step = step
             rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
             trajectory.reward, trajectory.also = rewards.pop("score"), rewards
@@ -168,10 +168,10 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
 class HFEngine:
     """Hugging Face `generate` with seeded Gumbel noise: arg max of log p + noise is a sample of p."""
 
-    batch_size = 512
-
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
         self.eos_token_id, self.device, self.dtype = eos_token_id, device, getattr(torch, config.dtype)
+        length = config.max_prompt_length + config.max_response_length
+        self.batch_size = min(512, max(16, 2**18 // length))  # the cache of keys and values grows with both
         self.model = load_model(config, model, self.dtype).to(device).eval()
         head = self.model.get_output_embeddings()  # computes in float32, as the policy's; tied no longer
         head.weight = torch.nn.Parameter(head.weight.detach().float())

@@ -108,14 +108,14 @@ class Ended:
 
 
 @pytest.mark.parametrize("prompt, knobs, said, warning", [
-    ("1+1?", {}, ["two", "2", "$2$"], "none of the responses has a box"),
+    ("1+1?", {}, ["two", "2", "$2$"], "none of 3 responses has a box"),
     ("1+1?", {}, ["two", r"\boxed{3}"], None),
     ("1+1?", {"require_box": False}, ["two"], None),
     ("1+1?", {"grader": "official"}, ["two"], None),
     ("1+1?", {"reward": "worlds.arithmetic:reward"}, ["two"], None),
-    ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "none of the responses has a </think>"),
+    ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "none of 2 responses has a </think>"),
     ("1+1?<think>\n", {}, [r"\boxed{2}", "hm</think>"], None),
-    ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "none of the responses has a box"),
+    ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "none of 2 responses has a box"),
     ("1+1?", {}, [], None),
 ])
 def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):

@@ -174,7 +174,7 @@ def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
     assert same(engine.generate(prompts, seeds, T, 20), reference)
     assert same(engine.generate(prompts[::-1], seeds[::-1], T, 20)[::-1], reference)
     assert same([engine.generate([p], [s], T, 20)[0] for p, s in zip(prompts[:3], seeds)], reference[:3])
-    monkeypatch.setattr(HFEngine, "batch_size", 3)
+    monkeypatch.setattr(engine, "batch_size", 3, raising=False)  # vLLM has none
     twice = engine.generate(prompts + prompts[::-1], seeds + seeds[::-1], T, 20)
     assert same(twice, reference + reference[::-1])
     others = engine.generate(prompts, [s + 1 for s in seeds], T, 20)
@@ -254,18 +254,12 @@ def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_m
         (kind or Policy)(make_config(), str(tmp_path), *eos, device)
 
 
-def test_weights_to_spare_and_weights_that_are_no_numbers_are_named(device, tiny_model, tmp_path):
-    """A config.json of fewer layers would leave the others out in silence; one nan gives Pass@1 0."""
+def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
+    """A config.json of fewer layers would leave the others out in silence."""
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.raises(ValueError, match="'has to spare': .'model.layers.1"):
-        HFEngine(make_config(), str(tmp_path), EOS, device)
-    (tmp_path / "config.json").write_text(json.dumps(config))
-    weights = load_file(tmp_path / "model.safetensors")
-    weights["model.layers.0.mlp.up_proj.weight"][3, 4] = float("nan")
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ValueError, match="'has with nan': .'model.layers.0.mlp.up_proj.weight'"):
         HFEngine(make_config(), str(tmp_path), EOS, device)
 
 
@@ -302,5 +296,5 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
     engine = SimpleNamespace(generate=lambda *_: [broken])
     grader = SimpleNamespace(config=make_config())
     question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")
-    with pytest.raises(RuntimeError, match="step 7: log-probs of the engine are no numbers"):
+    with pytest.raises(RuntimeError, match="^log-probs of the engine are no numbers"):
         rollout.roll_out(engine, grader, [question], [[1]], 1.0, 7)
