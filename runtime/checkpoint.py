@@ -141,6 +141,7 @@ class Checkpoints:
 
     def _write(self, final: Path, step: int) -> None:
         aside, main = final.with_suffix(".tmp"), ranks.rank() == 0
+        watchdog.enter("save")  # also where a rollout was left: its time is not this one's
         metrics = self.metrics()
         if main:
             for partial in self.root.glob("step-*.tmp"):  # of saves that were cut off

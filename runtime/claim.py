@@ -3,6 +3,7 @@
 import fcntl
 import os
 import socket
+import time
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -34,21 +35,24 @@ def claim(run_dir: str | Path) -> Iterator[None]:
 def lock(run_dir: Path) -> TextIO:
     """Take run_dir for this process; it is free when the file is closed, or the process gone.
 
-    ValueError names the process that has it. What torchrun restarts waits: the one before is dying.
+    ValueError names the process that has it. What torchrun restarts waits 20 s: the one before may be dying.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     file = open(run_dir / "lock", "a+")
-    try:
-        fcntl.lockf(file, fcntl.LOCK_EX if restarts() else fcntl.LOCK_EX | fcntl.LOCK_NB)
-        file.truncate(0)
-        print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
-    except BlockingIOError as error:
-        file.seek(0)
-        raise ValueError(f"{run_dir} is in use by {file.read().strip() or 'another process'}: wait for it, "
-                         "end it, or choose another --run_dir") from error
-    except OSError as error:
-        print(f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it")
-    return file
+    for _ in range(100 if restarts() else 1):
+        try:
+            fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file.truncate(0)
+            print(f"process {os.getpid()} on {socket.gethostname()}", file=file, flush=True)
+            return file
+        except BlockingIOError:
+            time.sleep(0.2)
+        except OSError as error:
+            print(f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it")
+            return file
+    file.seek(0)
+    raise ValueError(f"{run_dir} is in use by {file.read().strip() or 'another process'}: wait for it, "
+                     "end it, or choose another --run_dir")
 
 
 def check_shared(directory: str | Path) -> None:

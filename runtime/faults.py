@@ -103,8 +103,9 @@ class Watchdog:
         self.interrupted = True
         if self.name == "rank 0":
             what = "finishing" if phase in FINISHED else "leaving"
-            say(f"{name}: {what} the step ({self.phase}) and saving; torchrun waits 30 s for that, or its "
-                "--shutdown-timeout")
+            limit = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
+            say(f"{name}: {what} the step ({self.phase}) and saving; torchrun waits {limit} s for that, or "
+                "what --shutdown-timeout says")
         for peer, pid in self.peers.items():  # perhaps only this rank was told
             if peer.startswith("rank"):
                 with contextlib.suppress(ProcessLookupError):

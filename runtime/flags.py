@@ -132,9 +132,9 @@ def _add(parser: argparse.ArgumentParser, knob: dataclasses.Field) -> None:
 
 
 def _switch(text: str) -> bool:
-    if text not in SWITCH:
+    if text.lower() not in SWITCH:
         raise argparse.ArgumentTypeError(f"must be true or false, got {text!r}")
-    return SWITCH[text]
+    return SWITCH[text.lower()]
 
 
 def _number(kind: type, auto: bool) -> Callable:
@@ -163,8 +163,11 @@ def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
                 raise ValueError(f"{knob} stands there twice")
             if knob in passed_over:
                 arguments[knob] = []
-            elif isinstance(own.get(knob), list) and isinstance(node, yaml.SequenceNode):
-                arguments[knob] = [f"--{knob}", *[_text(item) for item in node.value]]
+            elif isinstance(own.get(knob, []), list) and isinstance(node, yaml.SequenceNode):
+                items = [_text(item) for item in node.value]
+                if any(item.startswith("-") for item in items):
+                    raise ValueError(f"{knob}: an item that begins with - would be a flag; write ./-name")
+                arguments[knob] = [f"--{knob}", *items]
             else:
                 arguments[knob] = [f"--{knob}={_text(node)}"]
     except (OSError, ValueError, RecursionError, yaml.YAMLError) as error:

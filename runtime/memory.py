@@ -230,7 +230,7 @@ def available_bytes() -> float:
     limit, used, stat = (CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip() != "max":
         cached = re.search(r"^inactive_file (\d+)", stat.read_text(), re.MULTILINE)
-        taken = int(used.read_text()) - int(cached[1])  # files that were read can go
+        taken = int(used.read_text()) - (int(cached[1]) if cached else 0)  # files that were read can go
         free = min(free, int(limit.read_text()) - taken)
     return free
 

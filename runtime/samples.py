@@ -7,6 +7,7 @@ as in metrics.jsonl and `replayed` marks an o*.
 import json
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 WANTED = {"right": 2, "wrong": 1, "o*": 1}  # responses of a step: new right ones, new wrong ones, replayed
@@ -39,10 +40,14 @@ def record(step: int, group, t, text: str) -> dict:
 
 
 def read(path: Path) -> list[dict]:
-    """The records of a file, whose last line may be half of one: the run was killed."""
-    if not path.is_file():
-        return []
-    return [json.loads(line) for line in path.read_text().split("\n")[:-1]]
+    """The records of a file; what a kill or a full disk has left of others is passed over."""
+    records = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        with suppress(ValueError, KeyError, TypeError):
+            record = json.loads(line)
+            record["step"] + 0  # a number, by which `cut` goes
+            records.append(record)
+    return records
 
 
 def cut(path: Path, last: int) -> None:

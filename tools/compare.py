@@ -166,7 +166,7 @@ def main(argv: list[str] | None = None) -> None:
         if len(names) != len(a.directories):
             raise ValueError(f"{len(names)} labels for {len(a.directories)} directories")
         evaluations = [read_evaluation(Path(d), name) for d, name in zip(a.directories, names)]
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise SystemExit(printable(f"tools.compare: {error}")) from error
     first, *others = evaluations
     parts = [

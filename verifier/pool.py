@@ -199,7 +199,7 @@ class Verifier:
     def submit(self, texts: list[str | None], answers: list[str], rows: list[dict] | None = None) -> Pending:
         """Starts what `score` does; `.result()` waits for it. Equal pairs are graded once.
 
-        rows: what a function of three parameters is given as the third, as plain JSON values; else None.
+        rows: what a function with a parameter `row` is given, as plain JSON values; else None.
         """
         pairs = list(zip(texts, answers, map(json.dumps, rows or [None] * len(texts)), strict=True))
         futures = {pair: self.threads.submit(self._grade, *pair) for pair in dict.fromkeys(pairs)

@@ -21,7 +21,8 @@ import threading
 import traceback
 
 LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
-FOREIGN = {"data_source", "prompt", "prompts", "question", "completions", "ground_truth"}  # parameters
+# What comes first in the rewards of other frameworks.
+FOREIGN = {"data_source", "prompt", "prompts", "question", "completions", "ground_truth"}
 TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")  # our metrics
 
 
@@ -48,7 +49,8 @@ def named_rewards(value) -> dict[str, float]:
 def takes_row(reward) -> bool:
     """Whether a reward function has a parameter called row; TypeError if it is one of another framework."""
     parameters = inspect.signature(reward).parameters
-    if FOREIGN & set(parameters):
+    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    if FOREIGN & set(needed[:1]) or set(needed[2:]) - {"row"} or "extra_info" in parameters:
         raise TypeError(
             f"the reward function takes {', '.join(parameters)}: it is called with (response, answer) or "
             "(response, answer, row); docs/own-task.md has an adapter"

@@ -87,7 +87,7 @@ class Pool:
 
 
 @pytest.mark.slow
-def test_ten_thousand_hostile_answers():
+def test_hostile_answers():
     """Bombs, nests, macros, Unicode, a megabyte of digits, mutations of real answers: none stops the pool or
     outstays the time limit, memory is bounded, and good answers are still graded right in between."""
     with Verifier(workers=2, timeout=BOMB_TIMEOUT, memory=MEMORY) as verifier:
@@ -106,7 +106,7 @@ def test_ten_thousand_hostile_answers():
     with Verifier(workers=2, timeout=TIMEOUT, memory=MEMORY) as verifier:
         pool.verifier = verifier
 
-        @settings(max_examples=100, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(st.randoms(), st.text(), st.sampled_from(REAL))
         def fire(rng, text, gold):
             contents = [text, *(mutant(rng) for _ in range(10))]
@@ -114,8 +114,8 @@ def test_ten_thousand_hostile_answers():
 
         fire()
         rng = random.Random(0)
-        while len(pool.seen) < 10_000:
-            gold = rng.choice(REAL) if len(pool.seen) < 2_500 else "7"  # comparing takes longer than reading
+        while len(pool.seen) < 2_500:
+            gold = rng.choice(REAL) if len(pool.seen) < 1_000 else "7"  # comparing takes longer than reading
             pool.fire([rf"\boxed{{{mutant(rng)}}}" for _ in range(100)], gold)
         assert verifier.timeouts < len(pool.seen) / 50
         for worker in verifier.workers:
