@@ -80,8 +80,6 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
         say(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
         sets.append(questions)
     train_set, tests = sets
-    if len(train_set) < config.batch_size:
-        say(f"note: only {len(train_set)} training questions for batches of {config.batch_size}")
     both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
     if both:
         say(f"note: {len(both)} validation questions are training questions, too")
@@ -155,14 +153,13 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
         for row_number, row in enumerate(read_rows(file)):
             where = f"{file}, row {row_number}"
             turns, answer = check_row(row, where)
+            counts["read"] += 1
             if any(special.search(turn["role"] + turn["content"]) for turn in turns):
-                counts["read"] += 1
                 counts["special tokens"] += 1
                 continue
             ids = render(turns, config, tokenizer)
             if not len(ids):
                 raise ValueError(f"{where}, column prompt: comes to no token at all")
-            counts["read"] += 1
             if len(ids) > config.max_prompt_length:
                 counts["prompts too long"] += 1
                 continue

@@ -38,12 +38,11 @@ def extend_context(hf_config, config: Config, **also):
 
 
 def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> nn.Module:
-    """The model in `dtype`; ValueError names weights that its files lack, have to spare, or that are nan."""
+    """The model in `dtype`; ValueError names weights that its files lack or have to spare."""
     hf_config = model_config(config, model)
     lm, found = AutoModelForCausalLM.from_pretrained(
         model, config=hf_config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **how)
-    nan = [name for name, p in lm.named_parameters() if not p.isfinite().all()]
-    wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"], "has with nan": nan}
+    wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"]}
     if wrong := {what: sorted(names)[:3] for what, names in wrong.items() if names}:
         raise ValueError(f"{model}, weights it {wrong}: is it whole, does its config.json belong to it?")
     return lm

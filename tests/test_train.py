@@ -1,4 +1,4 @@
-"""Whole runs on a tiny world: the README's command (torchrun, vLLM), what it leaves, one rank against two."""
+"""Whole runs on a tiny world: what torchrun leaves, one rank against two, the shipped configurations."""
 
 import importlib.util
 import json
@@ -187,7 +187,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     argv = ["--config", f"configs/{name}.yaml", "--model", str(base),
             "--train_files", file, "--val_files", file, "--run_dir", str(run_dir),
             "--batch_size", "8", "--steps", "2", "--max_response_length", "40",
-            "--start_threshold", "-1", "--engine", "hf" if "lora" in name else ENGINE,
+            "--start_threshold", "-1", "--engine", ENGINE if name == "qwen2.5-math-7b" else "hf",
             "--rollout_tp", "1"]  # one rank here
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
@@ -250,7 +250,7 @@ def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
     for name in ("questions", "responses", "rewards", "buffer", "mini_batches"):
         assert one[name] == two[name] == other[name], name
     np.testing.assert_allclose(one["logprobs"], two["logprobs"], atol=1e-5)
-    for name in ("loss/policy", "loss/entropy", "loss/grad_norm", "loss/grad_norm_max", "loss/ratio"):
+    for name in ("loss/policy", "loss/entropy", "loss/grad_norm", "loss/ratio"):
         assert two["metrics"][name] == pytest.approx(one["metrics"][name], rel=1e-5, abs=1e-7), name
         assert two["metrics"][name] == other["metrics"][name], name
     lr = parse_config(argv).lr

@@ -10,7 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 from conftest import free_port
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 ROOT = Path(__file__).parent.parent.parent
 BREAK = "==== next step ===="
@@ -98,6 +100,14 @@ def test_the_readers_reward_decides(done):
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="vLLM is not installed")
 def test_the_server_answers(done):
-    """With the guide's flags on a CPU, to the guide's question."""
+    """With the guide's flags on a CPU, to the guide's question, what transformers makes of the same model."""
     (choice,) = json.loads((done[0] / "reply.json").read_text())["choices"]
-    assert choice["message"]["content"]
+    directory = done[0] / "runs/digits/step-4"
+    tokenizer = AutoTokenizer.from_pretrained(directory)
+    chat = [{"role": "user", "content": "3a+4b+5"}]
+    ids = tokenizer.apply_chat_template(
+        chat, add_generation_prompt=True, return_tensors="pt", return_dict=False
+    )
+    model = AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    said = model.generate(ids, do_sample=False, max_new_tokens=48)[0, ids.shape[1] :]
+    assert choice["message"]["content"] == tokenizer.decode(said, skip_special_tokens=True) != ""
