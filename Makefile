@@ -30,7 +30,7 @@ train: install
 	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
 
 test: install
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
 
 bench: install
 	$(BIN)/python -m bench $(ARGS)
