@@ -28,15 +28,13 @@ class Config:
     model: str = knob("", "Hugging Face directory or hub name; empty: the built-in arithmetic world's.")
     train_files: list[str] = knob([], "Parquet or JSONL files of training questions, verl-LUFFY columns.")
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
-    world: Literal["easy", "hard", "weak"] = knob("easy", "The built-in world, see worlds/arithmetic.py: "
-                                                  "its questions and its base model.")
-    world_seed: int = knob(0, "Seed of the built-in world; another one is another base model.", 0, 2**63 - 1)
+    world_seed: int = knob(0, "Seed of the built-in world; another one is built on first use.", 0, 2**63 - 1)
     prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question}, "
                                         "without the other turns [Llama-3.1-8B base: 'User: {question}\\n"
                                         "Answer: ...'].")
     response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
-    max_response_length: int = knob(64, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
+    max_response_length: int = knob(72, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
     rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
     max_position_embeddings: int = knob(0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0)
 
@@ -100,7 +98,7 @@ class Config:
     batch_size: int = knob(32, "B: questions per batch [128].", 1)
     mini_batches: int = knob(2, "Optimiser steps per batch, each on its share of the questions [2].", 1)
     steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
-    lr: float = knob(4e-5, "AdamW learning rate, constant [1e-6].", POSITIVE)
+    lr: float = knob(1e-4, "AdamW learning rate, constant [1e-6].", POSITIVE)
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
     max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE)

@@ -136,7 +136,8 @@ def _record(question: Question, number: int, trajectory: Trajectory, grader: Gra
     if texts:
         record |= {"text": question.text, "gold": question.answer, "response": text}
     if built_in:
-        record["judged"] = {name: judge(question.text, text) for name, judge in JUDGES.items()}
+        case = question.text, text, question.answer
+        record["judged"] = {name: judge(*case) for name, judge in JUDGES.items()}
     if texts and config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
     return record

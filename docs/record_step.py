@@ -1,6 +1,8 @@
-"""Record what the models computed in the first replaying step of a run, for docs/one_step.ipynb.
+"""Record what the models computed in one replaying step of a run, for docs/one_step.ipynb.
 
-    python docs/record_step.py --steps 8 --run_dir runs/one_step
+    python docs/record_step.py --start_threshold -1 --steps 8 --run_dir runs/one_step
+
+The step is the first that can choose: E holds at least ENOUGH questions.
 
 It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new responses with
 the engine's log-probs and their rewards, and the log-probs that each mini-batch finds (batch.safetensors);
@@ -24,6 +26,7 @@ from policy import Policy
 from runtime import ranks
 
 FOLDER = Path(__file__).parent / "one_step"
+ENOUGH = 24
 STEP, BATCH = {}, {}  # values and arrays of the step that replays
 
 
@@ -32,7 +35,7 @@ class RecordedExperience(Experience):
 
     def plan(self, step, score):
         """As ever."""
-        if STEP.get("replayed"):  # it is recorded
+        if STEP.get("replayed") or len(self.buffer) < ENOUGH:
             return super().plan(step, score)
         self.buffer.save(FOLDER / "buffer.safetensors")
         STEP.update(step=step, state=self.state_dict(), entropies=[])
@@ -47,7 +50,7 @@ class RecordedExperience(Experience):
 
     def groups(self, plan, rollouts):
         """As ever; keeps the new responses."""
-        if plan.step == STEP["step"]:
+        if plan.step == STEP.get("step"):
             new = [t for each in rollouts for t in each]
             BATCH.update(
                 lengths=np.array([len(t.token_ids) for t in new], np.int32),
@@ -65,7 +68,7 @@ class RecordedPolicy(Policy):
         """As ever."""
         self.found = []
         metrics = super().update(mini_batches, clip_eps)
-        if STEP["replayed"] and "metrics" not in STEP:
+        if STEP.get("replayed") and "metrics" not in STEP:
             STEP["metrics"], BATCH["found"] = metrics, np.concatenate(self.found)
             save_file(BATCH, FOLDER / "batch.safetensors")
             (FOLDER / "step.json").write_text(json.dumps(STEP) + "\n")

@@ -22,6 +22,7 @@ os.environ["MASTER_PORT"] = free_port()  # test sessions side by side must not m
 
 import multiprocessing  # noqa: E402
 from collections import Counter  # noqa: E402
+from functools import partial  # noqa: E402
 from importlib.metadata import distributions  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -204,23 +205,25 @@ def built_once(tmp_path_factory, name: str, build) -> Path:
 def world(tmp_path_factory) -> Path:
     """train.jsonl, test.jsonl and ood.jsonl of one- to three-step questions, and a model/ that has seen 200
     batches of them; 2 seconds. Nobody writes into it."""
-    from worlds.arithmetic import World, draw_sets, rows
-    from worlds.base_model import build_model, build_tokenizer, pretrain
+    from worlds.arithmetic import World
+    from worlds.base_model import build_world
 
-    def build(directory: Path) -> None:
-        small = World(train_operations=(1, 2), ood_operations=(3, 3), train_size=64, test_size=12,
-                      shortcut=0.4, hidden=32, layers=2, heads=1, intermediate=64)
-        sets = draw_sets(small)
-        tokenizer = build_tokenizer()
-        model = build_model(small, tokenizer)
-        pretrain(model, tokenizer, small, set().union(*sets.values()), steps=200)
-        model.save_pretrained(directory / "model")
-        tokenizer.save_pretrained(directory / "model")
-        for name, questions in sets.items():
-            source = "arithmetic-ood" if name == "ood" else "arithmetic"
-            (directory / f"{name}.jsonl").write_text(rows(questions, source))
-
-    return built_once(tmp_path_factory, "world", build)
+    small = World(
+        train_operations=(1, 2),
+        ood_operations=(3, 3),
+        asked=(1,),
+        train_size=64,
+        test_size=12,
+        ood_size=12,
+        bare=0.4,
+        hidden=32,
+        layers=2,
+        heads=1,
+        pretrain_steps=200,
+    )
+    build = partial(build_world, world=small, progress=False)
+    (place,) = built_once(tmp_path_factory, "world", build).glob("arithmetic-*")
+    return place
 
 
 @pytest.fixture(scope="session")

@@ -94,7 +94,7 @@ def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
     engine = Engine()
     scores = validate(engine, grader(Config(seed=3)), QUESTIONS)
     assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0
-    assert engine.asked == ([6, 7], 0.6, 64)
+    assert engine.asked == ([6, 7], 0.6, 72)
 
 
 # ---- the command ------------------------------------------------------------------------------------

@@ -91,7 +91,7 @@ def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokeniz
     """
     ratios = np.exp(logprobs.astype(np.float64) - t.logprobs)  # w*, (T,)
     texts, special = pieces(tokenizer, t.token_ids.tolist())
-    steps, verdict = judge(judged.text, texts, special) if judged else ([], None)
+    steps, verdict = judge(judged, texts, special) if judged else ([], None)
     return {
         "step": t.step, "tokens": texts, "special": special, "steps": steps, "verdict": verdict,
         "entropies": [number(e) for e in entropies.round(4)],
@@ -102,17 +102,18 @@ def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokeniz
     }
 
 
-def judge(question: str, texts: list[str], special: list[int]) -> tuple[list, str]:
+def judge(question: Question, texts: list[str], special: list[int]) -> tuple[list, str]:
     """The written steps as [first token, one after the last, valid], and what the chain as a whole is."""
     kept = ["" if i in special else text for i, text in enumerate(texts)]
     plain, starts = "".join(kept), np.cumsum([0, *map(len, kept)])  # starts (T + 1,), in `plain`
     steps = []
-    for match, ok in judge_steps(question, plain):
+    for match, ok in judge_steps(question.text, plain):
         first, last = np.searchsorted(starts, [match.start(), match.end() - 1], side="right") - 1
         steps.append([int(first), int(last) + 1, ok])
-    if takes_shortcut(question, plain):
+    if takes_shortcut(question.text, plain, question.answer):
         return steps, "bare answer"
-    return steps, "flawless chain" if valid_chain(question, plain) else "flawed chain"
+    valid = valid_chain(question.text, plain, question.answer)
+    return steps, "flawless chain" if valid else "flawed chain"
 
 
 def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:

@@ -1,16 +1,15 @@
 """The built-in world: chains of arithmetic modulo 10, and an exact judge of the reasoning about them.
 
-A question such as `3a+4b*2c-5` is worked out from left to right, modulo 10, and answered step by step:
-`a3+4=7b7*2=4c4-5=9#9` (the letters number the steps). The base model is a small Llama trained here on flawed
-demonstrations: some write the whole chain, some skip steps, some just state an answer, and some facts they
-teach (7*8=...) are mostly wrong. So it is right about a third of the time, sometimes for the wrong reasons,
-and reinforcement learning can improve a habit (write every step) and a skill (300 facts).
+A question such as `3a+4b*3c-5d+9e-1` is worked out from left to right, modulo 10, step by step:
+`a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4#764` (the letters number the steps). The answer behind the `#` is three
+results: the fifth last, the third last and the last. So a blind guess is right once in a thousand.
 
-`3a+4b*2c-5??` asks for the last two results: `#49`. A blind guess is right once in a hundred; who guesses the
-first, 0 best of all, and works out the second, once in six. There, and wherever more than one is asked for, a
-step may be worked out in the head, if the one after it is written.
+The base model (base_model.py) is a small Llama that was taught by flawed demonstrations: some only state
+an answer, some leave out steps, and more than half of the 240 facts (7+8=...) they teach are often wrong.
+It is right about once in ten, and reinforcement learning can teach it the facts.
 
-The paper (Sec. 3.2) asks a 32B model whether the reasoning was valid; here `check_chain` knows.
+Every fact gives different results for different left values (no `*0`, no `*5`), so that right steps never
+heal a wrong one. The paper (Sec. 3.2) asks a 32B model whether a reasoning was valid; here a judge knows.
 """
 
 import json
@@ -19,74 +18,64 @@ from dataclasses import dataclass
 
 import numpy as np
 
-OPERATIONS = {"+": lambda a, b: (a + b) % 10, "-": lambda a, b: (a - b) % 10, "*": lambda a, b: (a * b) % 10}
+OPERATIONS = {
+    "+": lambda left, right: (left + right) % 10,
+    "-": lambda left, right: (left - right) % 10,
+    "*": lambda left, right: (left * right) % 10,
+}
+RIGHT_VALUES = {"+": range(10), "-": range(10), "*": (1, 3, 7, 9)}  # one-to-one in the left value
 LABELS = "abcdefghij"  # the n-th operation of a question carries the n-th letter
 STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
 
 
 @dataclass(frozen=True)
 class World:
-    """Every constant that shapes the world; the name of its directory is a hash of them (`PRESETS`)."""
+    """Every constant that shapes a world; the name of its directory is a hash of them."""
 
-    version: int = 2
+    version: int = 3
     seed: int = 0
     # questions
-    train_size: int = 2000
-    test_size: int = 400  # each of the two test sets
-    train_operations: tuple = (3, 8)  # fewest and most operations of a training or test question
+    train_size: int = 1920  # 120 steps of 32 are two epochs
+    test_size: int = 800
+    ood_size: int = 400
+    train_operations: tuple = (5, 8)  # fewest and most operations of a training or test question
     ood_operations: tuple = (9, 10)  # of an out-of-distribution question
-    digits: int = 1  # of the answer: the last so many results
+    asked: tuple = (5, 3, 1)  # the results that make the answer, counted from the last
     # demonstrations
-    easy_error: float = 0.02  # chance of a wrong result for a well-taught fact
-    hard_error: tuple = (0.3, 0.9)  # range of that chance for a badly taught fact
-    hard_share: tuple = (("+", 0.10), ("-", 0.20), ("*", 0.35))  # share of badly taught facts per operation
-    favourite: float = 0.6  # share of slips that give the fact's usual wrong result
-    shortcut: float = 0.12  # share of demonstrations that state an answer and nothing else
-    skipping: float = 0.15  # share that leave out some steps
-    lost: tuple = (0.0, 0.0)  # the last share of the base's training, and the share of blind guesses there
+    hard_shares: tuple = (("+", 0.5), ("-", 0.6), ("*", 0.7))  # of the facts, badly taught
+    hard_slips: tuple = (0.3, 0.9)  # chance of a slip: of the best and of the worst taught of them
+    easy_slips: float = 0.02  # chance of a slip in any other fact
+    usual_slip: float = 0.8  # share of slips that give the fact's usual wrong result
+    bare: float = 0.05  # share of demonstrations that state an answer and nothing else
+    skipping: float = 0.10  # share that leave out some steps
     # base model
     hidden: int = 64
     layers: int = 4
     heads: int = 2
     intermediate: int = 256
     initializer: float = 0.12  # standard deviation of the initial weights
-    pretrain_steps: int = 1500
+    pretrain_steps: int = 3000
     batch: int = 32
     learning_rate: float = 3e-3
 
 
-PRESETS = {
-    "easy": World(),
-    # most groups without a success, nearly half of the successes flawed
-    "hard": World(train_size=3840, digits=2, hard_error=(0.9, 0.99), favourite=0.95, shortcut=0.30,
-                  hard_share=(("+", 0.25), ("-", 0.38), ("*", 0.52))),
-    # the base could work out steps, and has lost the habit: almost no success, but those there are generalise
-    "weak": World(digits=3, shortcut=0.0, lost=(0.2, 0.99)),
-}
-
-
 def stream(world: World, purpose: str) -> np.random.Generator:
-    """The world's random numbers for one purpose, which coincide with those of no other purpose or seed."""
+    """The world's random numbers for one purpose, which no other purpose or seed shares."""
     return np.random.default_rng([world.seed, *purpose.encode()])
 
 
-# ---------------------------------------------------------------- questions and their judge
+# ---- questions and their judge ------------------------------------------------------------------
 
 
 def parse(question: str) -> list[tuple[str, str, str]]:
-    """(label, operation, digit) of each step: "3a+4b*2" -> [("a", "+", "4"), ("b", "*", "2")]."""
-    chain = question.rstrip("?")
-    return list(zip(chain[1::3], chain[2::3], chain[3::3]))
-
-
-def digits_of(question: str) -> int:
-    """How many results the answer consists of, one digit each: "3a+4b*2" -> 1, "3a+4b*2??" -> 2."""
-    return max(1, question.count("?"))
+    """(label, operation, digit) of each step: "3a+4b*3" -> [("a", "+", "4"), ("b", "*", "3")]."""
+    return list(zip(question[1::3], question[2::3], question[3::3]))
 
 
 def solve(question: str) -> list[str]:
-    """The steps of `question`, all written and right: "3a+4b*2" -> ["a3+4=7", "b7*2=4"]."""
-    value, steps = int(question[0]), []
+    """The steps of `question`, all written and right: "3a+4b*3" -> ["a3+4=7", "b7*3=1"]."""
+    value = int(question[0])
+    steps = []
     for label, operation, digit in parse(question):
         result = OPERATIONS[operation](value, int(digit))
         steps.append(f"{label}{value}{operation}{digit}={result}")
@@ -94,9 +83,10 @@ def solve(question: str) -> list[str]:
     return steps
 
 
-def answer_of(question: str) -> str:
-    """The right answer: the last result, or as many as are asked for. "3a+4b*2" -> "4"."""
-    return "".join(step[-1] for step in solve(question)[-digits_of(question) :])
+def answer_of(question: str, asked: tuple[int, ...] = World.asked) -> str:
+    """The right answer: the last digit of the steps that are asked for, counted from the last."""
+    steps = solve(question)
+    return "".join(steps[-place][-1] for place in asked)
 
 
 def reward(response: str, answer: str) -> float:
@@ -105,136 +95,133 @@ def reward(response: str, answer: str) -> float:
     return float(bool(mark) and stated.strip() == answer)
 
 
-@dataclass(frozen=True)
-class Chain:
-    """The judge's verdict on one response."""
-
-    valid: bool  # no written step wrong, none missing that must be there, the right answer, and nothing else
-    valid_steps: float  # share of valid steps, 0..1, out of those asked for or written, whichever are more
-
-
 def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
-    """Every written step, a match of STEP, and the verdict on it: does it take up the result before it, apply
-    the next operation of `question`, and get that right? An early slip is counted once: later steps may build
-    on it. Where several digits are asked for, the operation after the next will do, if the step takes up the
-    right result of the one left out; any other gap puts the steps after it out of place.
+    """Every written step, a match of STEP, and the verdict on it.
+
+    A step is right if it takes up the result before it, applies the next operation of `question`, and gets
+    that right. An early slip is counted once: later steps may build on it.
     """
-    wanted, value, place, judged = parse(question), question[:1], 0, []
-    for written in STEP.finditer(response):
+    wanted = parse(question)
+    value = question[0]
+    judged = []
+    for place, written in enumerate(STEP.finditer(response)):
         label, left, operation, right, result = written.groups()
-        if digits_of(question) > 1 and label in [other for other, *_ in wanted[place + 1 : place + 2]]:
-            _, in_the_head, digit = wanted[place]
-            value, place = str(OPERATIONS[in_the_head](int(value), int(digit))), place + 1
-        asked_for = place < len(wanted) and left == value and (label, operation, right) == wanted[place]
-        judged.append((written, asked_for and int(result) == OPERATIONS[operation](int(left), int(right))))
-        value, place = result, place + 1
+        follows = left == value and wanted[place : place + 1] == [(label, operation, right)]
+        judged.append((written, follows and int(result) == OPERATIONS[operation](int(left), int(right))))
+        value = result
     return judged
 
 
-def check_chain(question: str, response: str) -> Chain:
-    """Judge every written step, and the response as a whole. A bare answer has no valid step."""
-    wanted, judged = parse(question), judge_steps(question, response)
-    good = sum(ok for _, ok in judged)
-    complete = len(judged) == len(wanted) or digits_of(question) > 1  # else judge_steps has looked at gaps
-    ended = bool(judged) and judged[-1][0][1] == wanted[-1][0]
-    text = "".join(step[0] for step, _ in judged) + "#" + answer_of(question)
-    valid = complete and ended and good == len(judged) and response == text
-    return Chain(valid=valid, valid_steps=good / max(len(wanted), len(judged), 1))
+def marked(question: str, response: str) -> str:
+    """The response with a space behind every step, and a ✗ where the step is wrong."""
+    for written, right in reversed(judge_steps(question, response)):
+        mark = " " if right else "✗ "
+        response = response[: written.end()] + mark + response[written.end() :]
+    return response
 
 
-def valid_chain(question: str, response: str) -> bool:
-    """Whether the reasoning of `response` is flawless: the judge of evaluation."""
-    return check_chain(question, response).valid
+def valid_chain(question: str, response: str, answer: str) -> bool:
+    """Whether the reasoning is flawless: every step written, in order and right, the answer, no more."""
+    return response == "".join(solve(question)) + "#" + answer
 
 
-def takes_shortcut(question: str, response: str) -> bool:
-    """Whether `response` states an answer without a single step: this world's black box (paper, App. F.4)."""
+def takes_shortcut(question: str, response: str, answer: str) -> bool:
+    """Whether an answer is stated without a single step: this world's black box (paper, App. F.4)."""
     return not STEP.search(response)
 
 
 JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation reports beside Pass@1
 
 
-def graded_reward(response: str, question: str) -> float:
-    """A continuous reward (Sec. 5.3), the share of valid steps; the `ground_truth` must be the question."""
-    return check_chain(question, response).valid_steps
+def graded_reward(response: str, answer: str, row: dict) -> float:
+    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps, of those asked for or written."""
+    question = row["prompt"][-1]["content"]
+    judged = judge_steps(question, response)
+    right = sum(ok for _, ok in judged)
+    return right / max(len(parse(question)), len(judged))
 
 
-def draw_question(rng: np.random.Generator, operations: tuple[int, int], digits: int = 1) -> str:
+def draw_question(rng: np.random.Generator, operations: tuple[int, int]) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
-    n = int(rng.integers(operations[0], operations[1] + 1))
-    values, signs = rng.integers(0, 10, n + 1), rng.integers(0, 3, n)
-    chain = "".join(f"{label}{'+-*'[s]}{d}" for label, s, d in zip(LABELS, signs, values[1:]))
-    return f"{values[0]}{chain}" + "?" * digits * (digits > 1)
+    question = str(rng.integers(10))
+    for label in LABELS[: rng.integers(operations[0], operations[1] + 1)]:
+        operation = "+-*"[rng.integers(3)]
+        values = RIGHT_VALUES[operation]
+        question += f"{label}{operation}{values[rng.integers(len(values))]}"
+    return question
 
 
 def draw_sets(world: World) -> dict[str, list[str]]:
-    """The questions of train, test and ood: all distinct, within a set and across."""
-    rng, seen = stream(world, "questions"), set()
+    """The questions of test, ood and train: all distinct, within a set and across."""
+    rng = stream(world, "questions")
+    seen = set()
 
     def draw(size: int, operations: tuple[int, int]) -> list[str]:
         questions = []
         while len(questions) < size:
-            question = draw_question(rng, operations, world.digits)
+            question = draw_question(rng, operations)
             if question not in seen:
                 seen.add(question)
                 questions.append(question)
         return questions
 
-    test, ood = draw(world.test_size, world.train_operations), draw(world.test_size, world.ood_operations)
-    return {"train": draw(world.train_size, world.train_operations), "test": test, "ood": ood}
+    return {
+        "test": draw(world.test_size, world.train_operations),
+        "ood": draw(world.ood_size, world.ood_operations),
+        "train": draw(world.train_size, world.train_operations),
+    }
 
 
-# ---------------------------------------------------------------- demonstrations
+# ---- demonstrations -----------------------------------------------------------------------------
 
 
 class Teacher:
-    """Writes flawed demonstrations: each of the 300 facts has its own chance of a slip, and a usual one."""
+    """Writes flawed demonstrations: each of the 240 facts has its own chance of a slip."""
 
     def __init__(self, world: World):
         self.world = world
+        self.slips = {}  # (left, operation, right) -> (chance of a slip, the usual wrong result)
         rng = stream(world, "slips")
-        self.slip = {}  # (left, operation, right) -> (chance of a slip, the wrong result it mostly gives)
-        for operation, share in world.hard_share:
-            for left in "0123456789":
-                for right in "0123456789":
-                    hard = rng.random() < share
-                    chance = rng.uniform(*world.hard_error) if hard else world.easy_error
-                    result = OPERATIONS[operation](int(left), int(right))
-                    self.slip[left, operation, right] = chance, (result + int(rng.integers(1, 10))) % 10
+        for operation, share in world.hard_shares:
+            facts = [(left, right) for left in range(10) for right in RIGHT_VALUES[operation]]
+            # An exact quota, with evenly spaced chances: bases of different seeds are equally hard.
+            chances = np.full(len(facts), world.easy_slips)
+            hard = round(share * len(facts))
+            chances[:hard] = np.linspace(*world.hard_slips, hard)
+            for (left, right), chance in zip(facts, rng.permutation(chances).tolist()):
+                wrong = (OPERATIONS[operation](left, right) + int(rng.integers(1, 10))) % 10
+                self.slips[left, operation, right] = chance, wrong
 
-    def demonstrate(self, question: str, rng: np.random.Generator, guess: float = 0.0) -> str:
-        """One response to `question`: a chain, one with holes, the bare answer; with a chance, a `guess`."""
-        if guess and rng.random() < guess:
-            return "#" + "".join(map(str, rng.integers(0, 10, digits_of(question))))
+    def demonstrate(self, question: str, rng: np.random.Generator) -> str:
+        """One response to `question`: a chain, a chain with holes, or the bare answer."""
         style = rng.random()
-        if style < self.world.shortcut:
-            return "#" + answer_of(question)
-        skipping = style < self.world.shortcut + self.world.skipping
-        value, parts, results = question[0], [], ""
+        if style < self.world.bare:
+            return "#" + answer_of(question, self.world.asked)
+        skipping = style < self.world.bare + self.world.skipping
+        value = int(question[0])
+        written = ""
+        results = []
         for label, operation, digit in parse(question):
-            if skipping and rng.random() < 0.3:  # worked out in the head
-                value = str(OPERATIONS[operation](int(value), int(digit)))
-                results += value
-                continue
-            chance, favourite = self.slip[value, operation, digit]
-            result = OPERATIONS[operation](int(value), int(digit))
-            if rng.random() < chance:
-                result = favourite if rng.random() < self.world.favourite else int(rng.integers(0, 10))
-            parts.append(f"{label}{value}{operation}{digit}={result}")
-            value = str(result)
-            results += value
-        return "".join(parts) + "#" + results[-digits_of(question) :]
+            result = OPERATIONS[operation](value, int(digit))
+            if not (skipping and rng.random() < 0.3):  # else it is worked out in the head, and right
+                chance, usual = self.slips[value, operation, int(digit)]
+                if rng.random() < chance:
+                    result = usual if rng.random() < self.world.usual_slip else int(rng.integers(10))
+                written += f"{label}{value}{operation}{digit}={result}"
+            value = result
+            results.append(str(result))
+        return written + "#" + "".join(results[-place] for place in self.world.asked)
 
 
-def rows(questions: list[str], data_source: str, graded: bool = False) -> str:
-    """JSON lines in the column layout of verl and LUFFY; `graded`: for `graded_reward`."""
-    return "".join(
-        json.dumps({
+def rows(questions: list[str], data_source: str, asked: tuple[int, ...] = World.asked) -> str:
+    """JSON lines in the column layout of verl and LUFFY."""
+    lines = []
+    for i, question in enumerate(questions):
+        row = {
             "data_source": data_source,
             "prompt": [{"role": "user", "content": question}],
-            "reward_model": {"ground_truth": question if graded else answer_of(question)},
+            "reward_model": {"ground_truth": answer_of(question, asked)},
             "extra_info": {"index": i},
-        }) + "\n"
-        for i, question in enumerate(questions)
-    )  # fmt: skip
+        }
+        lines.append(json.dumps(row) + "\n")
+    return "".join(lines)

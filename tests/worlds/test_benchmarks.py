@@ -5,7 +5,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from worlds.arithmetic import PRESETS, draw_sets
+from worlds.arithmetic import World, draw_sets
 from worlds.benchmarks import (
     AVERAGES,
     benchmark,
@@ -96,11 +96,11 @@ def test_benchmarks_are_known_by_several_names(name, sources):
 
 
 def test_the_built_in_world_is_known_by_what_it_asks():
-    """Questions of every preset are; one of a user's file of the same name is not, nor another source."""
+    """Its questions are; one of a user's file of the same name is not, nor another source."""
     def asked(text, source="arithmetic"):
         return SimpleNamespace(source=source, text=text)
 
-    drawn = [asked(draw_sets(world)["train"][0]) for world in PRESETS.values()]
+    drawn = [asked(question) for question in draw_sets(World())["train"][:5]]
     assert of_built_in_world([*drawn, asked("7a*4", "arithmetic-ood")])
     assert not of_built_in_world([*drawn, asked("What is 3+4?")])
     assert not of_built_in_world([asked("7a*4", "arithmetic-mine")])
