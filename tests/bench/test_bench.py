@@ -1,8 +1,11 @@
 """The benchmarks measure what they say."""
 
+import json
+
 import pytest
 import torch
 
+from bench.gates import figures
 from bench.grading import sample_answers
 from bench.step import time_steps
 from reward import Verifier
@@ -37,3 +40,15 @@ def test_the_questions_that_processor_answers_are_still_asked():
     """bench/processor.py sets these two functions of torch; under another name it would do nothing."""
     assert callable(torch.cpu._is_avx512_supported)
     assert callable(torch.cpu._is_avx512_bf16_supported)
+
+
+def test_the_gates_read_a_run_by_their_definitions(tmp_path):
+    """Five figures of three rows, worked out by hand; only the first ten steps' groups count."""
+    rows = [
+        {"step": 0, "val/pass_at_1/arithmetic": 0.10, "val/valid/arithmetic": 0.08},
+        {"step": 10, "reward/none_right": 0.75},
+        {"step": 11, "reward/none_right": 0.25},
+        {"step": 20, "val/pass_at_1/arithmetic": 0.50, "val/valid/arithmetic": 0.49},
+    ]
+    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    assert list(figures(tmp_path).values()) == pytest.approx([0.10, 0.02, 0.02, 0.75, 0.50])
