@@ -32,6 +32,7 @@ from runtime.faults import watchdog
 from runtime.memory import advice
 from runtime.metrics import step_metrics
 from runtime.tracking import Timer, Tracker, validation
+from worlds.arithmetic import marked
 
 
 def train(config: Config) -> dict[str, float]:
@@ -58,8 +59,10 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     first_step = resume(checkpoints, policy, experience, tracker)
     engine.wake(policy.named_tensors(engine.dtype))
     tracker.print(policy.memory)
+    example = (tests or questions)[0]
     if not tracker.rows:
-        show_example(engine, grader, questions[0], config, tracker)
+        tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(example.prompt_ids)}\n----")
+        tracker.keep_example(answer(engine, grader, example))
         tracker.log(0, validate(engine, grader, tests))
     score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
     timer = Timer()
@@ -121,8 +124,10 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     if tests and not validation(last):  # interrupted in the last validation, or out of questions
         with timer("validate"):
             tracker.log(last["step"], validate(engine, grader, tests))
+    trained = answer(engine, grader, example)
     save_model(policy, grader.tokenizer, asdict(config), tracker)
     tracker.finish()
+    tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
 
 
 def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:
@@ -149,12 +154,15 @@ def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None
         describe_model(directory, knobs, tokenizer, tracker.rows, tracker.rows[-1]["step"])
 
 
-def show_example(engine, grader: Grader, question: Question, config: Config, tracker: Tracker) -> None:
-    """Print one prompt as the model sees it, and one response: most template mistakes show here."""
+def answer(engine, grader: Grader, question: Question) -> str:
+    """One response of the model as it stands, as text; the built-in world's judge marks its wrong steps."""
     watchdog.enter("first validation")
-    [[t]] = roll_out(engine, grader, [question], [[config.seed]], config.temperature)
-    tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(question.prompt_ids)}\n"
-                  f"---- a response, reward {t.reward} ----\n{grader.tokenizer.decode(t.token_ids)}\n----")
+    config = grader.config
+    [[trajectory]] = roll_out(engine, grader, [question], [[config.seed]], config.eval_temperature)
+    text = grader.text(trajectory.token_ids)
+    if config.reward.startswith("worlds.arithmetic:"):
+        text = marked(question.text, text)
+    return f"{text}   reward: {trajectory.reward:g}"
 
 
 if __name__ == "__main__":

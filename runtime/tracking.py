@@ -104,6 +104,19 @@ class Tracker:
         with open(self.run_dir / "samples.jsonl", "a") as file:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
 
+    def keep_example(self, response: str) -> None:
+        """Keep the untrained model's response to a question for `compare_example`, after a resume too."""
+        self.print(f"---- a response ----\n{response}\n----")
+        if self.main:
+            (self.run_dir / "example.txt").write_text(response, encoding="utf-8")
+
+    def compare_example(self, question: str, response: str) -> None:
+        """Print the question with the kept response and the trained model's."""
+        kept = self.run_dir / "example.txt"
+        if self.main and kept.exists():
+            base = kept.read_text(encoding="utf-8")
+            self.print(f"\n{question}\nbase     {base}\ntrained  {response}")
+
     def text(self) -> str:
         """All rows so far, as they stand in metrics.jsonl."""
         return "".join(map(_line, self.rows))

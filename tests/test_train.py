@@ -43,6 +43,14 @@ def run(finished_run) -> tuple[Path, str]:
     return finished_run, (finished_run.parent / "output.txt").read_text()
 
 
+def test_the_last_words_show_what_was_learned(run):
+    """One question with the base's response, which is kept in the run's directory, and the trained one's."""
+    directory, output = run
+    kept = (directory / "example.txt").read_text()
+    last = output.rsplit("base     ", 1)[1]
+    assert last.startswith(f"{kept}\ntrained  ") and "reward: " in last
+
+
 def test_a_run_logs_what_it_did(run):
     """Every step: finite numbers, engine and policy agree, phases timed; replay from step 2, w* near 1."""
     start, *rows = metrics(run[0])
@@ -114,14 +122,12 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
 
 
 def test_rewards_of_the_built_in_questions(monkeypatch):
-    """Built-in questions take a reward of one's own, but not the graded one, which needs other answers."""
+    """Built-in questions take a reward of one's own."""
     reward = "worlds.arithmetic:reward"
     world = {"model": "m", "train_files": ["config.py"], "val_files": [], "reward": reward}
     monkeypatch.setattr("worlds.base_model.built_in", lambda *_: world)
     assert with_built_in_world(Config()).reward == reward
     assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
-    with pytest.raises(ValueError, match="docs/reading.md"):
-        with_built_in_world(Config(reward="worlds.arithmetic:graded_reward"))
 
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
