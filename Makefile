@@ -74,6 +74,7 @@ $(VENV)/requirements-smollm2.txt: requirements-smollm2.txt | install
 
 lint: install
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
 
 # the stamp holds the requirements it was made from: changed requirements reinstall, nothing else does
 install: $(VENV)/$(REQUIREMENTS)

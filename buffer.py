@@ -1,7 +1,8 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
-E maps a question to its stored successes, in the bucket of its *latest* success count. Leaving it takes
-constant time, as the last one fills the gap: [10, 11, 12] becomes [12, 11]. Equal histories, equal buffers.
+E maps a question to its stored successes, in the bucket of its *latest* success count. Leaving it
+takes constant time, as the last one fills the gap: [10, 11, 12] becomes [12, 11]. Equal histories,
+equal buffers.
 """
 
 import os
@@ -17,7 +18,9 @@ class Trajectory:
     """One response o, fresh or stored."""
 
     token_ids: np.ndarray  # int32 (T,), T >= 1, EOS included where there is one
-    logprobs: np.ndarray  # float32 (T,), under the policy that generated it: π_old, or π_past once stored
+    logprobs: (
+        np.ndarray
+    )  # float32 (T,), under the policy that generated it: π_old, or π_past once stored
     step: int = 0  # training step of the rollout
     reward: float = 1.0  # Eq. 1; a stored one is a success unless said otherwise
     finished: bool = True  # ended by EOS, not by the length limit
@@ -25,17 +28,23 @@ class Trajectory:
 
 
 class ReplayBuffer:
-    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find shelved ones too.
+    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find shelved ones
+    too.
 
-    max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops the
-    responses that were stored longest ago; a question left with none leaves. Stored anew counts as new.
+    max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops
+    the responses that were stored longest ago; a question left with none leaves. Stored anew counts
+    as new.
     """
 
     def __init__(self, max_trajectories: int | None = None):
         self.max_trajectories = max_trajectories
-        self.buckets: dict[int, list[int]] = {}  # {k: question ids}, none of them empty; for reading
+        self.buckets: dict[
+            int, list[int]
+        ] = {}  # {k: question ids}, none of them empty; for reading
         self.retired: set[int] = set()  # S; for reading
-        self.stored: dict[int, list[Trajectory]] = {}  # {question: its responses, oldest first}; for reading
+        self.stored: dict[
+            int, list[Trajectory]
+        ] = {}  # {question: its responses, oldest first}; for reading
         self._place: dict[int, tuple[int, int]] = {}  # question -> k, position in that bucket
         self._by_age: OrderedDict[Trajectory, int] = OrderedDict()  # -> its question, oldest first
 
@@ -62,17 +71,21 @@ class ReplayBuffer:
         return list(self.stored.get(question_id, []))
 
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
-        """Store successes of a question and put it into bucket num_success (Algorithm 1 lines 27-28).
+        """Store successes of a question and put it into bucket num_success (Algorithm 1 lines
+        27-28).
 
-        The latest count wins. A response with the tokens of a stored one replaces it. Arrays are copied. A
-        question that has some stored may bring none: it changes its bucket. ValueError, with nothing changed,
-        if it is retired, if there is nothing stored nor to store, or if a trajectory is malformed.
+        The latest count wins. A response with the tokens of a stored one replaces it. Arrays are
+        copied. A question that has some stored may bring none: it changes its bucket. ValueError,
+        with nothing changed, if it is retired, if there is nothing stored nor to store, or if a
+        trajectory is malformed.
         """
         copies = [_checked_copy(t) for t in trajectories]  # all of them before anything changes
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
         if num_success < 0 or not (copies or question_id in self):
-            raise ValueError(f"question {question_id}: {num_success} successes, none stored or to store")
+            raise ValueError(
+                f"question {question_id}: {num_success} successes, none stored or to store"
+            )
         self._move(question_id, num_success)
         for new in copies:
             before = self.trajectories(question_id)
@@ -85,17 +98,23 @@ class ReplayBuffer:
             self._drop(owner, oldest)
 
     def shelve(self, question_id: int) -> None:
-        """Take a question (solved K of K, not to retire) out of its bucket; an add puts it back, with all."""
+        """Take a question (solved K of K, not to retire) out of its bucket; an add puts it back,
+        with all.
+        """
         self._move(question_id, None)
 
     def retire(self, question_id: int) -> None:
-        """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26 and 32)."""
+        """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26 and
+        32).
+        """
         for trajectory in self.trajectories(question_id):
             self._drop(question_id, trajectory)
         self.retired.add(question_id)
 
     def reinstate(self, question_ids: list[int]) -> None:
-        """Take questions out of S, so that they can be drawn fresh again; nothing enters E (Table 7)."""
+        """Take questions out of S, so that they can be drawn fresh again; nothing enters E
+        (Table 7).
+        """
         self.retired.difference_update(question_ids)
 
     def _move(self, question_id: int, to: int | None) -> None:
@@ -135,9 +154,13 @@ class ReplayBuffer:
         stored = self._by_age
         tensors = {
             "max_trajectories": np.array(self.max_trajectories or 0),
-            "questions": np.array([(q, k) for k, ids in self.buckets.items() for q in ids], np.int64),
+            "questions": np.array(
+                [(q, k) for k, ids in self.buckets.items() for q in ids], np.int64
+            ),
             "retired": np.array(sorted(self.retired), np.int64),
-            "trajectories": np.array([(q, t.step, len(t.token_ids)) for t, q in stored.items()], np.int64),
+            "trajectories": np.array(
+                [(q, t.step, len(t.token_ids)) for t, q in stored.items()], np.int64
+            ),
             "rewards": np.array([t.reward for t in stored], np.float64),
             "token_ids": np.frombuffer(b"".join(t.token_ids for t in stored), np.int32),
             "logprobs": np.frombuffer(b"".join(t.logprobs for t in stored), np.float32),
@@ -146,7 +169,9 @@ class ReplayBuffer:
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ReplayBuffer":
-        """An equal buffer, so that draws are equal too; ValueError with the path if the file is no buffer."""
+        """An equal buffer, so that draws are equal too; ValueError with the path if the file is
+        no buffer.
+        """
         try:
             file = safetensors.numpy.load_file(path)
             token_ids = file["token_ids"]
@@ -155,27 +180,43 @@ class ReplayBuffer:
             buffer = cls(file["max_trajectories"].item() or None)
             buffer.retired.update(file["retired"].tolist())
             end = 0
-            for (q, step, length), reward in zip(file["trajectories"].tolist(), rewards, strict=True):
+            for (q, step, length), reward in zip(
+                file["trajectories"].tolist(), rewards, strict=True
+            ):
                 part = slice(end, end + length)
                 end += length
-                buffer._keep(q, _checked_copy(Trajectory(token_ids[part], logprobs[part], step, reward)))
+                buffer._keep(
+                    q, _checked_copy(Trajectory(token_ids[part], logprobs[part], step, reward))
+                )
             for q, num_success in file["questions"].tolist():
                 buffer._move(q, num_success)
             whole = len(token_ids) == len(logprobs) == end and len(buffer) == len(file["questions"])
-            if not whole or buffer._place.keys() - buffer.stored or buffer.retired & buffer.stored.keys():
+            if (
+                not whole
+                or buffer._place.keys() - buffer.stored
+                or buffer.retired & buffer.stored.keys()
+            ):
                 raise ValueError("its tables contradict each other")
         except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
-            raise ValueError(f"{os.fspath(path)} is not a usable replay buffer: {error!r}") from error
+            raise ValueError(
+                f"{os.fspath(path)} is not a usable replay buffer: {error!r}"
+            ) from error
         return buffer
 
 
 def _checked_copy(t: Trajectory) -> Trajectory:
-    """A response as the buffer keeps it, with arrays that nobody can write into; ValueError if malformed."""
+    """A response as the buffer keeps it, with arrays that nobody can write into; ValueError if
+    malformed.
+    """
     ids = np.asarray(t.token_ids)  # (T,)
     logprobs = np.asarray(t.logprobs)  # (T,)
     typed = ids.dtype == np.int32 and logprobs.dtype == np.float32 and ids.shape == logprobs.shape
-    if not (t.finished and typed and ids.ndim == 1 and ids.min() >= 0 and np.isfinite(logprobs).all()):
-        raise ValueError("not a finished response of int32 ids (T,) >= 0 and finite float32 log-probs (T,)")
+    if not (
+        t.finished and typed and ids.ndim == 1 and ids.min() >= 0 and np.isfinite(logprobs).all()
+    ):
+        raise ValueError(
+            "not a finished response of int32 ids (T,) >= 0 and finite float32 log-probs (T,)"
+        )
     ids = np.frombuffer(ids.tobytes(), np.int32)
     logprobs = np.frombuffer(logprobs.tobytes(), np.float32)
     return Trajectory(ids, logprobs, t.step, t.reward)

@@ -1,12 +1,13 @@
 """Every knob of a run, its meaning, the paper's symbol and the paper's value (Table 4).
 
-The defaults are the built-in run of `make train`: a tiny model on the arithmetic world, made for two CPU
-cores. The paper's values stand in brackets in each help text and, all together, in `configs/`.
+The defaults are the built-in run of `make train`: a tiny model on the arithmetic world, made for
+two CPU cores. The paper's values stand in brackets in each help text and, all together, in
+`configs/`.
 
     config = parse_config(["--config", "configs/qwen2.5-math-7b.yaml", "--rho", "0.25"])
 
-A YAML file sets knobs by name, flags override it; one parser reads both, and `--help` ends with how lists and
-empty values are spelt. An unknown name or an impossible value fails at once.
+A YAML file sets knobs by name, flags override it; one parser reads both, and `--help` ends with how
+lists and empty values are spelt. An unknown name or an impossible value fails at once.
 """
 
 import os
@@ -19,111 +20,224 @@ from runtime.flags import POSITIVE, knob, or_refuse, out_of_range, parse_flags
 from runtime.rundir import refuse_remains
 
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
-INSTALL_TRACKER = {"tensorboard": "pip install tensorboard==2.21.0", "wandb": "pip install wandb==0.31.0"}
+INSTALL_TRACKER = {
+    "tensorboard": "pip install tensorboard==2.21.0",
+    "wandb": "pip install wandb==0.31.0",
+}
 
 
 @dataclass
 class Config:
-    # ---- model and data ----------------------------------------------------------------------------
-    model: str = knob("", "Hugging Face directory or hub name; empty: the built-in arithmetic world's.")
-    train_files: list[str] = knob([], "Parquet or JSONL files of training questions, verl-LUFFY columns.")
+    # ---- model and data --------------------------------------------------------------------------
+    model: str = knob(
+        "", "Hugging Face directory or hub name; empty: the built-in arithmetic world's."
+    )
+    train_files: list[str] = knob(
+        [], "Parquet or JSONL files of training questions, verl-LUFFY columns."
+    )
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
-    world_seed: int = knob(0, "Seed of the built-in world; another one is built on first use.", 0, 2**63 - 1)
-    prompt_template: str = knob("chat", "'chat': the tokenizer's chat template; else a text with {question}, "
-                                        "without the other turns [Llama-3.1-8B base: 'User: {question}\\n"
-                                        "Answer: ...'].")
-    response_prefix: str = knob("", "Ends every prompt, unless the template ends so [paper: '<think>\\n'].")
+    world_seed: int = knob(
+        0, "Seed of the built-in world; another one is built on first use.", 0, 2**63 - 1
+    )
+    prompt_template: str = knob(
+        "chat",
+        "'chat': the tokenizer's chat template; else a text with {question}, "
+        "without the other turns [Llama-3.1-8B base: 'User: {question}\\n"
+        "Answer: ...'].",
+    )
+    response_prefix: str = knob(
+        "", "Ends every prompt, unless the template ends so [paper: '<think>\\n']."
+    )
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
-    max_response_length: int = knob(72, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1)
+    max_response_length: int = knob(
+        72, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1
+    )
     rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
-    max_position_embeddings: int = knob(0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0)
+    max_position_embeddings: int = knob(
+        0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0
+    )
 
-    # ---- reward (Eq. 1) ----------------------------------------------------------------------------
-    reward: str = knob("math", "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
-                               "'module:function': your (response, answer[, row]) -> float.")
-    require_box: bool = knob(True, "Without a \\boxed{} the reward is 0; off: the last statement of an "
-                                   "answer or the last number, which the Llama-base prompt needs.")
+    # ---- reward (Eq. 1) --------------------------------------------------------------------------
+    reward: str = knob(
+        "math",
+        "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
+        "'module:function': your (response, answer[, row]) -> float.",
+    )
+    require_box: bool = knob(
+        True,
+        "Without a \\boxed{} the reward is 0; off: the last statement of an "
+        "answer or the last number, which the Llama-base prompt needs.",
+    )
     grader: Literal["strict", "official"] = knob(
-        "strict", "official: Math-Verify alone on all that follows the thought, for published numbers.")
-    verify_timeout: float = knob(5.0, "Seconds after which an answer under verification scores 0.", POSITIVE,
-                                 86400)
+        "strict",
+        "official: Math-Verify alone on all that follows the thought, for published numbers.",
+    )
+    verify_timeout: float = knob(
+        5.0, "Seconds after which an answer under verification scores 0.", POSITIVE, 86400
+    )
 
-    # ---- rollouts (Alg. 1, line 23) ----------------------------------------------------------------
-    num_rollouts: int = knob(8, "K: responses per question; a replayed question gets K-1 new ones [8].")
-    temperature: float = knob(1.0, "Of rollouts, top-p 1, and of the policy's log-probs [1.0].", POSITIVE)
-    engine: Literal["auto", "vllm", "hf"] = knob("auto", "What generates; auto: vLLM where installed, else "
-                                                         "Hugging Face.")
-    rollout_tp: int = knob(1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1)
-    rollout_memory: float = knob(0.4, "GPU memory fraction for vLLM, weights included [0.8, which leaves the "
-                                      "trainer nothing].", 0, 1)
-    max_drift: float = knob(0.0, "Stop when log-probs of engine and policy differ by more nats a token on "
-                                 "average; auto (0): by dtype, 0.001 or 0.15.", 0)
+    # ---- rollouts (Alg. 1, line 23) --------------------------------------------------------------
+    num_rollouts: int = knob(
+        8, "K: responses per question; a replayed question gets K-1 new ones [8]."
+    )
+    temperature: float = knob(
+        1.0, "Of rollouts, top-p 1, and of the policy's log-probs [1.0].", POSITIVE
+    )
+    engine: Literal["auto", "vllm", "hf"] = knob(
+        "auto", "What generates; auto: vLLM where installed, else Hugging Face."
+    )
+    rollout_tp: int = knob(
+        1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1
+    )
+    rollout_memory: float = knob(
+        0.4,
+        "GPU memory fraction for vLLM, weights included [0.8, which leaves the trainer nothing].",
+        0,
+        1,
+    )
+    max_drift: float = knob(
+        0.0,
+        "Stop when log-probs of engine and policy differ by more nats a token on "
+        "average; auto (0): by dtype, 0.001 or 0.15.",
+        0,
+    )
 
-    # ---- experience management (Sec. 4.1) ----------------------------------------------------------
-    rho: float = knob(0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1)
+    # ---- experience management (Sec. 4.1) --------------------------------------------------------
+    rho: float = knob(
+        0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1
+    )
     question_selection: Literal["gaussian", "uniform"] = knob(
-        "gaussian", "Which buffered questions are replayed; uniform: 'no question selection' of Table 6.")
+        "gaussian",
+        "Which buffered questions are replayed; uniform: 'no question selection' of Table 6.",
+    )
     mu: float = knob(0.5, "μ: centre of the bucket weights, as an accuracy [0.5].", 0, 1)
-    sigma: float = knob(1.0, "σ: their width, N(k; μK, σ), in successes as in the official code; K times as "
-                             "much, `--sigma 8`, is the paper's text, N(k/K; μ, σ) [1.0].", POSITIVE)
+    sigma: float = knob(
+        1.0,
+        "σ: their width, N(k; μK, σ), in successes as in the official code; K times as "
+        "much, `--sigma 8`, is the paper's text, N(k/K; μ, σ) [1.0].",
+        POSITIVE,
+    )
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob(
-        "entropy", "o*: lowest mean entropy under the current policy; random, highest_entropy: Table 6; nll: "
-        "Alg. 1's wording; official: lowest *sum* of entropies, what the official code's rule comes to.")
-    start_threshold: float = knob(0.35, "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
-                                        "negative: at once [0.35].", most=1)
+        "entropy",
+        "o*: lowest mean entropy under the current policy; random, highest_entropy: Table 6; nll:"
+        " Alg. 1's wording; official: lowest *sum* of entropies, what the official code's rule"
+        " comes to.",
+    )
+    start_threshold: float = knob(
+        0.35,
+        "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
+        "negative: at once [0.35].",
+        most=1,
+    )
     retire: Literal["auto", "on", "off"] = knob(
-        "auto", "Questions solved K of K times are never drawn again; auto: on unless ρ = 0 or spread.")
-    max_trajectories: int = knob(0, "Cap of stored responses, the newest are kept; 0: no cap [none].", 0)
-    reinstate_every: int = knob(0, "Steps between returns of a tenth of the retired questions; 0: never "
-                                   "[0; Table 7: 25].", 0)
+        "auto",
+        "Questions solved K of K times are never drawn again; auto: on unless ρ = 0 or spread.",
+    )
+    max_trajectories: int = knob(
+        0, "Cap of stored responses, the newest are kept; 0: no cap [none].", 0
+    )
+    reinstate_every: int = knob(
+        0,
+        "Steps between returns of a tenth of the retired questions; 0: never [0; Table 7: 25].",
+        0,
+    )
     difficulty: Literal["success", "spread"] = knob(
-        "success", "Buckets by success count, or by reward spread for continuous rewards (Sec. 5.3).")
+        "success",
+        "Buckets by success count, or by reward spread for continuous rewards (Sec. 5.3).",
+    )
 
-    # ---- objective (Eq. 2-4) -----------------------------------------------------------------------
+    # ---- objective (Eq. 2-4) ---------------------------------------------------------------------
     clip: Literal["auto", "on", "off"] = knob(
-        "auto", "Clip on-policy tokens; auto: until replay starts, and always when ρ = 0.")
+        "auto", "Clip on-policy tokens; auto: until replay starts, and always when ρ = 0."
+    )
     clip_eps: float = knob(0.2, "ε of CLIP [0.2].", POSITIVE)
     shaping: bool = knob(True, "Shape replayed tokens with f; off: the plain ratio w* (Table 6).")
     beta: float = knob(0.1, "β of the policy shaping f(w) = w / (w + β) [0.1].", POSITIVE)
-    importance_correction: bool = knob(True, "w* by the stored log-probs; off: the policy's own (Table 6).")
+    importance_correction: bool = knob(
+        True, "w* by the stored log-probs; off: the policy's own (Table 6)."
+    )
     behavior_logprobs: Literal["engine", "recompute"] = knob(
-        "engine", "π_old of fresh tokens: the engine's own log-probs, or one more forward of the policy.")
-    normalize_std: bool = knob(False, "Divide advantages by the group's std (GRPO); off: Dr. GRPO [off].")
-    alpha_low: float = knob(0.0, "Masked GRPO (Eq. 14): groups with k/K below this are masked [0].", 0, 1)
-    alpha_high: float = knob(1.0, "Masked GRPO (Eq. 14): groups with k/K above this are masked [1].", 0, 1)
-    entropy_coef: float = knob(3e-4, "Entropy bonus, in the normalisation of the loss [0.001 in the official "
-                                     "scale, about 0.0003 here].", 0)
+        "engine",
+        "π_old of fresh tokens: the engine's own log-probs, or one more forward of the policy.",
+    )
+    normalize_std: bool = knob(
+        False, "Divide advantages by the group's std (GRPO); off: Dr. GRPO [off]."
+    )
+    alpha_low: float = knob(
+        0.0, "Masked GRPO (Eq. 14): groups with k/K below this are masked [0].", 0, 1
+    )
+    alpha_high: float = knob(
+        1.0, "Masked GRPO (Eq. 14): groups with k/K above this are masked [1].", 0, 1
+    )
+    entropy_coef: float = knob(
+        3e-4,
+        "Entropy bonus, in the normalisation of the loss [0.001 in the official "
+        "scale, about 0.0003 here].",
+        0,
+    )
 
-    # ---- optimisation (Alg. 1, line 31) ------------------------------------------------------------
+    # ---- optimisation (Alg. 1, line 31) ----------------------------------------------------------
     batch_size: int = knob(32, "B: questions per batch [128].", 1)
-    mini_batches: int = knob(2, "Optimiser steps per batch, each on its share of the questions [2].", 1)
+    mini_batches: int = knob(
+        2, "Optimiser steps per batch, each on its share of the questions [2].", 1
+    )
     steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
     lr: float = knob(1e-4, "AdamW learning rate, constant [1e-6].", POSITIVE)
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
-    max_grad_norm: float = knob(0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE)
-    skip_grad_norm: float = knob(10.0, "A step with a larger or non-finite gradient norm is skipped [500 in "
-                                       "the official scale, 500/64 here].", POSITIVE)
+    max_grad_norm: float = knob(
+        0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE
+    )
+    skip_grad_norm: float = knob(
+        10.0,
+        "A step with a larger or non-finite gradient norm is skipped [500 in "
+        "the official scale, 500/64 here].",
+        POSITIVE,
+    )
     dtype: Literal["float32", "bfloat16"] = knob(
-        "float32", "What policy and engine compute in; master weights and optimiser are float32 [bfloat16].")
-    lora_rank: int = knob(0, "LoRA: train adapters of this rank on the decoder's linear layers, usually "
-                             "at ten times the lr; 0: train all weights [0].", 0)
-    lora_alpha: float = knob(32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE)
+        "float32",
+        "What policy and engine compute in; master weights and optimiser are float32 [bfloat16].",
+    )
+    lora_rank: int = knob(
+        0,
+        "LoRA: train adapters of this rank on the decoder's linear layers, usually "
+        "at ten times the lr; 0: train all weights [0].",
+        0,
+    )
+    lora_alpha: float = knob(
+        32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE
+    )
     tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as fit.", 0)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
-    # ---- run ---------------------------------------------------------------------------------------
-    seed: int = knob(0, "Seed of the run: question order, mini-batches, every sample.", 0, 2**63 - 1)
-    run_dir: str = knob("runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go.")
+    # ---- run -------------------------------------------------------------------------------------
+    seed: int = knob(
+        0, "Seed of the run: question order, mini-batches, every sample.", 0, 2**63 - 1
+    )
+    run_dir: str = knob(
+        "runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go."
+    )
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
-        "none", "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.")
+        "none",
+        "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.",
+    )
     eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)
-    eval_temperature: float = knob(0.6, "Temperature of validation and eval.py, top-p 1; 0: greedy [0.6].", 0)
-    eval_questions: int = knob(0, "Validate on the first so many questions of each source; 0: all.", 0)
-    save_every: int = knob(20, "Steps between checkpoints; 0: only at the end and when interrupted [50].", 0)
-    keep: int = knob(2, "How many of the last checkpoints are kept; the best by validation is kept too.", 1)
+    eval_temperature: float = knob(
+        0.6, "Temperature of validation and eval.py, top-p 1; 0: greedy [0.6].", 0
+    )
+    eval_questions: int = knob(
+        0, "Validate on the first so many questions of each source; 0: all.", 0
+    )
+    save_every: int = knob(
+        20, "Steps between checkpoints; 0: only at the end and when interrupted [50].", 0
+    )
+    keep: int = knob(
+        2, "How many of the last checkpoints are kept; the best by validation is kept too.", 1
+    )
     resume: bool = knob(False, "Continue from the newest whole checkpoint in run_dir.")
-    hang_timeout: float = knob(3600.0, "Seconds a phase may last before the run is stopped; 0: any.", 0, 1e7)
+    hang_timeout: float = knob(
+        3600.0, "Seconds a phase may last before the run is stopped; 0: any.", 0, 1e7
+    )
 
     def __post_init__(self):
         for problem in _problems(self):
@@ -141,14 +255,20 @@ def _problems(c: Config):
     """Yield a sentence for every impossible value or combination."""
     yield from out_of_range(c)
     if c.num_rollouts < 2:
-        yield f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no advantage"
+        yield (
+            f"num_rollouts (K) must be at least 2, got {c.num_rollouts}: a group of one has no"
+            " advantage"
+        )
     if c.mini_batches > c.batch_size:
         yield f"mini_batches ({c.mini_batches}) must not exceed batch_size ({c.batch_size})"
     if c.alpha_low > c.alpha_high:
         yield f"alpha_low ({c.alpha_low}) must not exceed alpha_high ({c.alpha_high})"
     for name in ("prompt_template", "response_prefix"):
         if "\\n" in (text := getattr(c, name)) and "\n" not in text:
-            yield f"{name} holds a backslash and an n, no line break: $'\\n' in bash, double quotes in YAML"
+            yield (
+                f"{name} holds a backslash and an n, no line break: $'\\n' in bash, double quotes"
+                " in YAML"
+            )
     if c.prompt_template != "chat" and "{question}" not in c.prompt_template:
         yield "prompt_template must be 'chat' or contain {question}"
     if c.train_files and not c.model:
@@ -165,11 +285,19 @@ def _problems(c: Config):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.engine == "vllm" and not find_spec("vllm"):
         yield "engine='vllm' is not installed: run `make install`, or choose --engine hf"
-    if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):  # a directory has no origin
-        yield f"tracker={c.tracker} needs a library that is not installed: {INSTALL_TRACKER[c.tracker]}"
+    if c.tracker != "none" and not getattr(
+        find_spec(c.tracker), "origin", None
+    ):  # a directory has no origin
+        yield (
+            f"tracker={c.tracker} needs a library that is not installed:"
+            f" {INSTALL_TRACKER[c.tracker]}"
+        )
     read_only = Path("/dev/shm").exists() and not os.access("/dev/shm", os.W_OK)
     if read_only and c.engine != "hf" and find_spec("vllm"):
-        yield "vLLM needs /dev/shm, where nothing can be written: make it writable, or choose --engine hf"
+        yield (
+            "vLLM needs /dev/shm, where nothing can be written: make it writable, or choose"
+            " --engine hf"
+        )
     for name in c.train_files + c.val_files:
         if not Path(name).exists():
             yield f"no such file: {name}"
@@ -178,13 +306,16 @@ def _problems(c: Config):
 def parse_config(argv: list[str] | None = None) -> Config:
     """Read `--config FILE.yaml` and flags into a Config.
 
-    SystemExit with a message for unknown names and values of another kind, ValueError for impossible ones.
+    SystemExit with a message for unknown names and values of another kind, ValueError for
+    impossible ones.
     """
     return Config(**parse_flags(Config, argv, __doc__.split("\n")[0]))
 
 
 def from_command_line() -> Config:
-    """`parse_config`, and whether run_dir is free; a refusal is one sentence, and the end of this process."""
+    """`parse_config`, and whether run_dir is free; a refusal is one sentence, and the end of
+    this process.
+    """
 
     def read() -> Config:
         config = parse_config()

@@ -1,4 +1,5 @@
-"""Questions in, prompts out: rows of files (runtime/tables.py), prompt templates (Sec. 5.1, App. G).
+"""Questions in, prompts out: rows of files (runtime/tables.py), prompt templates (Sec. 5.1, App.
+G).
 
 Text becomes token ids here, once.
 """
@@ -34,11 +35,15 @@ class Question:
     prompt_ids: np.ndarray  # int32 (P,), with the generation prompt
     answer: str
     source: str  # data_source: what validation is reported by
-    row: dict | None = None  # data_source, extra_info and prompt as read, for a reward function that asks
+    row: dict | None = (
+        None  # data_source, extra_info and prompt as read, for a reward function that asks
+    )
 
 
 def sample_seed(*key) -> int:
-    """A 63-bit seed from (run seed, step, question id, index in the group) or any key of plain values."""
+    """A 63-bit seed from (run seed, step, question id, index in the group) or any key of plain
+    values.
+    """
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -52,7 +57,7 @@ def fingerprint(questions: list[Question]) -> str:
     return digest.hexdigest()
 
 
-# ---- what a run trains and validates on --------------------------------------------------------------
+# ---- what a run trains and validates on ----------------------------------------------------------
 
 
 def with_built_in_world(config: Config) -> Config:
@@ -70,8 +75,12 @@ def with_built_in_world(config: Config) -> Config:
     return dataclasses.replace(config, **built_in(WORLDS, config.world_seed) | given)
 
 
-def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[list[Question], list[Question]]:
-    """Training and validation questions, ids from 0 each, with a line on what was read and dropped."""
+def read_data(
+    config: Config, tokenizer, say: Callable[[str], None]
+) -> tuple[list[Question], list[Question]]:
+    """Training and validation questions, ids from 0 each, with a line on what was read and
+    dropped.
+    """
     sets = []
     for files in (config.train_files, config.val_files):
         questions, counts = load_questions(files, config, tokenizer)
@@ -82,16 +91,21 @@ def read_data(config: Config, tokenizer, say: Callable[[str], None]) -> tuple[li
     if both:
         say(f"note: {len(both)} validation questions are training questions, too")
     if config.rho and config.difficulty == "spread" and config.start_threshold >= 0:
-        say("note: replay starts after a batch with more than start_threshold of its rewards above 0.5; "
-            "where they have another scale, start_threshold -1 starts it at once")
+        say(
+            "note: replay starts after a batch with more than start_threshold of its rewards above"
+            " 0.5; where they have another scale, start_threshold -1 starts it at once"
+        )
     return train_set, tests
 
 
-def readable(config: Config, tokenizer, check_golds: Callable, checkpoints,
-             say: Callable[[str], None]) -> tuple[list[Question], list[Question], dict[str, list[int]]]:
-    """Training and validation questions whose answers can be read, and the ids of the others (a collective).
+def readable(
+    config: Config, tokenizer, check_golds: Callable, checkpoints, say: Callable[[str], None]
+) -> tuple[list[Question], list[Question], dict[str, list[int]]]:
+    """Training and validation questions whose answers can be read, and the ids of the others (a
+    collective).
 
-    Which those are is decided once and saved: a time limit decides too, and a resumed run must see the same.
+    Which those are is decided once and saved: a time limit decides too, and a resumed run must see
+    the same.
     """
     train_set, tests = read_data(config, tokenizer, say)
     checkpoints.check_questions(fingerprint(train_set))
@@ -104,7 +118,9 @@ def readable(config: Config, tokenizer, check_golds: Callable, checkpoints,
         else:
             ids, malformed = unreadable(questions, check_golds)
             if malformed:
-                say(f"{malformed} answers are malformed: Math-Verify alone judges responses to them")
+                say(
+                    f"{malformed} answers are malformed: Math-Verify alone judges responses to them"
+                )
         if ids:
             say(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
         dropped[key], gone = ids, set(ids)
@@ -115,35 +131,46 @@ def readable(config: Config, tokenizer, check_golds: Callable, checkpoints,
 def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     """The first n questions of each data_source, source by source; all, as they are, for n = 0."""
     sources = sorted({q.source for q in questions})
-    return [q for s in sources for q in [q for q in questions if q.source == s][:n]] if n else questions
+    return (
+        [q for s in sources for q in [q for q in questions if q.source == s][:n]]
+        if n
+        else questions
+    )
 
 
-def unreadable(questions: list[Question], check_golds: Callable[[list[str], list[dict]], list[dict]]):
-    """Ids of the questions whose answer the verifier cannot read, and the number of malformed answers, which
-    Math-Verify alone judges (a collective: a time limit decides too). ValueError where it can read none.
+def unreadable(
+    questions: list[Question], check_golds: Callable[[list[str], list[dict]], list[dict]]
+):
+    """Ids of the questions whose answer the verifier cannot read, and the number of malformed
+    answers, which Math-Verify alone judges (a collective: a time limit decides too). ValueError
+    where it can read none.
     """
     answers, rows = [q.answer for q in questions], [q.row for q in questions]
-    checks = ranks.map_shares([1] * len(answers), lambda share: check_golds(
-        [answers[i] for i in share], [rows[i] for i in share]))
+    checks = ranks.map_shares(
+        [1] * len(answers),
+        lambda share: check_golds([answers[i] for i in share], [rows[i] for i in share]),
+    )
     ids = [q.id for q, check in zip(questions, checks) if not check["score"]]
     if ids and len(ids) == len(answers):
-        raise ValueError(f"the verifier can read none of the answers, {answers[0]!r:.80} for example; "
-                         "tools.convert --extract takes them out of solutions, a --reward of your own "
-                         "reads what it likes")
+        raise ValueError(
+            f"the verifier can read none of the answers, {answers[0]!r:.80} for example; "
+            "tools.convert --extract takes them out of solutions, a --reward of your own "
+            "reads what it likes"
+        )
     return ids, sum(bool(check["score"] and check.get("malformed")) for check in checks)
 
 
-# ---- files ---------------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
-    Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as text, which
-    the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are dropped with a count, as are
-    all turns but the last under a `prompt_template` other than "chat".
-    ValueError names file, row and column for missing columns, empty files, rows of the wrong form, and a
-    question of one data_source with two answers.
+    Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as
+    text, which the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are
+    dropped with a count, as are all turns but the last under a `prompt_template` other than "chat".
+    ValueError names file, row and column for missing columns, empty files, rows of the wrong form,
+    and a question of one data_source with two answers.
     """
     questions, seen, counts = [], {}, Counter()
     special = special_tokens(tokenizer)
@@ -165,22 +192,28 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             again = key in seen
             first_where, first_answer = seen.setdefault(key, (where, answer))
             if first_answer != answer:
-                raise ValueError(f"{where}, column reward_model: ground_truth {answer!r}, but the same "
-                                 f"question has {first_answer!r} in {first_where}; remove one, or let "
-                                 "tools.convert leave out all such questions")
+                raise ValueError(
+                    f"{where}, column reward_model: ground_truth {answer!r}, but the same "
+                    f"question has {first_answer!r} in {first_where}; remove one, or let "
+                    "tools.convert leave out all such questions"
+                )
             counts["turns left out"] += 0 if config.prompt_template == "chat" else len(turns) - 1
             if again:  # for Avg@k, say
                 counts["repeated"] += 1
                 continue
             question, about = turns[-1]["content"], {name: row.get(name) for name in ROW}
-            questions.append(Question(len(questions), question, ids, answer, row["data_source"], about))
+            questions.append(
+                Question(len(questions), question, ids, answer, row["data_source"], about)
+            )
     if files and not questions:
-        raise ValueError(f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
-                         f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?")
+        raise ValueError(
+            f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
+            f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?"
+        )
     return questions, dict(+counts)
 
 
-# ---- prompts -------------------------------------------------------------------------------------------
+# ---- prompts -------------------------------------------------------------------------------------
 
 
 def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
@@ -192,7 +225,9 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
         if Path(model).is_absolute() or model.count("/") > 1:
             raise ValueError(f"model {model}: there is no such directory")
         if ranks.rank() == 0:
-            print(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
+            print(
+                printable(f"{model} is not a local directory: asking the Hugging Face hub for it")
+            )
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     for problem in _problems(config, tokenizer):
         raise ValueError(f"{model}: {problem}")
@@ -202,7 +237,9 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """A sentence for whatever would keep prompts from being asked, responses from ending or being graded."""
+    """A sentence for whatever would keep prompts from being asked, responses from ending or
+    being graded.
+    """
     if tokenizer.eos_token_id is None:
         yield "the tokenizer has no eos_token, so responses could not end; set one"
     question = [{"role": "user", "content": "1+1=?"}]
@@ -210,23 +247,35 @@ def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[st
         plain = tokenizer.apply_chat_template(question, tokenize=False)
         ready = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
         if plain == ready:  # the model would go on with the question
-            yield ("the chat template adds no generation prompt; give its text as response_prefix, or set "
-                   "prompt_template to a text with {question}")
+            yield (
+                "the chat template adds no generation prompt; give its text as response_prefix, or"
+                " set prompt_template to a text with {question}"
+            )
     if special_tokens(tokenizer).search("</think>"):  # then it is not in the text of a response
         if tokenizer.decode(render(question, config, tokenizer)).rstrip().endswith("<think>"):
-            yield ("</think> is a special token, so that grading would not see where a thought ends: make it "
-                   "`special: false` in the tokenizer's files")
+            yield (
+                "</think> is a special token, so that grading would not see where a thought ends:"
+                " make it `special: false` in the tokenizer's files"
+            )
 
 
 def rope_warning(config: Config, model: str) -> str | None:
-    """What to say where `rope_theta` falls below the model's own, which spoils what it knows; else None."""
+    """What to say where `rope_theta` falls below the model's own, which spoils what it knows;
+    else None.
+    """
     if not config.rope_theta:
         return None
     own = AutoConfig.from_pretrained(model, trust_remote_code=False)
     base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
-    return None if config.rope_theta >= base else (
-        f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose positions it "
-        "garbles: set it to 0 for the model's own, or above it for a longer context")
+    return (
+        None
+        if config.rope_theta >= base
+        else (
+            f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose"
+            " positions it garbles: set it to 0 for the model's own, or above it for a longer"
+            " context"
+        )
+    )
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
@@ -236,11 +285,14 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Prompt token ids int32 (P,): template, generation prompt, and `response_prefix` unless it ends so."""
+    """Prompt token ids int32 (P,): template, generation prompt, and `response_prefix` unless it
+    ends so.
+    """
     if config.prompt_template == "chat":
         if not tokenizer.chat_template:
-            raise ValueError("the tokenizer has no chat template; set prompt_template to a text with "
-                             "{question}")
+            raise ValueError(
+                "the tokenizer has no chat template; set prompt_template to a text with {question}"
+            )
         text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
         special = False  # the template writes its own special tokens
     else:
@@ -249,4 +301,6 @@ def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase
     prefix = config.response_prefix
     if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
         prefix = ""
-    return np.array(tokenizer(text + prefix, add_special_tokens=special)["input_ids"], dtype=np.int32)
+    return np.array(
+        tokenizer(text + prefix, add_special_tokens=special)["input_ids"], dtype=np.int32
+    )

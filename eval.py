@@ -1,12 +1,13 @@
-r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of training.
+r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of
+training.
 
     python eval.py --model runs/default/model --data test.jsonl --eval_questions 100
     torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
-Questions are asked in blocks. With --output each block is kept in responses.jsonl as it ends, and a command
-that is repeated generates only what is missing. A record: see `_record`.
+Questions are asked in blocks. With --output each block is kept in responses.jsonl as it ends, and a
+command that is repeated generates only what is missing. A record: see `_record`.
 """
 
 import json
@@ -20,11 +21,34 @@ from config import Config
 from runtime.flags import knob, or_refuse, parse_flags
 
 BLOCK = 512  # responses of an engine, which has as many at a time; what a kill costs at most
-DECISIVE = ("model", "max_response_length", "eval_temperature", "seed", "reward", "require_box", "grader",
-            "verify_timeout", "prompt_template", "response_prefix", "dtype", "rope_theta",
-            "max_position_embeddings")  # a response and its reward depend on them
-FLAGS = (*DECISIVE, "data", "val_files", "eval_questions", "samples", "avg_samples", "output",
-         "max_prompt_length", "engine", "rollout_tp", "rollout_memory")
+DECISIVE = (
+    "model",
+    "max_response_length",
+    "eval_temperature",
+    "seed",
+    "reward",
+    "require_box",
+    "grader",
+    "verify_timeout",
+    "prompt_template",
+    "response_prefix",
+    "dtype",
+    "rope_theta",
+    "max_position_embeddings",
+)  # a response and its reward depend on them
+FLAGS = (
+    *DECISIVE,
+    "data",
+    "val_files",
+    "eval_questions",
+    "samples",
+    "avg_samples",
+    "output",
+    "max_prompt_length",
+    "engine",
+    "rollout_tp",
+    "rollout_memory",
+)
 
 
 @dataclass
@@ -32,12 +56,18 @@ class EvalConfig(Config):
     """Training's knobs, of which eval.py takes FLAGS; some with another default, and its own."""
 
     max_prompt_length: int = knob(1024, "Tokens; longer prompts are dropped with a count.", 1)
-    max_response_length: int = knob(8192, "Limit of a response in tokens; or what the positions leave.", 1)
+    max_response_length: int = knob(
+        8192, "Limit of a response in tokens; or what the positions leave.", 1
+    )
     rollout_memory: float = knob(0.8, "GPU memory fraction for vLLM, weights included.", 0, 1)
     data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
     samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
-    avg_samples: int = knob(0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0)
-    output: str = knob("", "Directory of scores.json and responses.jsonl; one that is there is continued.")
+    avg_samples: int = knob(
+        0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0
+    )
+    output: str = knob(
+        "", "Directory of scores.json and responses.jsonl; one that is there is continued."
+    )
 
     def __post_init__(self):
         self.train_files = self.data or self.val_files
@@ -63,7 +93,14 @@ import numpy as np
 from tqdm import tqdm
 
 from buffer import Trajectory
-from data import Question, first_of_each_source, load_questions, load_tokenizer, sample_seed, unreadable
+from data import (
+    Question,
+    first_of_each_source,
+    load_questions,
+    load_tokenizer,
+    sample_seed,
+    unreadable,
+)
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
@@ -78,7 +115,8 @@ from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 def validate(engine, grader: Grader, tests: list[Question]) -> dict[str, float]:
     """`val/<score>/<source>` from one response to each test question (a collective).
 
-    The seeds depend on nothing but the question: steps and models are compared on the same random numbers.
+    The seeds depend on nothing but the question: steps and models are compared on the same random
+    numbers.
     """
     records = respond(engine, grader, [(q, 0) for q in tests], seed=0, texts=False)
     return {f"val/{name}": value for name, value in means(records).items()}
@@ -87,17 +125,23 @@ def validate(engine, grader: Grader, tests: list[Question]) -> dict[str, float]:
 def respond(
     engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int, texts: bool
 ) -> list[dict]:
-    """The record of a response to every (question, sample number), with texts or without (a collective)."""
+    """The record of a response to every (question, sample number), with texts or without (a
+    collective).
+    """
     questions = [q for q, _ in wanted]
     seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
     rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
     grader.warn(questions, rollouts)
-    return [_record(*pair, trajectory, grader, texts) for pair, [trajectory] in zip(wanted, rollouts)]
+    return [
+        _record(*pair, trajectory, grader, texts) for pair, [trajectory] in zip(wanted, rollouts)
+    ]
 
 
 def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: dict) -> list[dict]:
-    """The records of all samples of the questions, on rank 0, else [] (a collective). Only those that are not
-    in `kept` are generated; with --output each block's are on the disk before the next one begins."""
+    """The records of all samples of the questions, on rank 0, else [] (a collective). Only those
+    that are not in `kept` are generated; with --output each block's are on the disk before the next
+    one begins.
+    """
     config = grader.config
     rank_0 = ranks.rank() == 0
     there = ranks.gather(set(kept))[0]
@@ -118,11 +162,15 @@ def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: d
     return [kept[_key(q), i] for q, i in wanted] if rank_0 else []
 
 
-def _record(question: Question, number: int, trajectory: Trajectory, grader: Grader, texts: bool) -> dict:
+def _record(
+    question: Question, number: int, trajectory: Trajectory, grader: Grader, texts: bool
+) -> dict:
     """One response as plain values, by its question, sample number and named rewards."""
     config = grader.config
     built_in = config.reward.startswith("worlds.arithmetic:")
-    text = grader.text(trajectory.token_ids) if texts or built_in else ""  # takes time where it is long
+    text = (
+        grader.text(trajectory.token_ids) if texts or built_in else ""
+    )  # takes time where it is long
     record = {
         "source": question.source,
         "question": _key(question),
@@ -150,7 +198,9 @@ def _key(question: Question) -> str:
 
 
 def means(records: list[dict]) -> dict[str, float]:
-    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so on."""
+    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so
+    on.
+    """
     values = defaultdict(list)
     for r in records:
         named = {name: r[name] for name in ("reward", "length", "truncated", "timeout")}
@@ -160,7 +210,9 @@ def means(records: list[dict]) -> dict[str, float]:
 
 
 def main(argv: list[str] | None = None) -> dict[str, float]:
-    """Evaluate a model directory from the command line: print all scores, return the means per source."""
+    """Evaluate a model directory from the command line: print all scores, return the means per
+    source.
+    """
     config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
     rank_0 = ranks.rank() == 0
@@ -168,11 +220,15 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
     tokenizer = load_tokenizer(config, config.model)
     questions, counts = load_questions(config.train_files, config, tokenizer)
     if counts.get("repeated") and config.samples == 1 and not config.avg_samples:
-        raise ValueError(f"{', '.join(config.train_files)}: {counts['repeated']} rows repeat a question. How "
-                         "often each is asked is said by --avg_samples 32 (for AIME and AMC alone) or by "
-                         "--samples 32; --avg_samples 1 asks all of them once")
+        raise ValueError(
+            f"{', '.join(config.train_files)}: {counts['repeated']} rows repeat a question. How "
+            "often each is asked is said by --avg_samples 32 (for AIME and AMC alone) or by "
+            "--samples 32; --avg_samples 1 asks all of them once"
+        )
     if config.avg_samples > 1 and not any(benchmark(q.source) in SMALL for q in questions):
-        raise ValueError("--avg_samples is for AIME and AMC, and none is here: --samples is for all")
+        raise ValueError(
+            "--avg_samples is for AIME and AMC, and none is here: --samples is for all"
+        )
     if config.reward == "math" and of_built_in_world(questions):
         config.reward = "worlds.arithmetic:reward"
     _fit_positions(config, questions)
@@ -191,7 +247,10 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             records = respond_in_blocks(engine, Grader(config, tokenizer, verifier), readable, kept)
         except ranks.Interrupted:
             if rank_0:
-                say(f"interrupted: {config.output or 'nothing'} is kept, the same command goes on from there")
+                say(
+                    f"interrupted: {config.output or 'nothing'} is kept, the same command goes on"
+                    " from there"
+                )
             return {}
     scores = ranks.gather(means(records))[0]
     if rank_0:
@@ -201,7 +260,10 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
             "questions": counts,
         }
         if late := sum(r["timeout"] for r in records):
-            say(f"warning: {late} responses score 0, as grading them ran out of time (--verify_timeout)")
+            say(
+                f"warning: {late} responses score 0, as grading them ran out of time"
+                " (--verify_timeout)"
+            )
         text = json.dumps(about | scores | statistics(records), indent=1)
         print(text)
         if config.output:
@@ -211,12 +273,16 @@ def main(argv: list[str] | None = None) -> dict[str, float]:
 
 
 def _fit_positions(config: Config, questions: list[Question]) -> None:
-    """Cut the limits to the longest prompt and the positions that it leaves; ValueError if it leaves none."""
+    """Cut the limits to the longest prompt and the positions that it leaves; ValueError if it
+    leaves none.
+    """
     config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, config.model).max_position_embeddings
     if longest >= positions:
-        raise ValueError(f"no room for a response: the longest prompt takes {longest} of {positions} "
-                         "positions. Lower --max_prompt_length, or set --max_position_embeddings")
+        raise ValueError(
+            f"no room for a response: the longest prompt takes {longest} of {positions} "
+            "positions. Lower --max_prompt_length, or set --max_position_embeddings"
+        )
     config.max_response_length = min(config.max_response_length, positions - longest)
 
 

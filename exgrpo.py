@@ -1,7 +1,7 @@
 """Experience management: phase 1 of Algorithm 1 and the bookkeeping of phase 2 (Sec. 4.1).
 
-No GPU and no communication here: everything is a deterministic function of the seed, the buffer and what is
-passed in, so that every rank computes the same plan.
+No GPU and no communication here: everything is a deterministic function of the seed, the buffer and
+what is passed in, so that every rank computes the same plan.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,9 @@ from loss import group_advantages
 from reward import SUCCESS
 from sampler import FreshStream, generator, sample_questions, sample_uniform
 
-SCORED_BY = {"nll": "mean_nll"}  # trajectory_selection -> what of Policy scores the stored; else mean_entropy
+SCORED_BY = {
+    "nll": "mean_nll"
+}  # trajectory_selection -> what of Policy scores the stored; else mean_entropy
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
 
 
@@ -68,7 +70,7 @@ class Experience:
         self.stream = FreshStream(list(self.questions), config.seed)
         self.started = config.rho > 0 and config.start_threshold < 0  # latched
 
-    # ---- the delayed start: all that changes with it (retirement does not wait) --------------------
+    # ---- the delayed start: all that changes with it (retirement does not wait) ------------------
 
     @property
     def replays(self) -> bool:
@@ -86,14 +88,18 @@ class Experience:
     def _may_start(self, groups: list[Group]) -> None:
         """From the batch after one whose Pass@1 exceeds the threshold on, and for good."""
         pass_at_1 = sum(g.num_success for g in groups) / sum(len(g.trajectories) for g in groups)
-        self.started = self.started or (self.config.rho > 0 and pass_at_1 > self.config.start_threshold)
+        self.started = self.started or (
+            self.config.rho > 0 and pass_at_1 > self.config.start_threshold
+        )
 
-    # ---- phase 1: plan a batch (lines 3-19) --------------------------------------------------------
+    # ---- phase 1: plan a batch (lines 3-19) ------------------------------------------------------
 
     def plan(self, step: int, score: Callable[[list], list[float]]) -> Plan | None:
-        """Choose the questions of a batch, and o* for the replayed ones; None when no question is left.
+        """Choose the questions of a batch, and o* for the replayed ones; None when no question is
+        left.
 
-        `score` gives each (prompt ids, response ids) its mean entropy (or NLL) under the current policy.
+        `score` gives each (prompt ids, response ids) its mean entropy (or NLL) under the current
+        policy.
         """
         c, rng = self.config, generator("plan", self.config.seed, step)
         if c.reinstate_every and step and step % c.reinstate_every == 0:
@@ -107,10 +113,14 @@ class Experience:
         stars, scores = self.choose(drawn, score, rng)  # lines 9-15
         fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
         drawn_from = tuple(map(self.buffer.num_success, drawn))
-        return Plan(step, fresh, stars, self.clip_eps, *scores, drawn_from) if fresh or stars else None
+        return (
+            Plan(step, fresh, stars, self.clip_eps, *scores, drawn_from) if fresh or stars else None
+        )
 
     def choose(self, drawn: list[int], score, rng: np.random.Generator) -> tuple[dict, list[float]]:
-        """o* of each question: its stored response with the lowest mean entropy under π_θ; mean scores."""
+        """o* of each question: its stored response with the lowest mean entropy under π_θ; mean
+        scores.
+        """
         rule = self.config.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
         if rule == "random":
@@ -140,16 +150,22 @@ class Experience:
         self.buffer.reinstate(back)
         self.stream.insert(back, rng)
 
-    # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) ----------------------
+    # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) --------------------
 
     def seeds(self, plan: Plan) -> list[list[int]]:
-        """A seed for each response to generate: K a question, or K - 1 where o* is the other (line 23)."""
+        """A seed for each response to generate: K a question, or K - 1 where o* is the other
+        (line 23).
+        """
         run, K = self.config.seed, self.config.num_rollouts
-        return [[sample_seed(run, plan.step, q, i) for i in range(q in plan.replayed, K)]
-                for q in plan.questions]
+        return [
+            [sample_seed(run, plan.step, q, i) for i in range(q in plan.replayed, K)]
+            for q in plan.questions
+        ]
 
     def groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
-        """Put the new, graded trajectories of each question of the plan together with its o*: G* of Eq. 4."""
+        """Put the new, graded trajectories of each question of the plan together with its o*: G*
+        of Eq. 4.
+        """
         groups = []
         for q, new in zip(plan.questions, rollouts, strict=True):
             replayed = q in plan.replayed
@@ -158,9 +174,11 @@ class Experience:
         return groups
 
     def collect(self, groups: list[Group]) -> list[tuple[int, int, int]]:
-        """Store successes, retire what is always solved, see whether replay may start (lines 25-30 and 32).
+        """Store successes, retire what is always solved, see whether replay may start (lines 25-30
+        and 32).
 
-        Returns of each group its question, its bucket and a checksum of its tokens: ranks compare them.
+        Returns of each group its question, its bucket and a checksum of its tokens: ranks compare
+        them.
         """
         c = self.config
         collected = []
@@ -171,14 +189,18 @@ class Experience:
                 leave = self.buffer.retire if c.retires else self.buffer.shelve
                 leave(q)  # solved K of K: into S, or with `retire` off out of its bucket
             elif self.replays and 0 < k < c.num_rollouts and (new or q in self.buffer):
-                self.buffer.add(q, k, new)  # nothing to add where all were cut, or the cap pushed it out
+                self.buffer.add(
+                    q, k, new
+                )  # nothing to add where all were cut, or the cap pushed it out
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
             collected.append((q, k, crc32(tokens)))
         self._may_start(groups)
         return collected
 
     def _buckets(self, groups: list[Group]) -> list[int]:
-        """The bucket of each group: its success count k, or its reward spread scaled to 0..K (Sec. 5.3)."""
+        """The bucket of each group: its success count k, or its reward spread scaled to 0..K
+        (Sec. 5.3).
+        """
         if self.config.difficulty == "success":
             return [g.num_success for g in groups]
         spread = np.array([g.rewards.std() for g in groups])
@@ -186,14 +208,18 @@ class Experience:
         return np.rint(scaled * self.config.num_rollouts).astype(int).tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
-        """Successes, or rewards above the group's mean (Sec. 5.3), never cut ones: loops have low entropy."""
+        """Successes, or rewards above the group's mean (Sec. 5.3), never cut ones: loops have
+        low entropy.
+        """
         bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS
         return [t for t in group.trajectories[group.replayed :] if t.reward > bar and t.finished]
 
-    # ---- the batch of Eq. 4 (line 31) --------------------------------------------------------------
+    # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
-        """Advantages (Eq. 2, masked by Eq. 14 where asked); groups shuffled and split, o* equally shared."""
+        """Advantages (Eq. 2, masked by Eq. 14 where asked); groups shuffled and split, o*
+        equally shared.
+        """
         c, rng = self.config, generator("mini-batches", self.config.seed, step)
         for group in groups:
             rewards = torch.from_numpy(group.rewards)[None]  # (1, K)
@@ -208,7 +234,9 @@ class Experience:
         return [part for part in parts if part]
 
     def snapshot(self) -> Callable[[], None]:
-        """A function that undoes what `plan` changes: the stream, and retired questions that it puts back."""
+        """A function that undoes what `plan` changes: the stream, and retired questions that it
+        puts back.
+        """
         state = self.state_dict()
         retired = set(self.buffer.retired)
 
@@ -219,12 +247,25 @@ class Experience:
         return undo
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps beside the buffer: the stream's position and the delayed start, as JSON."""
-        return {"epoch": self.stream.epoch, "queue": list(self.stream.queue), "started": self.started}
+        """What a checkpoint keeps beside the buffer: the stream's position and the delayed
+        start, as JSON.
+        """
+        return {
+            "epoch": self.stream.epoch,
+            "queue": list(self.stream.queue),
+            "started": self.started,
+        }
 
     def load_state_dict(self, state: dict, buffer: ReplayBuffer) -> None:
-        """Go on from `state_dict()` and a loaded buffer; ValueError where they name an unknown question."""
+        """Go on from `state_dict()` and a loaded buffer; ValueError where they name an unknown
+        question.
+        """
         if unknown := {*buffer.stored, *buffer.retired, *state["queue"]} - set(self.questions):
-            raise ValueError(f"the checkpoint names question {min(unknown)}: gone, or for another reward")
-        self.buffer, self.started = buffer, state["started"] or self.started  # by another threshold, say
+            raise ValueError(
+                f"the checkpoint names question {min(unknown)}: gone, or for another reward"
+            )
+        self.buffer, self.started = (
+            buffer,
+            state["started"] or self.started,
+        )  # by another threshold, say
         self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])

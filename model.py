@@ -1,10 +1,11 @@
 """Log-probs and entropies of response tokens: packed without padding, without full-size logits.
 
 Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. The
-attention function registered here keeps them apart: on GPUs in 16 bits by torch's variable-length kernel over
-a row in which every prompt is repeated, else over a padded copy of queries, keys and values (attention is
-causal and padding stands to the right, so no mask is needed). Only attention sees copies and padding. The
-head is applied in float32, to chunks of response positions, and recomputed in the backward pass.
+attention function registered here keeps them apart: on GPUs in 16 bits by torch's variable-length
+kernel over a row in which every prompt is repeated, else over a padded copy of queries, keys and
+values (attention is causal and padding stands to the right, so no mask is needed). Only attention
+sees copies and padding. The head is applied in float32, to chunks of response positions, and
+recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -14,23 +15,34 @@ import torch
 import torch.nn.functional as F
 from einops import rearrange, repeat
 from torch import nn
-from transformers import AttentionInterface, AttentionMaskInterface, AutoConfig, AutoModelForCausalLM
+from transformers import (
+    AttentionInterface,
+    AttentionMaskInterface,
+    AutoConfig,
+    AutoModelForCausalLM,
+)
 
 from config import Config
 from runtime.memory import LOGITS_CHUNK
 
 
 def model_config(config: Config, model: str):
-    """The model's Hugging Face configuration with the context extension of `rope_theta` and positions."""
+    """The model's Hugging Face configuration with the context extension of `rope_theta` and
+    positions.
+    """
     hf_config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     return extend_context(hf_config, config)
 
 
 def extend_context(hf_config, config: Config, **also):
-    """Set `rope_theta`, `max_position_embeddings`, where given, and `also` in a Hugging Face config."""
+    """Set `rope_theta`, `max_position_embeddings`, where given, and `also` in a Hugging Face
+    config.
+    """
     vars(hf_config).update(also)
     if config.rope_theta:
-        rope = getattr(hf_config, "rope_parameters", None) or {}  # vLLM first tries an empty configuration
+        rope = (
+            getattr(hf_config, "rope_parameters", None) or {}
+        )  # vLLM first tries an empty configuration
         hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
     if config.max_position_embeddings:
         hf_config.max_position_embeddings = config.max_position_embeddings
@@ -41,10 +53,18 @@ def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> n
     """The model in `dtype`; ValueError names weights that its files lack or have to spare."""
     hf_config = model_config(config, model)
     lm, found = AutoModelForCausalLM.from_pretrained(
-        model, config=hf_config, dtype=dtype, output_loading_info=True, trust_remote_code=False, **how)
+        model,
+        config=hf_config,
+        dtype=dtype,
+        output_loading_info=True,
+        trust_remote_code=False,
+        **how,
+    )
     wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"]}
     if wrong := {what: sorted(names)[:3] for what, names in wrong.items() if names}:
-        raise ValueError(f"{model}, weights it {wrong}: is it whole, does its config.json belong to it?")
+        raise ValueError(
+            f"{model}, weights it {wrong}: is it whole, does its config.json belong to it?"
+        )
     return lm
 
 
@@ -52,7 +72,8 @@ def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> n
 class Packed:
     """N sequences (prompt + response) in a row of S tokens, R of them response tokens.
 
-    E ≥ S is the sum of the sequences' lengths, the tokens that attention sees; L is the longest of them.
+    E ≥ S is the sum of the sequences' lengths, the tokens that attention sees; L is the longest of
+    them.
     """
 
     input_ids: torch.Tensor  # (1, S), a shared prompt is there once
@@ -72,10 +93,12 @@ class Packed:
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
-    """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts share one.
+    """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts
+    share one.
 
-    Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in the row,
-    `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8 of the 3 x 4.
+    Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in
+    the row, `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8
+    of the 3 x 4.
 
     >>> a, b = np.array([5]), np.array([7])
     >>> packed = pack([(a, np.array([1])), (a, np.array([2, 3, 4])), (b, np.array([8]))])
@@ -129,9 +152,15 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
-    """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1, H_kv, S, D)."""
-    by_kernel = query.device.type == "cuda" and query.dtype != torch.float32  # it takes 16-bit types only
-    return (attend_in_a_row if by_kernel else attend_padded)(query, key, value, scaling, packing), None
+    """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1,
+    H_kv, S, D).
+    """
+    by_kernel = (
+        query.device.type == "cuda" and query.dtype != torch.float32
+    )  # it takes 16-bit types only
+    return (attend_in_a_row if by_kernel else attend_padded)(
+        query, key, value, scaling, packing
+    ), None
 
 
 def attend_in_a_row(query, key, value, scale, packing: Packed):
@@ -142,8 +171,18 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
         return rearrange(x, "1 h s d -> s h d").index_select(0, packing.repeated)
 
     bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
-    out = varlen_attn(repeated(query), repeated(key), repeated(value), bounds, bounds, longest, longest,
-                      scale=scale, window_size=(-1, 0), enable_gqa=query.shape[1] != key.shape[1])
+    out = varlen_attn(
+        repeated(query),
+        repeated(key),
+        repeated(value),
+        bounds,
+        bounds,
+        longest,
+        longest,
+        scale=scale,
+        window_size=(-1, 0),
+        enable_gqa=query.shape[1] != key.shape[1],
+    )
     return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d")  # of (E, H, D)
 
 
@@ -160,9 +199,13 @@ def attend_padded(query, key, value, scale, packing: Packed):
     q, k, v = padded(query), padded(key), padded(value)
     if groups > 1 and q.is_cuda:  # float32 heads would get the kernel that stores all N H L² scores
         k, v = (repeat(x, "n h l d -> n (h g) l d", g=groups) for x in (k, v))
-    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape)
+    out = F.scaled_dot_product_attention(
+        q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape
+    )
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
-    return rearrange(F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1])
+    return rearrange(
+        F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1]
+    )
 
 
 AttentionInterface.register("packed", packed_attention)
@@ -175,10 +218,11 @@ def times(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class TokenScores(torch.autograd.Function):
-    """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden Wᵀ / T).
+    """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden
+    Wᵀ / T).
 
     With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
-    >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the second word was said
+    >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the 2nd was said
     >>> scores = TokenScores.apply(z, torch.eye(2), torch.tensor([1]), 1.0)
     >>> [torch.autograd.grad(score, z, retain_graph=True)[0] for score in scores]
     [tensor([[-0.2500,  0.2500]]), tensor([[ 0.2060, -0.2060]])]
@@ -198,7 +242,9 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs, grad_entropies):
-        """Gradients of hidden (R, H) and, unless frozen, weight (V, H); logits are computed once more."""
+        """Gradients of hidden (R, H) and, unless frozen, weight (V, H); logits are computed once
+        more.
+        """
         hidden, weight, targets, entropies = ctx.saved_tensors
         trained = ctx.needs_input_grad[1]  # not with LoRA
         grad_hidden, row = torch.empty_like(hidden), 0
@@ -219,7 +265,9 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def chunks(hidden, weight, targets, temperature):
-        """Some rows after another: hidden (c, H), targets (c,) and the log-probs (c, V) of all words."""
+        """Some rows after another: hidden (c, H), targets (c,) and the log-probs (c, V) of all
+        words.
+        """
         size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
             yield h, y, times(h, weight.T).float().div_(temperature).log_softmax(-1)
@@ -233,10 +281,17 @@ class PackedLM(nn.Module):
         self.lm, self.temperature = lm, temperature
 
     def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-        """Float32 log-probs (R,) of the response tokens and entropies (R,) of what they were drawn from."""
+        """Float32 log-probs (R,) of the response tokens and entropies (R,) of what they were
+        drawn from.
+        """
         decoder, head = self.lm.get_decoder(), self.lm.get_output_embeddings()
-        hidden = decoder(input_ids=packed.input_ids, position_ids=packed.position_ids, attention_mask=None,
-                         use_cache=False, packing=packed).last_hidden_state  # (1, S, H)
+        hidden = decoder(
+            input_ids=packed.input_ids,
+            position_ids=packed.position_ids,
+            attention_mask=None,
+            use_cache=False,
+            packing=packed,
+        ).last_hidden_state  # (1, S, H)
         hidden, weight = hidden[0].index_select(0, packed.predictors), head.weight  # (R, H), (V, H)
         if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:  # see `times`
             hidden, weight = hidden.float(), weight.float()

@@ -1,7 +1,8 @@
 """The reward of Eq. 1: r(q, o) = 1 if the final answer of response o is right, else 0.
 
-`graded_text` picks the piece of a response that counts, `Grader` takes responses as token ids and hands that
-piece to the `Verifier`, whose processes decide whether it is an answer and, by Math-Verify, the gold one.
+`graded_text` picks the piece of a response that counts, `Grader` takes responses as token ids and
+hands that piece to the `Verifier`, whose processes decide whether it is an answer and, by
+Math-Verify, the gold one.
 """
 
 import re
@@ -15,8 +16,11 @@ from runtime.faults import say
 from verifier.pool import Pending, Verifier
 
 SUCCESS = 0.5  # a response with a larger reward is a success
-MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
-MAX_TEXT = 2000  # characters, from the end, of a response without a box in which an answer is looked for
+# characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
+MAX_BOX = 1000
+MAX_TEXT = (
+    2000  # characters, from the end, of a response without a box in which an answer is looked for
+)
 
 BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
 STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*(?=([^\n]+))")
@@ -25,8 +29,13 @@ NUMBER = re.compile(r"(?<![\w.{^/\\])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes. Linear time."""
-    opened, box = [], None  # for every brace still open: where its box begins, or None if it is no box
+    r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes. Linear
+    time.
+    """
+    opened, box = (
+        [],
+        None,
+    )  # for every brace still open: where its box begins, or None if it is no box
     for token in BRACES.finditer(text):
         if token[0].startswith(r"\boxed") and token[0].endswith("{"):
             opened.append(token.end())
@@ -44,19 +53,25 @@ def unboxed(text: str) -> str | None:
     for statement in reversed(STATEMENT.findall(text)):
         said = statement.strip(" *")
         math = MATHS.match(said)
-        return next(filter(None, math.groups())) if math else re.split(r"\.(?:\s|$)", said)[0].strip(" *")
+        return (
+            next(filter(None, math.groups()))
+            if math
+            else re.split(r"\.(?:\s|$)", said)[0].strip(" *")
+        )
     numbers = NUMBER.findall(text)
     return numbers[-1] if numbers else None
 
 
-def graded_text(response: str, thinking: bool, require_box: bool = True,
-                grader: str = "strict") -> str | None:
-    r"""The piece of `response` that the verifier sees, or None if there is nothing to grade (reward 0).
+def graded_text(
+    response: str, thinking: bool, require_box: bool = True, grader: str = "strict"
+) -> str | None:
+    r"""The piece of `response` that the verifier sees, or None if there is nothing to grade (reward
+    0).
 
-    `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>` counts, and
-    a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`, wrapper included, of at
-    most `MAX_BOX` characters. Without one: None, or with `require_box=False` what `unboxed` finds, in a box.
-    The "official" grader is given all of it.
+    `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>`
+    counts, and a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`,
+    wrapper included, of at most `MAX_BOX` characters. Without one: None, or with
+    `require_box=False` what `unboxed` finds, in a box. The "official" grader is given all of it.
     """
     if thinking:
         _, closed, response = response.rpartition("</think>")
@@ -73,11 +88,15 @@ def graded_text(response: str, thinking: bool, require_box: bool = True,
 def make_verifier(config: Config) -> Verifier:
     """The processes that grade as the knobs `reward` and `grader` say."""
     other = config.reward == "math" and config.grader != "strict"
-    return Verifier(timeout=config.verify_timeout, function=config.grader if other else config.reward)
+    return Verifier(
+        timeout=config.verify_timeout, function=config.grader if other else config.reward
+    )
 
 
 class Grader:
-    """From the token ids of responses to rewards: the tokenizer, the cut to what is graded, the verifier."""
+    """From the token ids of responses to rewards: the tokenizer, the cut to what is graded, the
+    verifier.
+    """
 
     def __init__(self, config: Config, tokenizer, verifier: Verifier):
         self.config, self.tokenizer, self.verifier = config, tokenizer, verifier
@@ -87,7 +106,9 @@ class Grader:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
-        """What a grader is given of a response: what `graded_text` picks, or all of it for a user's."""
+        """What a grader is given of a response: what `graded_text` picks, or all of it for a
+        user's.
+        """
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
@@ -103,23 +124,31 @@ class Grader:
             say(warning)
 
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
-        """A warning where no response has what the grader looks for, so that none can be right; else None."""
+        """A warning where no response has what the grader looks for, so that none can be right;
+        else None.
+        """
         made = [t for trajectories in rollouts for t in trajectories]
         if self.config.reward != "math" or not made or any(t.reward for t in made):
             return None
         texts = [self.text(t.token_ids) for t in made]
         if all(map(self.thinks, questions)) and not any("</think>" in text for text in texts):
-            return (f"warning: none of {len(made)} responses has a </think>, so that none has an answer: the "
-                    "model needs a longer max_response_length, or does not think, and response_prefix is to "
-                    "be empty")
+            return (
+                f"warning: none of {len(made)} responses has a </think>, so that none has an"
+                " answer: the model needs a longer max_response_length, or does not think, and"
+                " response_prefix is to be empty"
+            )
         strict = self.config.require_box and self.config.grader == "strict"
         if strict and not any(last_box(text) for text in texts):
-            return (f"warning: none of {len(made)} responses has a box: ask for \\boxed{{}} in the question "
-                    "(tools.convert --system), set require_box false, or raise max_response_length if they "
-                    "are cut")
+            return (
+                f"warning: none of {len(made)} responses has a box: ask for \\boxed{{}} in the"
+                " question (tools.convert --system), set require_box false, or raise"
+                " max_response_length if they are cut"
+            )
         return None
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
-        """Start grading a response; `.rewards()` of what is returned is a list of one, `score` and others."""
+        """Start grading a response; `.rewards()` of what is returned is a list of one, `score`
+        and others.
+        """
         row = {} if self.config.reward == "math" else question.row  # Math-Verify reads none
         return self.verifier.submit([self.piece(question, token_ids)], [question.answer], [row])

@@ -1,8 +1,9 @@
 """Generation (Alg. 1, line 23): one face, two engines. Prompt ids and a seed in, a trajectory out.
 
-`VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face `generate`. Both hold their own
-copy of the weights, refreshed by `load`. Every sample has its own seed, so it depends neither on the batch it
-is generated in nor on the rank (up to rounding, which now and then flips a token).
+`VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face `generate`. Both hold
+their own copy of the weights, refreshed by `load`. Every sample has its own seed, so it depends
+neither on the batch it is generated in nor on the rank (up to rounding, which now and then flips a
+token).
 """
 
 import importlib.util
@@ -23,11 +24,19 @@ from runtime import ranks
 from runtime.memory import KV_CACHE_ON_CPU
 
 
-def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float,
-             step: int = 0) -> list[list[Trajectory]]:
-    """A graded trajectory for each seed of each question, split over the engines by question (a collective).
+def roll_out(
+    engine,
+    grader,
+    questions: list[Question],
+    seeds: list[list[int]],
+    temperature: float,
+    step: int = 0,
+) -> list[list[Trajectory]]:
+    """A graded trajectory for each seed of each question, split over the engines by question (a
+    collective).
 
-    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an engine.
+    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an
+    engine.
     """
     tp, max_tokens = grader.config.rollout_tp, grader.config.max_response_length
 
@@ -47,7 +56,9 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
             if not np.isfinite(trajectory.logprobs).all():  # None, of vLLM, is nan by now
                 raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
             trajectory.step = step
-            rewards = pending[index].rewards()[0] if pending else {"score": 0.0}  # else another rank's count
+            rewards = (
+                pending[index].rewards()[0] if pending else {"score": 0.0}
+            )  # else another rank's count
             trajectory.reward, trajectory.also = rewards.pop("score"), rewards
         made = iter(made)
         return [[next(made) for _ in seeds[i]] for i in share]
@@ -56,70 +67,115 @@ def roll_out(engine, grader, questions: list[Question], seeds: list[list[int]], 
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that is asked for; ValueError where prompt and response exceed the model's positions, or
-    `rollout_tp` does not divide a node's ranks.
+    """The engine that is asked for; ValueError where prompt and response exceed the model's
+    positions, or `rollout_tp` does not divide a node's ranks.
     """
     length = config.max_prompt_length + config.max_response_length
     positions = model_config(config, model).max_position_embeddings
     if length > positions:
-        raise ValueError(f"max_prompt_length + max_response_length = {length} tokens, but {model} has "
-                         f"{positions} positions: shorten them, or set max_position_embeddings, rope_theta")
+        raise ValueError(
+            f"max_prompt_length + max_response_length = {length} tokens, but {model} has "
+            f"{positions} positions: shorten them, or set max_position_embeddings, rope_theta"
+        )
     kind = VLLMEngine if importlib.util.find_spec("vllm") and config.engine != "hf" else HFEngine
     local = ranks.ranks_per_node()
     if config.rollout_tp > 1 and (kind is HFEngine or local % config.rollout_tp):
-        raise ValueError(f"rollout_tp={config.rollout_tp} needs the vllm engine and must divide the ranks of "
-                         f"a node, not {local} with {kind.__name__}")
+        raise ValueError(
+            f"rollout_tp={config.rollout_tp} needs the vllm engine and must divide the ranks of "
+            f"a node, not {local} with {kind.__name__}"
+        )
     return kind(config, model, eos_token_id, device)
 
 
 class VLLMEngine:
-    """vLLM in this process, one engine per rank (per `rollout_tp` ranks), its scheduler driven from here."""
+    """vLLM in this process, one engine per rank (per `rollout_tp` ranks), its scheduler driven
+    from here.
+    """
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
         if on_gpu and config.dtype == "float32":
-            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")  # else attention multiplies in TF32: drift
+            os.environ.setdefault(
+                "TRITON_F32_DEFAULT", "ieee"
+            )  # else attention multiplies in TF32: drift
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
-        self.eos_token_id, self.on_gpu, self.dtype = eos_token_id, on_gpu, getattr(torch, config.dtype)
-        self.names = set(load_model(config, model, "auto").state_dict())  # vLLM makes up what is missing
+        self.eos_token_id, self.on_gpu, self.dtype = (
+            eos_token_id,
+            on_gpu,
+            getattr(torch, config.dtype),
+        )
+        self.names = set(
+            load_model(config, model, "auto").state_dict()
+        )  # vLLM makes up what is missing
         self.llm = LLM(
-            model=model, dtype=config.dtype, max_model_len=length, seed=0, enforce_eager=not on_gpu,
-            block_size=None if on_gpu else 32,  # the CPU kernel works on whole blocks: 128 would cost a fifth
-            tensor_parallel_size=config.rollout_tp, distributed_executor_backend="external_launcher",
-            disable_custom_all_reduce=on_gpu,  # its buffers and sleep mode's mapped memory do not agree
-            gpu_memory_utilization=config.rollout_memory, max_num_seqs=512,
+            model=model,
+            dtype=config.dtype,
+            max_model_len=length,
+            seed=0,
+            enforce_eager=not on_gpu,
+            block_size=None
+            if on_gpu
+            else 32,  # the CPU kernel works on whole blocks: 128 would cost a fifth
+            tensor_parallel_size=config.rollout_tp,
+            distributed_executor_backend="external_launcher",
+            # its buffers and sleep mode's mapped memory do not agree
+            disable_custom_all_reduce=on_gpu,
+            gpu_memory_utilization=config.rollout_memory,
+            max_num_seqs=512,
             kv_cache_memory_bytes=None if on_gpu else KV_CACHE_ON_CPU,
-            logprobs_mode="processed_logprobs",  # of the distribution sampled from, temperature included
+            # of the distribution sampled from, temperature included
+            logprobs_mode="processed_logprobs",
             # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
-            enable_chunked_prefill=on_gpu, max_num_batched_tokens=max(8192, length),
+            enable_chunked_prefill=on_gpu,
+            max_num_batched_tokens=max(8192, length),
             generation_config="vllm",  # else the model's own stop tokens and penalties fill in
-            enable_prefix_caching=True, enable_sleep_mode=on_gpu,
+            enable_prefix_caching=True,
+            enable_sleep_mode=on_gpu,
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
-            disable_log_stats=True)
+            disable_log_stats=True,
+        )
         self.leave_if_asked = ranks.watchdog.check
         if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
             from vllm.distributed import get_tp_group as group
+
             self.leave_if_asked = lambda: ranks.leave_if_asked(group().cpu_group)
-            # on CPUs all have mapped this: without its name, the same for every run, it cannot outlive us
+            # on CPUs all have mapped this: without its name, the same for every run, it cannot
+            # outlive us
             first = ranks.rank() // config.rollout_tp * config.rollout_tp
             members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
             ranks.barrier()
-            Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(missing_ok=True)
+            Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(
+                missing_ok=True
+            )
 
-    def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish=lambda index, trajectory: None) -> list[Trajectory]:
-        """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one ends."""
+    def generate(
+        self,
+        prompts: list[np.ndarray],
+        seeds: list[int],
+        temperature: float,
+        max_tokens: int,
+        on_finish=lambda index, trajectory: None,
+    ) -> list[Trajectory]:
+        """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one
+        ends.
+        """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         engine, results = self.llm.llm_engine, [None] * len(prompts)
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
-            params = SamplingParams(temperature=temperature, max_tokens=max_tokens, seed=seed, logprobs=0,
-                                    stop_token_ids=[self.eos_token_id], detokenize=False,
-                                    output_kind=RequestOutputKind.FINAL_ONLY)
+            params = SamplingParams(
+                temperature=temperature,
+                max_tokens=max_tokens,
+                seed=seed,
+                logprobs=0,
+                stop_token_ids=[self.eos_token_id],
+                detokenize=False,
+                output_kind=RequestOutputKind.FINAL_ONLY,
+            )
             engine.add_request(str(i), {"prompt_token_ids": prompt.tolist()}, params)
         while engine.has_unfinished_requests():
             self.leave_if_asked()
@@ -128,18 +184,27 @@ class VLLMEngine:
                     index, best = int(output.request_id), output.outputs[0]
                     ids = np.array(best.token_ids, dtype=np.int32)
                     logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
-                    results[index] = Trajectory(ids, np.array(logprobs, dtype=np.float32), reward=0.0,
-                                                finished=best.finish_reason == "stop")
+                    results[index] = Trajectory(
+                        ids,
+                        np.array(logprobs, dtype=np.float32),
+                        reward=0.0,
+                        finished=best.finish_reason == "stop",
+                    )
                     on_finish(index, results[index])
         return results
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them) and forget cached prefixes;
-        KeyError where a name of `state_dict()`, tied heads included, is missing: reload would only log it.
+        """Take over new weights (a collective where `tensors` gathers them) and forget cached
+        prefixes; KeyError where a name of `state_dict()`, tied heads included, is missing: reload
+        would only log it.
         """
-        self.llm.collective_rpc("reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)})
+        self.llm.collective_rpc(
+            "reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)}
+        )
         if not self.llm.reset_prefix_cache():
-            raise RuntimeError("vLLM kept its prefix cache, which holds keys and values of old weights")
+            raise RuntimeError(
+                "vLLM kept its prefix cache, which holds keys and values of old weights"
+            )
 
     def sleep(self) -> None:
         """Free the GPU for the update; the weights are dropped and must be loaded again."""
@@ -147,7 +212,9 @@ class VLLMEngine:
             self.llm.sleep(level=2)
 
     def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load new weights, in the order that keeps the peak low: space, then weights, then the cache."""
+        """Load new weights, in the order that keeps the peak low: space, then weights, then the
+        cache.
+        """
         if self.on_gpu:
             self.llm.wake_up(tags=["weights"])
         self.load(tensors)
@@ -156,7 +223,9 @@ class VLLMEngine:
 
 
 def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator:
-    """The (name, tensor) pairs, one by one; KeyError for an unknown name, and at the end for missing ones."""
+    """The (name, tensor) pairs, one by one; KeyError for an unknown name, and at the end for
+    missing ones.
+    """
     missing = set(names)
     for name, tensor in tensors:
         missing.remove(name)
@@ -166,26 +235,44 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
 
 
 class HFEngine:
-    """Hugging Face `generate` with seeded Gumbel noise: arg max of log p + noise is a sample of p."""
+    """Hugging Face `generate` with seeded Gumbel noise: arg max of log p + noise is a sample of
+    p.
+    """
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
-        self.eos_token_id, self.device, self.dtype = eos_token_id, device, getattr(torch, config.dtype)
+        self.eos_token_id, self.device, self.dtype = (
+            eos_token_id,
+            device,
+            getattr(torch, config.dtype),
+        )
         length = config.max_prompt_length + config.max_response_length
-        self.batch_size = min(512, max(16, 2**18 // length))  # the cache of keys and values grows with both
+        self.batch_size = min(
+            512, max(16, 2**18 // length)
+        )  # the cache of keys and values grows with both
         self.model = load_model(config, model, self.dtype).to(device).eval()
-        head = self.model.get_output_embeddings()  # computes in float32, as the policy's; tied no longer
+        head = (
+            self.model.get_output_embeddings()
+        )  # computes in float32, as the policy's; tied no longer
         head.weight = torch.nn.Parameter(head.weight.detach().float())
         head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
         self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours
 
-    def generate(self, prompts: list[np.ndarray], seeds: list[int], temperature: float, max_tokens: int,
-                 on_finish=lambda index, trajectory: None) -> list[Trajectory]:
+    def generate(
+        self,
+        prompts: list[np.ndarray],
+        seeds: list[int],
+        temperature: float,
+        max_tokens: int,
+        on_finish=lambda index, trajectory: None,
+    ) -> list[Trajectory]:
         """As `VLLMEngine.generate`."""
         results = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
         for start in range(0, len(order), self.batch_size):
             part = order[start : start + self.batch_size]
-            made = self._batch([prompts[i] for i in part], [seeds[i] for i in part], temperature, max_tokens)
+            made = self._batch(
+                [prompts[i] for i in part], [seeds[i] for i in part], temperature, max_tokens
+            )
             for index, trajectory in zip(part, made):
                 results[index] = trajectory
                 on_finish(index, trajectory)
@@ -200,17 +287,23 @@ class HFEngine:
         sampler = _GumbelSampler(seeds, temperature)
         eos = {"eos_token_id": self.eos_token_id, "pad_token_id": self.eos_token_id}
         out = self.model.generate(
-            ids.to(self.device), attention_mask=mask.to(self.device),
+            ids.to(self.device),
+            attention_mask=mask.to(self.device),
             generation_config=GenerationConfig(do_sample=False, max_new_tokens=max_tokens, **eos),
-            logits_processor=LogitsProcessorList([sampler]))[:, ids.shape[1] :].cpu()
+            logits_processor=LogitsProcessorList([sampler]),
+        )[:, ids.shape[1] :].cpu()
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
         for tokens, scores in zip(out.numpy().astype(np.int32), logprobs):
             ends = np.flatnonzero(tokens == self.eos_token_id)
             t = ends[0] + 1 if len(ends) else len(tokens)
-            yield Trajectory(tokens[:t].copy(), scores[:t].copy(), reward=0.0, finished=len(ends) > 0)
+            yield Trajectory(
+                tokens[:t].copy(), scores[:t].copy(), reward=0.0, finished=len(ends) > 0
+            )
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them); KeyError as for vLLM."""
+        """Take over new weights (a collective where `tensors` gathers them); KeyError as for
+        vLLM.
+        """
         own = self.model.state_dict()
         for name, tensor in _all_of(own, tensors):
             own[name].copy_(tensor)
@@ -222,7 +315,9 @@ class HFEngine:
 
 
 class _GumbelSampler:
-    """A logits processor that makes the arg max a seeded sample, and keeps the sampled tokens' log-probs."""
+    """A logits processor that makes the arg max a seeded sample, and keeps the sampled tokens'
+    log-probs.
+    """
 
     def __init__(self, seeds: list[int], temperature: float):
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -234,7 +329,11 @@ class _GumbelSampler:
         logprobs = (scores.float() / max(self.temperature, 1e-6)).log_softmax(-1)  # (N, V)
         noisy = logprobs
         if self.temperature > 0:
-            draws = [torch.empty(scores.shape[1]).exponential_(generator=g) for g in self.generators]
-            noisy = logprobs - torch.stack(draws).to(scores.device).log()  # -log Exp(1) is Gumbel noise
+            draws = [
+                torch.empty(scores.shape[1]).exponential_(generator=g) for g in self.generators
+            ]
+            noisy = (
+                logprobs - torch.stack(draws).to(scores.device).log()
+            )  # -log Exp(1) is Gumbel noise
         self.logprobs.append(logprobs.gather(1, noisy.argmax(-1, keepdim=True))[:, 0])
         return noisy

@@ -1,10 +1,11 @@
 """Which questions to replay: Gaussian weights over the buckets and Algorithm 2 (paper Sec. 4.1).
 
-A bucket holds the questions with k successes among their latest K rollouts. Its chance follows a normal
-density around medium difficulty, p_k ∝ N(k; mu·K, sigma); inside a bucket all questions are equally likely.
-The paper writes the density over k/K, where sigma = 1 makes all buckets nearly equal; the official code takes
-the count k, which does prefer medium questions. The count is used here; the paper's text, with K = 8, is
-N(k/K; mu, 1) = N(k; mu·K, 8), the same function with sigma = 8.
+A bucket holds the questions with k successes among their latest K rollouts. Its chance follows a
+normal density around medium difficulty, p_k ∝ N(k; mu·K, sigma); inside a bucket all questions are
+equally likely. The paper writes the density over k/K, where sigma = 1 makes all buckets nearly
+equal; the official code takes the count k, which does prefer medium questions. The count is used
+here; the paper's text, with K = 8, is N(k/K; mu, 1) = N(k; mu·K, 8), the same function with sigma =
+8.
 
 Nothing here touches global randomness: the generator is an argument.
 """
@@ -19,18 +20,23 @@ def bucket_weights(
 ) -> np.ndarray:
     """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 [buckets], sums to 1.
 
-    success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in successes,
-    any positive number, however small. ValueError for anything else.
+    success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
+    successes, any positive number, however small. ValueError for anything else.
     """
     if not sigma > 0:
-        raise ValueError(f"sigma must be positive, got {sigma}; for equal chances use sample_uniform")
+        raise ValueError(
+            f"sigma must be positive, got {sigma}; for equal chances use sample_uniform"
+        )
     k = np.asarray(success_counts, dtype=np.float64)  # [buckets]
     if not np.all((k >= 0) & (k <= num_rollouts)):
-        raise ValueError(f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}")
+        raise ValueError(
+            f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}"
+        )
     if not k.size:
         return k
     squared_distance = (k - mu * num_rollouts) ** 2
-    # Relative to the nearest bucket, whose weight is exp(0): a tiny sigma cannot make all of them vanish.
+    # Relative to the nearest bucket, whose weight is exp(0): a tiny sigma cannot make all of them
+    # vanish.
     excess = squared_distance - squared_distance.min()
     with np.errstate(over="ignore"):
         # Divided by sigma twice, as the square of a tiny one would be 0.
@@ -48,13 +54,16 @@ def sample_questions(
 ) -> list[int]:
     """Algorithm 2, its steps in our numbers: min(n, total) distinct question ids, in order of k.
 
-    buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng and on the
-    order of the ids inside each bucket, not on the mapping's own order. Takes O(n + number of buckets) steps.
+    buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng
+    and on the order of the ids inside each bucket, not on the mapping's own order. Takes O(n +
+    number of buckets) steps.
 
-    Six questions of three buckets, p_k = 0.62, 0.37, 0.01: the first round asks them for 3, 3, 0. Bucket 4
-    gives the one it has, bucket 5 its two. The other 3 are drawn again, where some are left: from bucket 7.
+    Six questions of three buckets, p_k = 0.62, 0.37, 0.01: the first round asks them for 3, 3, 0.
+    Bucket 4 gives the one it has, bucket 5 its two. The other 3 are drawn again, where some are
+    left: from bucket 7.
 
-    >>> drawn = sample_questions({4: [40], 5: [50, 51], 7: range(70, 80)}, 6, 8, np.random.default_rng(0))
+    >>> buckets = {4: [40], 5: [50, 51], 7: range(70, 80)}
+    >>> drawn = sample_questions(buckets, 6, 8, np.random.default_rng(0))
     >>> [sum(q // 10 == k for q in drawn) for k in (4, 5, 7)]
     [1, 2, 3]
     """
@@ -72,8 +81,12 @@ def sample_questions(
     return _distinct(buckets, taken, rng)  # 5
 
 
-def sample_uniform(buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator) -> list[int]:
-    """Table 6, "no question selection": min(n, total) distinct ids, all buffered questions equally likely."""
+def sample_uniform(
+    buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator
+) -> list[int]:
+    """Table 6, "no question selection": min(n, total) distinct ids, all buffered questions
+    equally likely.
+    """
     sizes = _sizes(buckets, n)
     n = min(n, sum(sizes.values()))
     # As many from each bucket as a draw from all questions in one urn would give.
@@ -98,12 +111,16 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
 
 
 def generator(purpose: str, *key: int) -> np.random.Generator:
-    """Random numbers of one purpose: the plan of step 7 shares none with the mini-batches of step 7."""
+    """Random numbers of one purpose: the plan of step 7 shares none with the mini-batches of
+    step 7.
+    """
     return np.random.default_rng([*purpose.encode(), *key])
 
 
 class FreshStream:
-    """The fresh questions B_on: a seeded permutation per epoch, without retired ones (lines 16 and 18)."""
+    """The fresh questions B_on: a seeded permutation per epoch, without retired ones (lines 16
+    and 18).
+    """
 
     def __init__(self, ids: list[int], seed: int):
         self.ids, self.seed = ids, seed
@@ -113,7 +130,8 @@ class FreshStream:
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`.
 
-        Those passed over because of `skip` go back to the front. Where fewer are left in all, it is fewer.
+        Those passed over because of `skip` go back to the front. Where fewer are left in all, it is
+        fewer.
         """
         skip, taken, passed = set(skip), {}, {}  # in order
         n = min(n, len(self.ids) - len(retired) - sum(q not in retired for q in skip))
@@ -134,7 +152,9 @@ class FreshStream:
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        waiting = set(self.queue)  # one that retired when it was replayed may not have had its fresh turn
+        waiting = set(
+            self.queue
+        )  # one that retired when it was replayed may not have had its fresh turn
         for question in questions:
             if question not in waiting:
                 self.queue.insert(int(rng.integers(len(self.queue) + 1)), question)

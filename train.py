@@ -1,6 +1,6 @@
 """ExGRPO training: Algorithm 1, phase by phase.
 
-    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600           # seconds to finish an update and save after Ctrl-C
+    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600  # seconds to finish an update and save after Ctrl-C
     torchrun --nproc_per_node=2 train.py                # the built-in run
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25
     torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25 --resume
@@ -15,7 +15,9 @@ from pathlib import Path
 
 from config import Config, from_command_line
 
-CONFIG = from_command_line() if __name__ == "__main__" else None  # refuses before seconds of imports
+CONFIG = (
+    from_command_line() if __name__ == "__main__" else None
+)  # refuses before seconds of imports
 
 from buffer import ReplayBuffer
 from data import Question, load_tokenizer, readable, with_built_in_world
@@ -40,10 +42,12 @@ def train(config: Config) -> dict[str, float]:
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
-    with (claim(config.run_dir),
-          Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
-          make_verifier(config) as verifier,
-          suppress(ranks.Interrupted)):  # the run is saved
+    with (
+        claim(config.run_dir),
+        Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
+        make_verifier(config) as verifier,
+        suppress(ranks.Interrupted),
+    ):  # the run is saved
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
@@ -52,7 +56,9 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     """From the first step, or the one after the checkpoint, to the saved model."""
     checkpoints = Checkpoints(asdict(config), tracker.print)
     check_golds = grader.verifier.check_golds
-    questions, tests, dropped = readable(config, grader.tokenizer, check_golds, checkpoints, tracker.print)
+    questions, tests, dropped = readable(
+        config, grader.tokenizer, check_golds, checkpoints, tracker.print
+    )
     engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
     engine.sleep()  # makes room on a GPU while the policy loads
     policy, experience = Policy(config, config.model, device), Experience(config, questions)
@@ -90,7 +96,9 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
             # ---- phase 2: rollouts and rewards, lines 20-24 ----
             with timer("rollout"):
                 asked = [experience.questions[q] for q in plan.questions]
-                rollouts = roll_out(engine, grader, asked, experience.seeds(plan), config.temperature, step)
+                rollouts = roll_out(
+                    engine, grader, asked, experience.seeds(plan), config.temperature, step
+                )
                 groups = experience.groups(plan, rollouts)
                 grader.warn(asked, rollouts)
         # ---- store successes, retire, lines 25-30 and 32 ----
@@ -130,8 +138,12 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
 
 
-def resume(checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker) -> int:
-    """Put back what was saved, if anything, and start metrics.jsonl; returns the first step to run."""
+def resume(
+    checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker
+) -> int:
+    """Put back what was saved, if anything, and start metrics.jsonl; returns the first step to
+    run.
+    """
     if not checkpoints.saved:
         tracker.start()
         return 0
@@ -155,7 +167,9 @@ def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None
 
 
 def answer(engine, grader: Grader, question: Question) -> str:
-    """One response of the model as it stands, as text; the built-in world's judge marks its wrong steps."""
+    """One response of the model as it stands, as text; the built-in world's judge marks its
+    wrong steps.
+    """
     watchdog.enter("first validation")
     config = grader.config
     [[trajectory]] = roll_out(engine, grader, [question], [[config.seed]], config.eval_temperature)

@@ -1,4 +1,6 @@
-"""Answers a second of the verifier, on the kinds that mathematics questions have, half of them wrong."""
+"""Answers a second of the verifier, on the kinds that mathematics questions have, half of them
+wrong.
+"""
 
 import time
 from collections.abc import Iterator
@@ -10,7 +12,13 @@ INTEGER = ("{n}", "{n}", "{n}.0", "{m}", "-{n}")
 OTHERS = [
     (r"\frac{{{n}}}{{7}}", r"\frac{{{n}}}{{7}}", "{n}/7", r"\frac{{{m}}}{{7}}", "0.{n}"),
     ("{n}.5", "{n}.5", r"\frac{{{odd}}}{{2}}", "{m}.5", "{n}"),
-    (r"{n}\sqrt{{2}}", r"{n}\sqrt{{2}}", r"\sqrt{{2}} \cdot {n}", r"{n}\sqrt{{3}}", r"{m}\sqrt{{2}}"),
+    (
+        r"{n}\sqrt{{2}}",
+        r"{n}\sqrt{{2}}",
+        r"\sqrt{{2}} \cdot {n}",
+        r"{n}\sqrt{{3}}",
+        r"{m}\sqrt{{2}}",
+    ),
     (r"{n}\pi", r"{n} \pi", r"\pi \cdot {n}", "{n}", r"\frac{{\pi}}{{{n}}}"),
     ("({n}, {m})", r"\left( {n}, {m} \right)", "({n},{m})", "({m}, {n})", "({n}, {n})"),
     ("{n}, {m}", r"\{{{n}, {m}\}}", r"{m} \text{{ and }} {n}", "{n}", "{n}, {m}, 1"),

@@ -3,8 +3,8 @@
     ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \\
         python -m bench.processor [flags of train.py]
 
-torch, MKL and oneDNN each read their variable. vLLM 0.32.0 reads none: it asks the processor through two
-functions of torch, which are answered here before vLLM is imported.
+torch, MKL and oneDNN each read their variable. vLLM 0.32.0 reads none: it asks the processor
+through two functions of torch, which are answered here before vLLM is imported.
 """
 
 import runpy

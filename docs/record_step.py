@@ -4,10 +4,10 @@
 
 The step is the first that can choose: E holds at least ENOUGH questions.
 
-It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new responses with
-the engine's log-probs and their rewards, and the log-probs that each mini-batch finds (batch.safetensors);
-entropies of the stored candidates, the stream's position and the update's metrics (step.json). The notebook
-works out the rest.
+It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new
+responses with the engine's log-probs and their rewards, and the log-probs that each mini-batch
+finds (batch.safetensors); entropies of the stored candidates, the stream's position and the
+update's metrics (step.json). The notebook works out the rest.
 """
 
 import json
@@ -57,12 +57,15 @@ class RecordedExperience(Experience):
                 token_ids=np.concatenate([t.token_ids for t in new]),
                 logprobs=np.concatenate([t.logprobs for t in new]),
                 rewards=np.array([t.reward for t in new], np.float32),
-                finished=np.array([t.finished for t in new]))
+                finished=np.array([t.finished for t in new]),
+            )
         return super().groups(plan, rollouts)
 
 
 class RecordedPolicy(Policy):
-    """Keeps the log-probs under the weights that each mini-batch of the step finds, and writes it all."""
+    """Keeps the log-probs under the weights that each mini-batch of the step finds, and writes
+    it all.
+    """
 
     def update(self, mini_batches, clip_eps):
         """As ever."""

@@ -1,4 +1,6 @@
-"""What stands beside the weights of a trained model: its card (README.md) and its generation settings."""
+"""What stands beside the weights of a trained model: its card (README.md) and its generation
+settings.
+"""
 
 import json
 import math
@@ -8,22 +10,34 @@ from pathlib import Path
 from runtime.console import optional, printable
 from runtime.tracking import validation
 
-PLACES = ("model", "train_files", "val_files", "run_dir")  # knobs that are paths: the card has their names
+PLACES = (
+    "model",
+    "train_files",
+    "val_files",
+    "run_dir",
+)  # knobs that are paths: the card has their names
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], step: int) -> None:
-    """Write README.md and generation_config.json; `knobs` are the run's, `rows` its metrics so far, `step`
-    how many steps the weights have had.
+    """Write README.md and generation_config.json; `knobs` are the run's, `rows` its metrics so far,
+    `step` how many steps the weights have had.
 
-    Generation is that of validation, with the one stop token of training: the base model's own settings
-    (penalties, further stop tokens) are not what was trained.
+    Generation is that of validation, with the one stop token of training: the base model's own
+    settings (penalties, further stop tokens) are not what was trained.
     """
     from transformers import GenerationConfig
 
-    ids = {f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")}
+    ids = {
+        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
+    }
     sampling = {"do_sample": False}
     if knobs["eval_temperature"]:
-        sampling = {"do_sample": True, "temperature": knobs["eval_temperature"], "top_p": 1.0, "top_k": 0}
+        sampling = {
+            "do_sample": True,
+            "temperature": knobs["eval_temperature"],
+            "top_p": 1.0,
+            "top_k": 0,
+        }
     GenerationConfig(**sampling, **ids).save_pretrained(directory)
     tested = {row["step"]: validation(row) for row in rows if validation(row)}
     base = next(iter(tested.values()), {})
@@ -34,12 +48,16 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], st
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether a model is named as the Hugging Face hub does, and no directory here has that name."""
+    """Whether a model is named as the Hugging Face hub does, and no directory here has that
+    name.
+    """
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
 
 
 def plain(text: str) -> str:
-    r"""Foreign text for Markdown to show letter by letter, in one line: `<b>|$x$` is `\<b\>\|\$x\$`."""
+    r"""Foreign text for Markdown to show letter by letter, in one line: `<b>|$x$` is
+    `\<b\>\|\$x\$`.
+    """
     marks = r"[\\`*\[\]<>|$~&#]|\b_|_\b"  # an underscore inside a word is none
     return re.sub(f"({marks})", r"\\\1", " ".join(printable(text).split()))
 
@@ -47,16 +65,23 @@ def plain(text: str) -> str:
 def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
     """README.md of a model directory with the head that the Hugging Face hub reads."""
     model, data = knobs["model"], [Path(file).name for file in knobs["train_files"]]
-    method = "ExGRPO" if knobs["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
+    method = (
+        "ExGRPO" if knobs["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
+    )
     origin = f"base_model: {json.dumps(model)}\n" if is_hub_name(model) else ""
     scores = "**Not validated** after that."
     if trained:
-        rows = [f"| {plain(name)} | {base.get(name, math.nan):.3f} | {value:.3f} |\n"
-                for name, value in trained.items()]
+        rows = [
+            f"| {plain(name)} | {base.get(name, math.nan):.3f} | {value:.3f} |\n"
+            for name, value in trained.items()
+        ]
         scores = "| score | base | trained |\n|---|---|---|\n" + "".join(rows)
     # indented by four spaces: Markdown shows such lines letter by letter
-    settings = [f"    {name}: {printable(repr(value))}\n"
-                for name, value in knobs.items() if name not in PLACES]
+    settings = [
+        f"    {name}: {printable(repr(value))}\n"
+        for name, value in knobs.items()
+        if name not in PLACES
+    ]
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
@@ -70,8 +95,9 @@ From {plain(model)}, {steps} steps on {plain(", ".join(data))}, by a from-scratc
 
 {scores}
 
-Ask it as it was trained, with the `prompt_template` and the `response_prefix` below; generation_config.json
-has the sampling of these scores. It is only as reliable as they are, on questions like those of training.
+Ask it as it was trained, with the `prompt_template` and the `response_prefix` below;
+generation_config.json has the sampling of these scores. It is only as reliable as they are, on
+questions like those of training.
 The license of the starting model and of the data applies to this model too.
 
 {"".join(settings)}"""

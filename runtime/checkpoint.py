@@ -1,16 +1,17 @@
-"""Checkpoints: everything that the next step depends on, written so that a crash at any byte loses nothing.
+"""Checkpoints: everything that the next step depends on, written so that a crash at any byte loses
+nothing.
 
     run_dir/checkpoints/step-0000040/
-        weights/shard-00001-*.safetensors   this rank's rows of the weights and of AdamW's state (shards.py)
+        weights/shard-00001-*.safetensors   this rank's part of weights and AdamW's state
         buffer.safetensors                  the replay buffer and the retired set
-        state.json, metrics.jsonl           step, knobs and what else train.py keeps; the metrics so far
+        state.json, metrics.jsonl           step, knobs, what else train.py keeps; the metrics
         SHA256SUMS                          of every other file; `sha256sum --check` reads it
 
-It is written under another name, and becomes valid when `save` renames it. There is no random state to keep:
-every draw is seeded by the run's seed, the step and what it is for. A checkpoint is whole in itself, the
-buffer included: sharing files between checkpoints would save seconds, and let one bad sector spoil them all.
-Tensors are safetensors, the rest is JSON; nothing here can run code when read. With several nodes run_dir
-must lie on a file system that they share.
+It is written under another name, and becomes valid when `save` renames it. There is no random state
+to keep: every draw is seeded by the run's seed, the step and what it is for. A checkpoint is whole
+in itself, the buffer included: sharing files between checkpoints would save seconds, and let one
+bad sector spoil them all. Tensors are safetensors, the rest is JSON; nothing here can run code when
+read. With several nodes run_dir must lie on a file system that they share.
 """
 
 import hashlib
@@ -29,21 +30,37 @@ from runtime.faults import Interrupted, watchdog
 from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
-SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")  # no name from elsewhere
+SUM = re.compile(
+    r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n"
+)  # no name from elsewhere
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
-SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")  # knobs that a resumed run must share
-FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout",
-        "tracker")  # not worth a note
+SAME = (
+    "seed",
+    "num_rollouts",
+    "difficulty",
+    "max_trajectories",
+)  # knobs that a resumed run must share
+FREE = (
+    "run_dir",
+    "resume",
+    "steps",
+    "save_every",
+    "keep",
+    "eval_every",
+    "hang_timeout",
+    "tracker",
+)  # not worth a note
 
 
 class Checkpoints:
     """The checkpoints of one run. All methods are collectives.
 
-    Looks for what to continue from: with the knob `resume`, and when torchrun has restarted the ranks. Raises
-    ValueError where run_dir holds another run, where all checkpoints are damaged, and where the newest one
-    belongs to a run that differs in one of SAME.
+    Looks for what to continue from: with the knob `resume`, and when torchrun has restarted the
+    ranks. Raises ValueError where run_dir holds another run, where all checkpoints are damaged, and
+    where the newest one belongs to a run that differs in one of SAME.
 
-    knobs: the run's, as plain values. saved: the plain state of the checkpoint to continue from, or None.
+    knobs: the run's, as plain values. saved: the plain state of the checkpoint to continue from, or
+    None.
     """
 
     def __init__(self, knobs: dict, say: Callable[[str], None] = print):
@@ -54,29 +71,41 @@ class Checkpoints:
         refuse_remains(knobs["run_dir"], knobs["resume"])
         found = ranks.gather(directories(self.root))[0]
         if not found and (knobs["resume"] or restarts()):
-            say(f"nothing to resume in {knobs['run_dir']}: no checkpoint was saved, the run starts anew")
+            say(
+                f"nothing to resume in {knobs['run_dir']}: no checkpoint was saved, the run starts"
+                " anew"
+            )
         self.newest = self._newest_whole(found)
         self.saved = self._read_state() if self.newest else None
 
     def _newest_whole(self, found: list[Path]) -> Path | None:
         for path in reversed(found):
-            problems = [p for p in ranks.gather(problem(path, ranks.rank(), ranks.world_size())) if p]
+            problems = [
+                p for p in ranks.gather(problem(path, ranks.rank(), ranks.world_size())) if p
+            ]
             if not problems:
                 return path
             self.damaged.add(path)
-            self.say(f"{path} is damaged: {problems[0]}. The one before it is used; the next save "
-                     "removes this one: move it away to look at it.")
+            self.say(
+                f"{path} is damaged: {problems[0]}. The one before it is used; the next save "
+                "removes this one: move it away to look at it."
+            )
         if found:
             every = ", ".join(path.name for path in found)
-            raise ValueError(f"no checkpoint in {self.root} is whole: {every} are all damaged. Restore one "
-                             "from a backup, or start another run with --run_dir NEW.")
+            raise ValueError(
+                f"no checkpoint in {self.root} is whole: {every} are all damaged. Restore one "
+                "from a backup, or start another run with --run_dir NEW."
+            )
         return None
 
     def _read_state(self) -> dict:
         state = json.loads((self.newest / "state.json").read_text())
         old = known_knobs(state["config"], self.knobs, self.say)
-        changed = {name: f"{old.get(name)!r} -> {value!r}"
-                   for name, value in self.knobs.items() if old.get(name) != value}
+        changed = {
+            name: f"{old.get(name)!r} -> {value!r}"
+            for name, value in self.knobs.items()
+            if old.get(name) != value
+        }
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
         if noted := {name: change for name, change in changed.items() if name not in FREE}:
@@ -87,9 +116,11 @@ class Checkpoints:
         """ValueError where the checkpoint to continue from belongs to other training questions."""
         self.questions = fingerprint
         if self.saved and self.saved.get("questions") != fingerprint:
-            raise ValueError(f"{self.newest} belongs to a run on other training questions, or other prompts: "
-                             "give it the same train_files, tokenizer, prompt_template, response_prefix and "
-                             "max_prompt_length")
+            raise ValueError(
+                f"{self.newest} belongs to a run on other training questions, or other prompts: "
+                "give it the same train_files, tokenizer, prompt_template, response_prefix and "
+                "max_prompt_length"
+            )
 
     def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
         """Fill the tensors and the buffer with what was saved; returns the metrics.jsonl of then.
@@ -102,7 +133,9 @@ class Checkpoints:
         return (self.newest / "metrics.jsonl").read_text()
 
     def due(self, step: int) -> bool:
-        """Whether to save after `step` steps: by save_every, at the end, or since a rank was interrupted."""
+        """Whether to save after `step` steps: by save_every, at the end, or since a rank was
+        interrupted.
+        """
         self.interrupted = watchdog.interrupted = any(ranks.gather(watchdog.interrupted))
         every = self.knobs["save_every"]
         return self.interrupted or step == self.knobs["steps"] or bool(every and step % every == 0)
@@ -114,15 +147,18 @@ class Checkpoints:
         save_buffer: Callable[[Path], None],
         metrics: Callable[[], str],
     ) -> None:
-        """What a checkpoint is made of, asked for at each save: the tensors, what `saved` is to hold (plain
-        values), a function that writes the buffer to a path, and metrics.jsonl so far."""
+        """What a checkpoint is made of, asked for at each save: the tensors, what `saved` is to
+        hold (plain values), a function that writes the buffer to a path, and metrics.jsonl so far.
+        """
         self.tensors = tensors
         self.state = state
         self.save_buffer = save_buffer
         self.metrics = metrics
 
     def save(self, step: int) -> None:
-        """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept."""
+        """Write the checkpoint of `step` steps aside, move it into place, remove what is not
+        kept.
+        """
         if (final := self.root / _name(step)) != self.newest:
             self._write(final, step)
         if self.interrupted:
@@ -130,7 +166,9 @@ class Checkpoints:
 
     @contextmanager
     def back_to(self, step: int, undo: Callable[[], None]) -> Iterator[None]:
-        """Where a phase inside is left, on all ranks alike, what it has changed is undone and saved."""
+        """Where a phase inside is left, on all ranks alike, what it has changed is undone and
+        saved.
+        """
         try:
             yield
         except Interrupted:
@@ -159,7 +197,9 @@ class Checkpoints:
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])
         if main:
-            (aside / "SHA256SUMS").write_text("".join(sorted(line for lines in sums for line in lines)))
+            (aside / "SHA256SUMS").write_text(
+                "".join(sorted(line for lines in sums for line in lines))
+            )
             _sync(aside / "SHA256SUMS", aside / "weights", aside)
             shutil.rmtree(final, ignore_errors=True)  # one that was found damaged
             os.rename(aside, final)  # from here on the checkpoint is valid
@@ -171,7 +211,9 @@ class Checkpoints:
         ranks.barrier()
 
     def _prune(self, scored: dict[str, float]) -> None:
-        """Remove what `save` wrote but the last `keep` and the best by validation, the later of equals."""
+        """Remove what `save` wrote but the last `keep` and the best by validation, the later of
+        equals.
+        """
         every = directories(self.root)
         whole = [path for path in every if path not in self.damaged]
         validated = [path for path in reversed(whole) if path.name in scored]
@@ -183,7 +225,9 @@ class Checkpoints:
 
 
 def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -> dict:
-    """The knobs of a checkpoint that this version has; a line says what it had of others, removed since."""
+    """The knobs of a checkpoint that this version has; a line says what it had of others,
+    removed since.
+    """
     known = {name: saved[name] for name in names if name in saved}
     removed = {name: value for name, value in saved.items() if name not in known}
     if removed:
@@ -192,7 +236,9 @@ def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, or None; by every `shares`-th file, so that ranks divide the work."""
+    """What is wrong with a checkpoint, or None; by every `shares`-th file, so that ranks divide
+    the work.
+    """
     try:
         lines = (directory / "SHA256SUMS").read_text().splitlines(keepends=True)
         found = [SUM.fullmatch(line) for line in lines]
@@ -201,7 +247,9 @@ def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
         sums = {match[2]: match[1] for match in found}
         there = {f"weights/{path.name}" for path in (directory / "weights").glob("*.safetensors")}
         if other := sums.keys() ^ {*PLAIN_FILES, *there}:
-            raise ValueError(f"{', '.join(sorted(other))}: in SHA256SUMS or in the directory, not in both")
+            raise ValueError(
+                f"{', '.join(sorted(other))}: in SHA256SUMS or in the directory, not in both"
+            )
         for name in sorted(sums)[share::shares]:
             if _sha256(directory / name) != sums[name]:
                 raise ValueError(f"{name} is not what was written: its SHA-256 differs")
@@ -215,7 +263,9 @@ def _name(step: int) -> str:
 
 
 def scores(metrics: str) -> dict[str, float]:
-    """{name of a checkpoint: mean Pass@1 of the validation after its step}, by the rows of metrics.jsonl."""
+    """{name of a checkpoint: mean Pass@1 of the validation after its step}, by the rows of
+    metrics.jsonl.
+    """
     found = {}
     for row in map(json.loads, metrics.splitlines()):
         if values := [value for name, value in row.items() if name.startswith("val/pass_at_1/")]:

@@ -16,8 +16,9 @@ from runtime.rundir import restarts
 
 @contextmanager
 def claim(run_dir: str | Path) -> Iterator[None]:
-    """Keep run_dir to this run, by a lock of rank 0's process, not of its children (a collective); ValueError
-    names the process that has it, or says that not all nodes see it."""
+    """Keep run_dir to this run, by a lock of rank 0's process, not of its children (a collective);
+    ValueError names the process that has it, or says that not all nodes see it.
+    """
     file = error = None
     try:
         if ranks.rank() == 0:
@@ -35,7 +36,8 @@ def claim(run_dir: str | Path) -> Iterator[None]:
 def lock(run_dir: Path) -> TextIO:
     """Take run_dir for this process; it is free when the file is closed, or the process gone.
 
-    ValueError names the process that has it. What torchrun restarts waits 20 s: the one before may be dying.
+    ValueError names the process that has it. What torchrun restarts waits 20 s: the one before may
+    be dying.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     file = open(run_dir / "lock", "a+")
@@ -48,20 +50,26 @@ def lock(run_dir: Path) -> TextIO:
         except BlockingIOError:
             time.sleep(0.2)
         except OSError as error:
-            print(f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it")
+            print(
+                f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it"
+            )
             return file
     file.seek(0)
-    raise ValueError(f"{run_dir} is in use by {file.read().strip() or 'another process'}: wait for it, "
-                     "end it, or choose another --run_dir")
+    raise ValueError(
+        f"{run_dir} is in use by {file.read().strip() or 'another process'}: wait for it, "
+        "end it, or choose another --run_dir"
+    )
 
 
 def check_shared(directory: str | Path) -> None:
-    """ValueError on all ranks where one does not see what rank 0 writes into `directory`, if any is named (a
-    collective)."""
+    """ValueError on all ranks where one does not see what rank 0 writes into `directory`, if any is
+    named (a collective).
+    """
     if not directory:
         return
     mark = Path(directory) / f"seen-{ranks.gather(uuid.uuid4().hex)[0]}"
-    # every rank makes the directory: a network file system may remember that it was not there, and asks now
+    # every rank makes the directory: a network file system may remember that it was not there, and
+    # asks now
     mark.parent.mkdir(parents=True, exist_ok=True)
     ranks.barrier()
     if ranks.rank() == 0:
@@ -71,5 +79,7 @@ def check_shared(directory: str | Path) -> None:
     if ranks.rank() == 0:
         mark.unlink()
     if not all(seen):
-        raise ValueError(f"{directory} is not one directory for all nodes: what rank 0 writes there is not "
-                         f"seen by rank {seen.index(False)}. Name one on a file system that they share.")
+        raise ValueError(
+            f"{directory} is not one directory for all nodes: what rank 0 writes there is not "
+            f"seen by rank {seen.index(False)}. Name one on a file system that they share."
+        )

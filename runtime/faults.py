@@ -1,7 +1,8 @@
-"""Faults end a run within seconds and say why; Ctrl-C, SIGTERM and SIGHUP make the loop save and leave.
+"""Faults end a run within seconds and say why; Ctrl-C, SIGTERM and SIGHUP make the loop save and
+leave.
 
-torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a dead one may
-do so for hours. Two things end such waits, whatever the main thread is stuck in:
+torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a
+dead one may do so for hours. Two things end such waits, whatever the main thread is stuck in:
 
 - a timer in C (faulthandler), set anew by every phase, prints this rank's stacks and ends it after
   `hang_timeout`. It needs neither Python's lock nor a stderr that somebody reads.
@@ -23,15 +24,33 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-TURN = 0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
-LEFT = ("plan", "rollout", "validate", "evaluation")  # phases that are left at once when interrupted
-FINISHED = ("collect", "update", "sync", "save")  # and those that are finished: they change what is saved
-OUT_OF_MEMORY = ("Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
-                 "(lora_rank), or run fewer ranks here; python -m tools.doctor --gpus N --memory GB adds up "
-                 "what a rank holds")
-SILENT = ("died without a message, nobody knows when; what other ranks saw of it stands elsewhere here. If "
-          f"signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}")
-COUNTERS = Path("/proc/vmstat")  # of the kernel: kills for memory are counted here, a container's too
+TURN = (
+    0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
+)
+LEFT = (
+    "plan",
+    "rollout",
+    "validate",
+    "evaluation",
+)  # phases that are left at once when interrupted
+FINISHED = (
+    "collect",
+    "update",
+    "sync",
+    "save",
+)  # and those that are finished: they change what is saved
+OUT_OF_MEMORY = (
+    "Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
+    "(lora_rank), or run fewer ranks here; python -m tools.doctor --gpus N --memory GB adds up "
+    "what a rank holds"
+)
+SILENT = (
+    "died without a message, nobody knows when; what other ranks saw of it stands elsewhere here."
+    f" If signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}"
+)
+COUNTERS = Path(
+    "/proc/vmstat"
+)  # of the kernel: kills for memory are counted here, a container's too
 
 
 class Interrupted(Exception):
@@ -51,7 +70,9 @@ class Watchdog:
 
     def start(self) -> None:
         """Take over signals and begin to watch (main thread only)."""
-        tell_torchrun(f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7)  # until there is more to say
+        tell_torchrun(
+            f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7
+        )  # until there is more to say
         faulthandler.enable()
         sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -66,8 +87,10 @@ class Watchdog:
         faulthandler.cancel_dump_traceback_later()
 
     def configure(self, name: str, peers: Mapping[str, int], limit: float, turn: int) -> None:
-        """This rank's name and number on its machine (`turn`), {name: process id} of the other processes of
-        this machine that it depends on, and how many seconds a phase may last (0: any)."""
+        """This rank's name and number on its machine (`turn`), {name: process id} of the other
+        processes of this machine that it depends on, and how many seconds a phase may last (0:
+        any).
+        """
         self.name, self.peers, self.limit, self.turn = name, dict(peers), limit, TURN * turn
         self.enter("set-up")
 
@@ -75,18 +98,24 @@ class Watchdog:
         """A new phase begins, its time counts from now."""
         self.phase, self.since = phase, time.monotonic()
         if self.limit and not self._ended.is_set():
-            faulthandler.dump_traceback_later(self.limit + self.turn + 0.8 * TURN, exit=True, file=2)
+            faulthandler.dump_traceback_later(
+                self.limit + self.turn + 0.8 * TURN, exit=True, file=2
+            )
 
     def dead(self) -> list[str]:
         """Names of the processes that have died."""
         return [name for name, pid in self.peers.items() if not _alive(pid)]
 
     def end(self, reason: str, echo: bool = False) -> None:
-        """Say why, or of whose failure this is the echo, and leave: nothing that could wait is run."""
+        """Say why, or of whose failure this is the echo, and leave: nothing that could wait is
+        run.
+        """
         lasted = time.monotonic() - self.since
         say(said := f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
         tell_torchrun(said, later=echo)
-        if self.limit and lasted > self.limit / 2:  # others may have died of a hang: here is the rest
+        if (
+            self.limit and lasted > self.limit / 2
+        ):  # others may have died of a hang: here is the rest
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
         leave(1)
@@ -104,8 +133,10 @@ class Watchdog:
         if self.name == "rank 0":
             what = "finishing" if phase in FINISHED else "leaving"
             limit = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
-            say(f"{name}: {what} the step ({self.phase}) and saving; torchrun waits {limit} s for that, or "
-                "what --shutdown-timeout says")
+            say(
+                f"{name}: {what} the step ({self.phase}) and saving; torchrun waits {limit} s for"
+                " that, or what --shutdown-timeout says"
+            )
         for peer, pid in self.peers.items():  # perhaps only this rank was told
             if peer.startswith("rank"):
                 with contextlib.suppress(ProcessLookupError):
@@ -126,14 +157,20 @@ class Watchdog:
         """That they died, and of what if this machine ran out of memory meanwhile."""
         text = f"{' and '.join(names)} died"
         if oom_kills() > self.oom_kills:
-            text += f": the machine ran out of memory, and the kernel killed a process. {OUT_OF_MEMORY}"
+            text += (
+                f": the machine ran out of memory, and the kernel killed a process. {OUT_OF_MEMORY}"
+            )
         return text
 
     def _watch(self) -> None:
         while not self._ended.wait(TURN / 2):
             if self.limit and time.monotonic() - self.since > self.limit + self.turn:
-                say(said := f"{self.name}: phase {self.phase!r} has lasted longer than hang_timeout="
-                    f"{self.limit:g} s: it hangs, or needs a longer one; the stacks show where it waits")
+                said = (
+                    f"{self.name}: phase {self.phase!r} has lasted longer than"
+                    f" hang_timeout={self.limit:g} s: it hangs, or needs a longer one; the stacks"
+                    " show where it waits"
+                )
+                say(said)
                 tell_torchrun(said)
                 time.sleep(1.0)  # the timer ends it
             elif dead := self.dead():
@@ -141,7 +178,9 @@ class Watchdog:
 
 
 class Console:
-    """stdout or stderr whose reader may leave (`| head`), whose disk may be full: the run goes on without."""
+    """stdout or stderr whose reader may leave (`| head`), whose disk may be full: the run goes
+    on without.
+    """
 
     def __init__(self, stream):
         self.stream = stream
@@ -174,7 +213,8 @@ def say(text: str) -> None:
 
 
 def tell_torchrun(text: str, later: float = 0) -> None:
-    """Leave the text for torchrun's summary of a failed job, which ends with its ranks' earliest one.
+    """Leave the text for torchrun's summary of a failed job, which ends with its ranks' earliest
+    one.
 
     An echo says that it is a second `later`, what stands for no message at all a year.
     """

@@ -6,7 +6,8 @@
 
     values = parse_flags(Config, ["--config", "run.yaml", "--lr", "1e-6"], "What the program does.")
 
-A line `lr: 1e-6` of the file is the argument `--lr=1e-6`: one parser reads both, and an error is the same.
+A line `lr: 1e-6` of the file is the argument `--lr=1e-6`: one parser reads both, and an error is
+the same.
 """
 
 import argparse
@@ -32,8 +33,9 @@ AUTO = "auto (0)"  # in the help of a number: the word auto stands for 0
 SWITCH = {"true": True, "on": True, "false": False, "off": False}
 NULL = "tag:yaml.org,2002:null"  # of `lr:`, `lr: null` and `lr: ~`
 SPELLINGS = (
-    "A list is [a, b] in the file and --files a b as a flag, an empty one [] and --files alone; an empty "
-    'text is "" in both. There is no null: leave the knob out for its default, or say auto where help does.'
+    "A list is [a, b] in the file and --files a b as a flag, an empty one [] and --files alone; an"
+    ' empty text is "" in both. There is no null: leave the knob out for its default, or say auto'
+    " where help does."
 )
 
 
@@ -46,7 +48,9 @@ def knob(default, help: str, least: float = -math.inf, most: float = math.inf):
 
 
 def out_of_range(config) -> Iterator[str]:
-    """A sentence for every value of a dataclass of knobs that is no choice, not finite or out of range."""
+    """A sentence for every value of a dataclass of knobs that is no choice, not finite or out of
+    range.
+    """
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         choices = get_args(f.type)
@@ -68,9 +72,9 @@ def parse_flags(
 ) -> dict:
     """The knobs of a dataclass as flags set them, and beneath them those of `--config FILE.yaml`.
 
-    passed_over: knobs that are no flags here; a file may set them for another command. SystemExit with a
-    sentence for a wrong name or value, ValueError for a file that cannot be read as arguments. By argparse,
-    as transformers' own parser of dataclasses takes seconds to import.
+    passed_over: knobs that are no flags here; a file may set them for another command. SystemExit
+    with a sentence for a wrong name or value, ValueError for a file that cannot be read as
+    arguments. By argparse, as transformers' own parser of dataclasses takes seconds to import.
     """
     parser = _Parser(
         description=description,
@@ -87,7 +91,9 @@ def parse_flags(
     values = parser.read(words)
     files = values["config"]
     if files:
-        parser.where = f"{files[0]}: "  # the words alone were right: what is wrong now stands in the file
+        parser.where = (  # the words alone were right: what is wrong now stands in the file
+            f"{files[0]}: "
+        )
         values = parser.read(_arguments(files[0], values, passed_over) + words)
     if len(values.pop("config")) > 1:
         parser.error("--config can be given once: flags override it, not another file")
@@ -117,7 +123,9 @@ def _add(parser: argparse.ArgumentParser, knob: dataclasses.Field) -> None:
     """The flag of a knob; a switch alone is true."""
     kind = knob.type
     help = knob.metadata["help"]
-    default = knob.default if knob.default_factory is dataclasses.MISSING else knob.default_factory()
+    default = (
+        knob.default if knob.default_factory is dataclasses.MISSING else knob.default_factory()
+    )
     if kind is bool:
         how = {"type": _switch, "nargs": "?", "const": True, "metavar": "true|false"}
     elif get_origin(kind) is Literal:
@@ -138,7 +146,9 @@ def _switch(text: str) -> bool:
 
 
 def _number(kind: type, auto: bool) -> Callable:
-    """From text to `kind`; the word auto may be 0. Not of 010, which is 8 to YAML and 10 to Python."""
+    """From text to `kind`; the word auto may be 0. Not of 010, which is 8 to YAML and 10 to
+    Python.
+    """
 
     def number(text: str):
         if auto and text == "auto":
@@ -152,7 +162,8 @@ def _number(kind: type, auto: bool) -> Callable:
 
 
 def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
-    """The lines of a YAML file as arguments, every value as the text that stands there; else ValueError.
+    """The lines of a YAML file as arguments, every value as the text that stands there; else
+    ValueError.
 
     own: the knobs of the command, with values that tell which are lists.
     """
@@ -166,7 +177,9 @@ def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
             elif isinstance(own.get(knob, []), list) and isinstance(node, yaml.SequenceNode):
                 items = [_text(item) for item in node.value]
                 if any(item.startswith("-") for item in items):
-                    raise ValueError(f"{knob}: an item that begins with - would be a flag; write ./-name")
+                    raise ValueError(
+                        f"{knob}: an item that begins with - would be a flag; write ./-name"
+                    )
                 arguments[knob] = [f"--{knob}", *items]
             else:
                 arguments[knob] = [f"--{knob}={_text(node)}"]
@@ -177,7 +190,9 @@ def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
 
 def _text(node: yaml.Node) -> str:
     if not isinstance(node, yaml.ScalarNode) or node.tag == NULL:
-        raise ValueError(f"line {node.start_mark.line + 1} has no value that a flag can have. {SPELLINGS}")
+        raise ValueError(
+            f"line {node.start_mark.line + 1} has no value that a flag can have. {SPELLINGS}"
+        )
     return node.value
 
 
@@ -195,7 +210,8 @@ def _lines(file: str) -> list[tuple[str, yaml.Node]]:
 
 
 def or_refuse(read: Callable):
-    """What `read()` returns. Its refusal is one sentence on stderr, without traceback, and ends this process.
+    """What `read()` returns. Its refusal is one sentence on stderr, without traceback, and ends
+    this process.
 
     Best used before anything heavy is imported. torchrun's summary repeats the sentence.
     """

@@ -1,10 +1,14 @@
-"""What a step did, in numbers: the metrics that need no tensors (docs/metrics.md says what each tells)."""
+"""What a step did, in numbers: the metrics that need no tensors (docs/metrics.md says what each
+tells).
+"""
 
 import numpy as np
 
 
 def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
-    """What a step did, apart from the update: by its plan and groups (exgrpo.py), and E after it."""
+    """What a step did, apart from the update: by its plan and groups (exgrpo.py), and E after
+    it.
+    """
     new = [t for g in groups for t in g.trajectories[g.replayed :]]
     lengths = [len(t.token_ids) for t in new]
     K = len(groups[0].trajectories)
@@ -15,7 +19,10 @@ def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
         **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
         **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
-        **{f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new) for name in named},
+        **{
+            f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new)
+            for name in named
+        },
         "reward/pass_at_1": _mean(k) / K,
         "reward/none_right": _mean(k == 0),
         "reward/pass_at_1_fresh": _mean(k[fresh]) / K,

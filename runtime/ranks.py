@@ -1,7 +1,8 @@
 """What runs on several ranks: start-up, the split of work over ranks, the gathering of results.
 
-Every rank runs the same script on the same plan; only work is split (`map_shares`). Results come back in the
-order of the items, so whatever follows is the same on every rank and for every number of ranks.
+Every rank runs the same script on the same plan; only work is split (`map_shares`). Results come
+back in the order of the items, so whatever follows is the same on every rank and for every number
+of ranks.
 """
 
 import hashlib
@@ -27,7 +28,8 @@ _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrit
 
 
 def run(program: Callable[[], object]) -> None:
-    """Run `program` as this rank's whole life, watched (faults.py): the job ends when one rank fails.
+    """Run `program` as this rank's whole life, watched (faults.py): the job ends when one rank
+    fails.
 
     A rank that raises prints its traceback and waits for nobody; torchrun's summary repeats it.
     """
@@ -36,10 +38,15 @@ def run(program: Callable[[], object]) -> None:
         program()
         barrier()  # nobody has failed
         watchdog.stop()
-        if watchdog.interrupted:  # what follows in a script needs the end of this, and has not got it
-            tell_torchrun("interrupted: the same command goes on from there, training with --resume")
+        if (
+            watchdog.interrupted
+        ):  # what follows in a script needs the end of this, and has not got it
+            tell_torchrun(
+                "interrupted: the same command goes on from there, training with --resume"
+            )
         barrier()  # nobody watches any more: now ranks may end one by one
-        # not by Python's own end, which races with gloo's threads: one in six ended in SIGABRT (torch 2.13)
+        # not by Python's own end, which races with gloo's threads: one in six ended in SIGABRT
+        # (torch 2.13)
         leave(130 if watchdog.interrupted else 0)
     except Exception as error:
         disarm(error)
@@ -51,17 +58,29 @@ def run(program: Callable[[], object]) -> None:
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:
-    """Join the process group that torchrun describes (alone without torchrun) and return this rank's device.
+    """Join the process group that torchrun describes (alone without torchrun) and return this
+    rank's device.
 
     hang_timeout: seconds to wait for another rank, one whose rollouts take longer, say.
-    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this machine;
-    ValueError where nodes differ in their ranks, or torchrun would start several of them again.
+    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this
+    machine; ValueError where nodes differ in their ranks, or torchrun would start several of them
+    again.
     """
-    if int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1 and int(os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)):
-        raise ValueError("torchrun --max-restarts is for one node: several count their restarts apart, and "
-                         "their ranks would never meet. Leave it at 0, start the job again with --resume")
-    for name, value in dict(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1",
-                            MASTER_ADDR="127.0.0.1", MASTER_PORT="0").items():  # 0: a free port
+    if int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1 and int(
+        os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)
+    ):
+        raise ValueError(
+            "torchrun --max-restarts is for one node: several count their restarts apart, and "
+            "their ranks would never meet. Leave it at 0, start the job again with --resume"
+        )
+    for name, value in dict(
+        RANK="0",
+        WORLD_SIZE="1",
+        LOCAL_RANK="0",
+        LOCAL_WORLD_SIZE="1",
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="0",
+    ).items():  # 0: a free port
         os.environ.setdefault(name, value)
     transformers.logging.disable_progress_bar()  # one per rank and model otherwise
     transformers.logging.set_verbosity_error()
@@ -69,19 +88,28 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
     if torch.cuda.is_available():
         index, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
         if index >= count:
-            raise RuntimeError(f"local rank {index}, but this process sees {count} GPU(s): lower "
-                               "--nproc_per_node")
+            raise RuntimeError(
+                f"local rank {index}, but this process sees {count} GPU(s): lower --nproc_per_node"
+            )
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)
-    elif torch.version.cuda and DRIVER.exists() and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1"):
-        raise RuntimeError(f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no "
-                           "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 and --engine hf together run "
-                           "on the CPU (vLLM for CUDA would still ask the driver)")
+    elif (
+        torch.version.cuda
+        and DRIVER.exists()
+        and os.environ.get("CUDA_VISIBLE_DEVICES") not in ("", "-1")
+    ):
+        raise RuntimeError(
+            f"there is an NVIDIA driver, but torch for CUDA {torch.version.cuda} finds no "
+            "GPU: is the driver too old? CUDA_VISIBLE_DEVICES=-1 and --engine hf together run "
+            "on the CPU (vLLM for CUDA would still ask the driver)"
+        )
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
         # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
         store, rank, size = next(dist.rendezvous("env://"))
-        store = dist.PrefixStore(f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store)
+        store = dist.PrefixStore(
+            f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
+        )
         # the watchdog reports a hang first, with more to say
         timeout = timedelta(seconds=hang_timeout + 60 if hang_timeout else 1e7)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
@@ -98,7 +126,9 @@ def _introduce(hang_timeout: float) -> None:
     if len(sizes := set(gather(_ranks_per_node))) > 1:  # their meshes would not be one
         raise ValueError(f"nodes with {sorted(sizes)} ranks: give all the same --nproc_per_node")
     everyone = gather((here, os.getpid()))
-    peers = {f"rank {r}": pid for r, (where, pid) in enumerate(everyone) if where == here and r != rank()}
+    peers = {
+        f"rank {r}": pid for r, (where, pid) in enumerate(everyone) if where == here and r != rank()
+    }
     turn = int(os.environ.get("LOCAL_RANK", 0))
     watchdog.configure(f"rank {rank()}", {**peers, **parent}, hang_timeout, turn)
 
@@ -122,7 +152,9 @@ def mesh(device_type: str) -> DeviceMesh:
     """How FSDP2 lays a model over the ranks: sharded inside a node, replicated over nodes."""
     if (nodes := world_size() // _ranks_per_node) == 1:
         return init_device_mesh(device_type, (world_size(),), mesh_dim_names=("shard",))
-    return init_device_mesh(device_type, (nodes, _ranks_per_node), mesh_dim_names=("replicate", "shard"))
+    return init_device_mesh(
+        device_type, (nodes, _ranks_per_node), mesh_dim_names=("replicate", "shard")
+    )
 
 
 def gather(value) -> list:
@@ -140,7 +172,9 @@ def barrier() -> None:
 
 
 def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
-    """Interrupted on all ranks, where one was asked to stop and the phase can be left (a collective)."""
+    """Interrupted on all ranks, where one was asked to stop and the phase can be left (a
+    collective).
+    """
     if watchdog.phase in LEFT:
         asked = torch.tensor(int(watchdog.interrupted))
         if world_size() > 1:
@@ -151,17 +185,25 @@ def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
 
 
 def check_same(**values) -> None:
-    """RuntimeError on every rank, naming those of `values` that differ between ranks (a collective)."""
-    digests = {name: hashlib.sha256(repr(value).encode()).digest() for name, value in values.items()}
+    """RuntimeError on every rank, naming those of `values` that differ between ranks (a
+    collective).
+    """
+    digests = {
+        name: hashlib.sha256(repr(value).encode()).digest() for name, value in values.items()
+    }
     everywhere = gather(digests)
     different = [name for name in values if len({theirs[name] for theirs in everywhere}) > 1]
     if different:
-        raise RuntimeError(f"ranks disagree on {', '.join(different)}: what they should share has drifted "
-                           "apart; --resume from the last checkpoint, and report this as a bug")
+        raise RuntimeError(
+            f"ranks disagree on {', '.join(different)}: what they should share has drifted "
+            "apart; --resume from the last checkpoint, and report this as a bug"
+        )
 
 
 def split(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the cheapest."""
+    """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the
+    cheapest.
+    """
     lists = [[] for _ in range(parts)]
     sums = [0.0] * parts
     for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
@@ -172,10 +214,12 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[list[int]]:
-    """This rank's share of (prompt ids, response ids): lists of indices, each of at most `budget` tokens.
+    """This rank's share of (prompt ids, response ids): lists of indices, each of at most `budget`
+    tokens.
 
-    Every rank has as many lists, empty ones where work is short. Neighbours with one prompt stay together, as
-    a list shares it, in units small enough to balance. A pair that is longer than the budget stands alone.
+    Every rank has as many lists, empty ones where work is short. Neighbours with one prompt stay
+    together, as a list shares it, in units small enough to balance. A pair that is longer than the
+    budget stands alone.
     """
     limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world_size()))
     units, sizes = [], []
@@ -195,11 +239,12 @@ def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -
 
 
 def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group: int = 1) -> list:
-    """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return the
-    results of all items in order, on every rank (a collective).
+    """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return
+    the results of all items in order, on every rank (a collective).
 
-    Each `group` of neighbouring ranks works on one share together; the first one's results count. Interrupted
-    on every rank where `work` raises it on one."""
+    Each `group` of neighbouring ranks works on one share together; the first one's results count.
+    Interrupted on every rank where `work` raises it on one.
+    """
     shares, mine, stopped = split(costs, world_size() // group), None, False
     try:
         mine = work(shares[rank() // group])

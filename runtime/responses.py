@@ -1,7 +1,8 @@
-"""What eval.py keeps in the directory of --output, so that a command that is repeated goes on from there.
+"""What eval.py keeps in the directory of --output, so that a command that is repeated goes on from
+there.
 
-    DIR/responses.jsonl    a record a line: one response, its question and its reward
-    DIR/settings.json      whatever a response and its reward depend on
+DIR/responses.jsonl    a record a line: one response, its question and its reward
+DIR/settings.json      whatever a response and its reward depend on
 """
 
 import json
@@ -22,14 +23,20 @@ def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
     about, responses = directory / "settings.json", directory / "responses.jsonl"
     if not about.exists():
         if responses.exists():
-            raise ValueError(f"{directory} has responses and no settings.json to say how they were made: "
-                             "choose another --output")
+            raise ValueError(
+                f"{directory} has responses and no settings.json to say how they were made: "
+                "choose another --output"
+            )
         about.write_text(json.dumps(settings, indent=1))
     old = json.loads(about.read_text())
-    changed = {n: f"{old.get(n)!r} -> {value!r}" for n, value in settings.items() if old.get(n) != value}
+    changed = {
+        n: f"{old.get(n)!r} -> {value!r}" for n, value in settings.items() if old.get(n) != value
+    }
     if changed:
-        raise ValueError(f"{directory} holds responses that were made with other settings: {changed}. "
-                         "Choose another --output.")
+        raise ValueError(
+            f"{directory} holds responses that were made with other settings: {changed}. "
+            "Choose another --output."
+        )
     responses.touch()
     end_of_last_line = responses.read_bytes().rfind(b"\n") + 1
     os.truncate(responses, end_of_last_line)  # a kill may have left half a line
@@ -46,8 +53,9 @@ def add(directory: Path, records: list[dict]) -> None:
 
 
 def made_with(knobs: dict) -> dict:
-    """Whatever a response and its reward depend on: the knobs, the source of a reward of the user's own, the
-    model by name, size and time of its files."""
+    """Whatever a response and its reward depend on: the knobs, the source of a reward of the user's
+    own, the model by name, size and time of its files.
+    """
     module, own, _ = knobs["reward"].partition(":")
     if own and (found := find_spec(module)) and found.origin:
         knobs["reward_source"] = blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
@@ -55,7 +63,9 @@ def made_with(knobs: dict) -> dict:
 
 
 def model_files(model: Path) -> list[list]:
-    """Name, size and time of each file of a model; what was written into its directory later is left out."""
+    """Name, size and time of each file of a model; what was written into its directory later is
+    left out.
+    """
     ours = ("settings.json", "scores.json", "responses.jsonl", "README.md")
     files = [file for file in sorted(model.glob("*")) if file.is_file() and file.name not in ours]
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]

@@ -1,4 +1,6 @@
-"""What an earlier run has left in a run directory. Light to import: train.py looks before it loads torch."""
+"""What an earlier run has left in a run directory. Light to import: train.py looks before it
+loads torch.
+"""
 
 import os
 import re
@@ -19,17 +21,25 @@ def restarts() -> int:
 
 
 def refuse_remains(run_dir: str, resume: bool) -> None:
-    """ValueError where an earlier run has left something in run_dir, unless this one goes on with it."""
+    """ValueError where an earlier run has left something in run_dir, unless this one goes on
+    with it.
+    """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
     metrics, model = Path(run_dir) / "metrics.jsonl", Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
-    if metrics.exists() and metrics.stat().st_size:  # an empty one: the run ended before its first row
+    if (
+        metrics.exists() and metrics.stat().st_size
+    ):  # an empty one: the run ended before its first row
         remains.append(metrics.name)
     if model.exists():
         remains.append(model.name)
     if remains and not resume and not restarts():
-        raise ValueError(f"{run_dir} holds a run ({', '.join(remains)}). Continue it with --resume, start "
-                         "another with --run_dir NEW, or remove the directory.")
+        raise ValueError(
+            f"{run_dir} holds a run ({', '.join(remains)}). Continue it with --resume, start "
+            "another with --run_dir NEW, or remove the directory."
+        )
     if "model" in remains and not checkpoints:  # else the run would begin anew over its own results
-        raise ValueError(f"{run_dir} holds a run that has ended, without its checkpoints: nothing is there "
-                         "to resume. Start another with --run_dir NEW, or remove the directory.")
+        raise ValueError(
+            f"{run_dir} holds a run that has ended, without its checkpoints: nothing is there "
+            "to resume. Start another with --run_dir NEW, or remove the directory."
+        )

@@ -1,7 +1,8 @@
-"""samples.jsonl: a few responses of every step, to be read: so a reward is seen being talked into a yes.
+"""samples.jsonl: a few responses of every step, to be read: so a reward is seen being talked into a
+yes.
 
-A line is {"step", "question", "text", "rewards": {name: value}, "replayed", "finished"}, where `step` counts
-as in metrics.jsonl and `replayed` marks an o*.
+A line is {"step", "question", "text", "rewards": {name: value}, "replayed", "finished"}, where
+`step` counts as in metrics.jsonl and `replayed` marks an o*.
 """
 
 import json
@@ -10,13 +11,19 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-WANTED = {"right": 2, "wrong": 1, "o*": 1}  # responses of a step: new right ones, new wrong ones, replayed
+WANTED = {
+    "right": 2,
+    "wrong": 1,
+    "o*": 1,
+}  # responses of a step: new right ones, new wrong ones, replayed
 
 
 def choose(groups: list, success: float) -> list[tuple]:
-    """The (group, trajectory) that WANTED asks for, the first in the batch's order, one of a kind a group.
+    """The (group, trajectory) that WANTED asks for, the first in the batch's order, one of a kind a
+    group.
 
-    success: what the reward of a right response exceeds. No randomness: a resumed run chooses the same.
+    success: what the reward of a right response exceeds. No randomness: a resumed run chooses the
+    same.
     """
     left, chosen = dict(WANTED), []
     for group in groups:
@@ -34,9 +41,16 @@ def choose(groups: list, success: float) -> list[tuple]:
 def record(step: int, group, t, text: str) -> dict:
     """A line of samples.jsonl; what is no finite number is null."""
     rewards = {"score": t.reward, **(t.also or {})}
-    return {"step": step, "question": group.question.text, "text": text,
-            "rewards": {name: value if math.isfinite(value) else None for name, value in rewards.items()},
-            "replayed": bool(group.replayed and t is group.trajectories[0]), "finished": t.finished}
+    return {
+        "step": step,
+        "question": group.question.text,
+        "text": text,
+        "rewards": {
+            name: value if math.isfinite(value) else None for name, value in rewards.items()
+        },
+        "replayed": bool(group.replayed and t is group.trajectories[0]),
+        "finished": t.finished,
+    }
 
 
 def read(path: Path) -> list[dict]:
@@ -51,7 +65,9 @@ def read(path: Path) -> list[dict]:
 
 
 def cut(path: Path, last: int) -> None:
-    """Go back to step `last`: what came after the checkpoint that a run continues from is written again."""
+    """Go back to step `last`: what came after the checkpoint that a run continues from is
+    written again.
+    """
     aside = path.with_suffix(".tmp")
     kept = [sample for sample in read(path) if sample["step"] <= last]
     aside.write_text("".join(json.dumps(sample) + "\n" for sample in kept))

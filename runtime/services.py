@@ -7,17 +7,20 @@ from runtime.console import printable
 
 
 class TensorBoard:
-    """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard --logdir`.
+    """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard
+    --logdir`.
 
-    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there once, as in
-    metrics.jsonl.
+    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there
+    once, as in metrics.jsonl.
     """
 
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
         from torch.utils.tensorboard import SummaryWriter
 
         self.writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=0)
-        self.writer.add_text("knobs", "\n".join(f"    {name}: {value!r}" for name, value in knobs.items()), 0)
+        self.writer.add_text(
+            "knobs", "\n".join(f"    {name}: {value!r}" for name, value in knobs.items()), 0
+        )
         for row in rows:
             self.log(row)
 
@@ -32,11 +35,12 @@ class TensorBoard:
 
 
 class WandB:
-    """A copy of `rows` and of what is logged later in a W&B run, whose id is kept in run_dir/wandb_id.
+    """A copy of `rows` and of what is logged later in a W&B run, whose id is kept in
+    run_dir/wandb_id.
 
-    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds of a step
-    stays. Offline (WANDB_MODE=offline) each process leaves a directory of its own in run_dir/wandb, with the
-    whole run so far: sync the last.
+    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds
+    of a step stays. Offline (WANDB_MODE=offline) each process leaves a directory of its own in
+    run_dir/wandb, with the whole run so far: sync the last.
     """
 
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
@@ -45,10 +49,13 @@ class WandB:
         place, note = run_dir.absolute(), run_dir / "wandb_id"
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or place.parent.name or None,
-            name=place.name, dir=str(place), config=knobs,
+            name=place.name,
+            dir=str(place),
+            config=knobs,
             id=note.read_text() if rows and note.exists() else None,
             resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
-            settings=wandb.Settings(console="off"))  # the console is ours
+            settings=wandb.Settings(console="off"),
+        )  # the console is ours
         note.write_text(self.run.id)
         self.first = self.run.step  # what comes before this step W&B has already
         for row in rows:

@@ -1,9 +1,9 @@
 """Weights and AdamW's state on disk: safetensors files that any number of ranks can read back.
 
-torch.distributed.checkpoint does the work: every rank writes the rows that it holds, of what several ranks
-hold one writes it, and a reader copies the rows it needs out of whichever files have them. Its Hugging Face
-storage is taken because its usual one is a pickle, which runs code when read. AdamW's state of weight `w` is
-`w:exp_avg`, `w:exp_avg_sq` and `w:step` (policy.py).
+torch.distributed.checkpoint does the work: every rank writes the rows that it holds, of what
+several ranks hold one writes it, and a reader copies the rows it needs out of whichever files have
+them. Its Hugging Face storage is taken because its usual one is a pickle, which runs code when
+read. AdamW's state of weight `w` is `w:exp_avg`, `w:exp_avg_sq` and `w:step` (policy.py).
 """
 
 from collections.abc import Iterator
@@ -22,27 +22,35 @@ FILE_BYTES = 1 << 30  # about, of one file: the writer holds a whole one twice i
 
 
 def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
-    """Write this rank's rows (a collective; OSError on all ranks); returns the names of its files."""
+    """Write this rank's rows (a collective; OSError on all ranks); returns the names of its
+    files.
+    """
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     files = {name: 1 + end // (FILE_BYTES * ranks.world_size()) for name, end in zip(tensors, ends)}
-    writer = dcp.HuggingFaceStorageWriter(str(directory), fqn_to_index_mapping=files, save_distributed=True)
+    writer = dcp.HuggingFaceStorageWriter(
+        str(directory), fqn_to_index_mapping=files, save_distributed=True
+    )
     with _raises(OSError):
         dcp.save(tensors, storage_writer=writer)
     return [path.name for path in directory.glob(f"shard-{ranks.rank() + 1:05d}-*")]
 
 
 def load_shards(directory: Path, tensors: dict[str, Tensor], moments: bool = True) -> None:
-    """Fill this rank's rows of the tensors (a collective); ValueError where the files hold another model.
+    """Fill this rank's rows of the tensors (a collective); ValueError where the files hold another
+    model.
 
     moments: whether AdamW's state is among the tensors; without it only weights are read.
     """
     with _raises(ValueError):
         saved = dcp.HuggingFaceStorageReader(str(directory)).read_metadata().state_dict_metadata
-        found = {(name, tuple(entry.size)) for name, entry in saved.items()
-                 if moments or ":" not in name}
+        found = {
+            (name, tuple(entry.size)) for name, entry in saved.items() if moments or ":" not in name
+        }
         wanted = {(name, tuple(tensor.shape)) for name, tensor in tensors.items()}
         if other := sorted(found ^ wanted):
-            raise ValueError(f"the checkpoint is of another model: {other[:4]} are in only one of them")
+            raise ValueError(
+                f"the checkpoint is of another model: {other[:4]} are in only one of them"
+            )
         dcp.load(tensors, storage_reader=dcp.HuggingFaceStorageReader(str(directory)))
 
 

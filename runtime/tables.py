@@ -1,8 +1,10 @@
-"""Files of questions, Parquet or JSONL in the verl-LUFFY columns, as plain values: read, and checked.
+"""Files of questions, Parquet or JSONL in the verl-LUFFY columns, as plain values: read, and
+checked.
 
 A file has the columns `prompt` (a list of chat turns), `reward_model` (with the right answer as
-`ground_truth`), `data_source` and, where a reward function wants more, `extra_info`; others are ignored. What
-is wrong with a file is a ValueError that names the file, the row or the line, and says what to do.
+`ground_truth`), `data_source` and, where a reward function wants more, `extra_info`; others are
+ignored. What is wrong with a file is a ValueError that names the file, the row or the line, and
+says what to do.
 """
 
 import json
@@ -13,7 +15,9 @@ READ = (*COLUMNS, "extra_info")  # others may be long
 
 
 def read_rows(file: str) -> list[dict]:
-    """Rows of a Parquet or JSONL file; ValueError where it is empty, of another kind, or lacks a column."""
+    """Rows of a Parquet or JSONL file; ValueError where it is empty, of another kind, or lacks a
+    column.
+    """
     if Path(file).suffix == ".parquet":
         import pyarrow.parquet
 
@@ -21,7 +25,11 @@ def read_rows(file: str) -> list[dict]:
             table = pyarrow.parquet.ParquetFile(file)
             names = [name for name in READ if name in table.schema_arrow.names]
             rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
-        except (pyarrow.ArrowException, OSError, ValueError) as error:  # ValueError: of a value in it
+        except (
+            pyarrow.ArrowException,
+            OSError,
+            ValueError,
+        ) as error:  # ValueError: of a value in it
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
     elif Path(file).suffix in (".jsonl", ".json"):
         rows = read_jsonl(file)
@@ -32,13 +40,17 @@ def read_rows(file: str) -> list[dict]:
     for number, row in enumerate(rows):
         missing = [c for c in COLUMNS if c not in row] if isinstance(row, dict) else COLUMNS
         if missing:
-            raise ValueError(f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
-                             f"needed are {', '.join(COLUMNS)}; tools.convert makes them")
+            raise ValueError(
+                f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
+                f"needed are {', '.join(COLUMNS)}; tools.convert makes them"
+            )
     return rows
 
 
 def read_jsonl(file: str | Path) -> list:
-    """What the lines of a JSONL file hold; ValueError names file and line of one that cannot be read."""
+    """What the lines of a JSONL file hold; ValueError names file and line of one that cannot be
+    read.
+    """
     rows = []
     for number, line in enumerate(Path(file).read_bytes().split(b"\n")):  # a string may hold U+2028
         where = f"{file}, line {number + 1}"
@@ -46,8 +58,10 @@ def read_jsonl(file: str | Path) -> list:
             text = line.decode("utf-8-sig" if number == 0 else "utf-8")
             rows += [json.loads(text)] if text.strip() else []
         except UnicodeDecodeError as error:
-            raise ValueError(f"{where}: not UTF-8 ({error.reason}, byte {line[error.start]:#x}); "
-                             "`iconv -f LATIN1 -t UTF-8` converts most such files") from error
+            raise ValueError(
+                f"{where}: not UTF-8 ({error.reason}, byte {line[error.start]:#x}); "
+                "`iconv -f LATIN1 -t UTF-8` converts most such files"
+            ) from error
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON: {error}") from error
     return rows
@@ -61,22 +75,35 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str]:
         return ValueError(f"{where}, column {column}: {what}, got {row[column]!r:.200}")
 
     def is_turn(t) -> bool:
-        return isinstance(t, dict) and isinstance(t.get("role"), str) and isinstance(t.get("content"), str)
+        return (
+            isinstance(t, dict)
+            and isinstance(t.get("role"), str)
+            and isinstance(t.get("content"), str)
+        )
 
     for column in (c for c in READ if c in row):
         try:
-            json.dumps(row[column], ensure_ascii=False).encode()  # so goes the row to a reward function
+            json.dumps(
+                row[column], ensure_ascii=False
+            ).encode()  # so goes the row to a reward function
         except (TypeError, ValueError) as error:  # a date, bytes, half a character
-            raise wrong(column, f"must be what JSON can hold ({error}); make it text or numbers") from error
+            raise wrong(
+                column, f"must be what JSON can hold ({error}); make it text or numbers"
+            ) from error
     if not isinstance(turns, list) or not turns or not all(map(is_turn, turns)):
         raise wrong("prompt", "must be a list of turns {'role': text, 'content': text}")
     if turns[-1]["role"] == "assistant":
         raise wrong("prompt", "ends with the assistant's turn, which tools.convert removes")
-    if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (None, ""):
+    if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (
+        None,
+        "",
+    ):
         raise wrong("reward_model", "must hold a non-empty ground_truth")
     truth = row["reward_model"]["ground_truth"]
     if not isinstance(truth, str | int | float) or truth != truth:
         raise wrong("reward_model", "ground_truth must be text or a number")
-    if not isinstance(source, str) or not source.isprintable():  # it names scores: metrics, plots, cards
+    if (
+        not isinstance(source, str) or not source.isprintable()
+    ):  # it names scores: metrics, plots, cards
         raise wrong("data_source", "must be printable text")
     return turns, str(truth)

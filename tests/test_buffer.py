@@ -1,4 +1,6 @@
-"""The replay buffer: what is kept, in which bucket, at what price in memory; its file (paper Sec. 4.1)."""
+"""The replay buffer: what is kept, in which bucket, at what price in memory; its file (paper
+Sec. 4.1).
+"""
 
 import os
 import pickle
@@ -27,8 +29,17 @@ def contents(replay, question_id):
 def everything(replay):
     """All that an outsider sees of a buffer with ids below 100: contents, orders, draws."""
     stored = {q: contents(replay, q) for q in range(100)}
-    draws = [sample_questions(replay.buckets, 2, 8, np.random.default_rng(seed)) for seed in range(5)]
-    return list(replay.buckets.items()), replay.retired, stored, len(replay), replay.num_trajectories, draws
+    draws = [
+        sample_questions(replay.buckets, 2, 8, np.random.default_rng(seed)) for seed in range(5)
+    ]
+    return (
+        list(replay.buckets.items()),
+        replay.retired,
+        stored,
+        len(replay),
+        replay.num_trajectories,
+        draws,
+    )
 
 
 def example():
@@ -43,7 +54,9 @@ def example():
 
 
 class Naive:
-    """The same from the definitions: one list of what is stored, oldest first, searched from end to end."""
+    """The same from the definitions: one list of what is stored, oldest first, searched from end
+    to end.
+    """
 
     def __init__(self, cap):
         self.cap, self.stored, self.buckets, self.retired = cap, [], {}, set()
@@ -64,7 +77,9 @@ class Naive:
             self.buckets[k].append(question_id)
         for t in responses:
             tokens = t.token_ids.tolist()
-            self.stored = [(q, row) for q, row in self.stored if (q, row[0]) != (question_id, tokens)]
+            self.stored = [
+                (q, row) for q, row in self.stored if (q, row[0]) != (question_id, tokens)
+            ]
             self.stored.append((question_id, (tokens, t.logprobs.tolist(), t.step, t.reward)))
         while self.cap and len(self.stored) > self.cap:
             oldest, _ = self.stored.pop(0)
@@ -79,7 +94,9 @@ class Naive:
 
 @pytest.mark.parametrize("cap", [None, 1, 3, 8])
 def test_any_history_equals_a_naive_buffer(cap, tmp_path):
-    """Random adds, shelvings, retirements, reinstatements, saves and loads: equal after each, in order."""
+    """Random adds, shelvings, retirements, reinstatements, saves and loads: equal after each, in
+    order.
+    """
     rng, replay, naive = np.random.default_rng(cap), ReplayBuffer(cap), Naive(cap)
     for step in range(300):
         question_id, k, kind = int(rng.integers(10)), int(rng.integers(1, 5)), rng.random()
@@ -107,7 +124,9 @@ def test_any_history_equals_a_naive_buffer(cap, tmp_path):
 
 
 def test_stored_values_come_back_bit_for_bit():
-    """Token ids, log-probs, step and reward are what was added, and nobody can change them afterwards."""
+    """Token ids, log-probs, step and reward are what was added, and nobody can change them
+    afterwards.
+    """
     replay, logprobs = ReplayBuffer(), np.float32([-1e-7, -33.25, 0.0])
     given = Trajectory(np.int32([0, 151_645, 2**31 - 1]), logprobs.copy(), step=17, reward=0.625)
     replay.add(3, 1, [given])
@@ -115,13 +134,19 @@ def test_stored_values_come_back_bit_for_bit():
     given.logprobs[:] = 8
     (stored,) = replay.trajectories(3)
     assert not (stored.token_ids.flags.writeable or stored.logprobs.flags.writeable)
-    assert stored.token_ids.dtype == np.int32 and stored.token_ids.tolist() == [0, 151_645, 2**31 - 1]
+    assert stored.token_ids.dtype == np.int32 and stored.token_ids.tolist() == [
+        0,
+        151_645,
+        2**31 - 1,
+    ]
     assert stored.logprobs.dtype == np.float32 and stored.logprobs.tobytes() == logprobs.tobytes()
     assert (stored.step, stored.reward, stored.finished) == (17, 0.625, True)
 
 
 def test_a_shelved_question_is_not_drawn_but_keeps_its_responses():
-    """It is in no bucket, `len` leaves it out; an add, even of nothing, brings it back with all it had."""
+    """It is in no bucket, `len` leaves it out; an add, even of nothing, brings it back with all
+    it had.
+    """
     replay = example()
     assert 14 in replay and len(replay) == 4 and replay.num_trajectories == 10
     for question_id in (14, 50, 99):  # on the shelf already, unknown, retired
@@ -142,12 +167,18 @@ MALFORMED = {
     "cut off": response(1, finished=False),
 }
 ADDS = {name: (10, 5, [response(42), malformed]) for name, malformed in MALFORMED.items()}
-ADDS |= {"new, but empty": (50, 3, []), "a negative count": (10, -1, [response(5)]), "retired": (7, 3, [])}
+ADDS |= {
+    "new, but empty": (50, 3, []),
+    "a negative count": (10, -1, [response(5)]),
+    "retired": (7, 3, []),
+}
 
 
 @pytest.mark.parametrize("name", ADDS)
 def test_an_impossible_add_changes_nothing(name):
-    """ValueError, and neither the bucket nor the good trajectory beside a malformed one is taken over."""
+    """ValueError, and neither the bucket nor the good trajectory beside a malformed one is taken
+    over.
+    """
     replay = example()
     with pytest.raises(ValueError):
         replay.add(*ADDS[name])
@@ -175,7 +206,9 @@ def test_an_empty_buffer_can_be_saved(tmp_path):
 
 
 def test_a_loaded_buffer_goes_on_as_the_saved_one_would(tmp_path):
-    """Equal contents, orders, draws, rewards to the bit; and still so after the same later changes."""
+    """Equal contents, orders, draws, rewards to the bit; and still so after the same later
+    changes.
+    """
     replay = example()
     replay.add(13, 2, [response(4, reward=1 / 3)])
     replay.add(10, 3, [])  # now bucket 4 is no longer in the order in which its questions came
@@ -198,7 +231,8 @@ def check_refused(path):
     assert str(path) in str(error.value)
 
 
-# example(): questions [10, 4], [11, 4], [12, 4], [13, 2]; trajectories [10, 0, 2], [10, 1, 3], [11, 0, 2] ...
+# example(): questions [10, 4], [11, 4], [12, 4], [13, 2]; trajectories [10, 0, 2], [10, 1, 3], [11,
+# 0, 2] ...
 CELLS = {  # table, place in it, what is written there
     "a question twice": ("questions", (3, 0), 12),
     "a question in a bucket, without responses": ("questions", (3, 0), 50),
@@ -243,7 +277,9 @@ class Bomb:
 
 
 def test_nothing_else_is_taken_and_no_code_runs(tmp_path, monkeypatch):
-    """A pickle, an archive, an empty file, one cut anywhere or lengthened: refused by name, nothing run."""
+    """A pickle, an archive, an empty file, one cut anywhere or lengthened: refused by name,
+    nothing run.
+    """
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "buffer"
     example().save(path)

@@ -1,4 +1,6 @@
-"""Configuration: mistakes fail with their reason, flags override a file, --help tells the paper's values."""
+"""Configuration: mistakes fail with their reason, flags override a file, --help tells the
+paper's values.
+"""
 
 import dataclasses
 import json
@@ -15,12 +17,30 @@ from config import INSTALL_PEFT, Config, parse_config
 
 ROOT = Path(__file__).parent.parent
 PAPER = {  # Table 4 and the run script, as they stand in the help texts
-    "num_rollouts": "8", "max_prompt_length": "1024", "max_response_length": "8192", "temperature": "1.0",
-    "rho": "0.5", "mu": "0.5", "sigma": "1.0", "beta": "0.1", "start_threshold": "0.35",
-    "clip_eps": "0.2", "batch_size": "128", "mini_batches": "2",
-    "lr": "1e-6", "weight_decay": "0.01", "max_grad_norm": "1.0", "skip_grad_norm": "500",
-    "entropy_coef": "0.001", "adam_eps": "1e-8", "steps": "700", "eval_every": "10",
-    "eval_temperature": "0.6", "save_every": "50", "rollout_memory": "0.8", "rollout_tp": "2",
+    "num_rollouts": "8",
+    "max_prompt_length": "1024",
+    "max_response_length": "8192",
+    "temperature": "1.0",
+    "rho": "0.5",
+    "mu": "0.5",
+    "sigma": "1.0",
+    "beta": "0.1",
+    "start_threshold": "0.35",
+    "clip_eps": "0.2",
+    "batch_size": "128",
+    "mini_batches": "2",
+    "lr": "1e-6",
+    "weight_decay": "0.01",
+    "max_grad_norm": "1.0",
+    "skip_grad_norm": "500",
+    "entropy_coef": "0.001",
+    "adam_eps": "1e-8",
+    "steps": "700",
+    "eval_every": "10",
+    "eval_temperature": "0.6",
+    "save_every": "50",
+    "rollout_memory": "0.8",
+    "rollout_tp": "2",
     "reinstate_every": "25",
 }
 
@@ -46,15 +66,26 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults(tmp_path):
     assert parse_config(["--config", file, "--shaping"]).shaping is True
 
 
-@pytest.mark.parametrize("text, values", [
-    ("lr: 1e-6\nrho: 1\nsigma: '2'\n", dict(lr=1e-6, rho=1.0, sigma=2.0)),
-    ("shaping: off\nrequire_box: true\nclip: off\n", dict(shaping=False, require_box=True, clip="off")),
-    ("max_drift: auto\ntokens_per_micro_batch: auto\n", dict(max_drift=0.0, tokens_per_micro_batch=0)),
-    ("val_files: [config.py]\nresponse_prefix: \"<think>\\n\"\n",
-     dict(val_files=["config.py"], response_prefix="<think>\n")),
-    ('val_files: []\nmodel: ""\n', dict(val_files=[], model="")),
-    ("# rho: 1\n", {}),
-])
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ("lr: 1e-6\nrho: 1\nsigma: '2'\n", dict(lr=1e-6, rho=1.0, sigma=2.0)),
+        (
+            "shaping: off\nrequire_box: true\nclip: off\n",
+            dict(shaping=False, require_box=True, clip="off"),
+        ),
+        (
+            "max_drift: auto\ntokens_per_micro_batch: auto\n",
+            dict(max_drift=0.0, tokens_per_micro_batch=0),
+        ),
+        (
+            'val_files: [config.py]\nresponse_prefix: "<think>\\n"\n',
+            dict(val_files=["config.py"], response_prefix="<think>\n"),
+        ),
+        ('val_files: []\nmodel: ""\n', dict(val_files=[], model="")),
+        ("# rho: 1\n", {}),
+    ],
+)
 def test_a_file_is_read_as_flags_are(tmp_path, text, values):
     """A value is the text that stands there, and becomes what its knob is."""
     config = parse_config(["--config", write(tmp_path, text)])
@@ -62,26 +93,29 @@ def test_a_file_is_read_as_flags_are(tmp_path, text, values):
     assert all(type(getattr(config, name)) is type(value) for name, value in values.items())
 
 
-@pytest.mark.parametrize("text, reason", [
-    ("rho: 0.5\nrhoo: 0.5\n", "unknown flag --rhoo; nearest: --rho"),
-    ("sigma_unit: count\n", "unknown flag --sigma_unit; nearest: --sigma"),  # removed
-    ("- rho\n", "must consist of lines"),
-    ("batch_size: 1.5\n", "argument --batch_size: invalid int value: '1.5'"),
-    ("steps: 010\n", "invalid int value: '010'"),
-    ("steps: 1:30\n", "invalid int value: '1:30'"),
-    ("lr: auto\n", "invalid float value: 'auto'"),  # only where the help speaks of it
-    ("shaping: 'no'\n", "--shaping: must be true or false, got 'no'"),
-    ("clip: percent\n", "--clip: invalid choice: 'percent'"),
-    ("rho: 1\nlr:\n", "line 2 has no value .* There is no null"),
-    ("response_prefix: null\n", "line 1 has no value"),
-    ("shaping: []\n", "line 1 has no value"),
-    ("val_files: [1, {a: b}]\n", "line 1 has no value"),
-    ("beta: 0.1\nrho: 0.5\nbeta: 0.3\n", "beta stands there twice"),
-    ("seed: &s 1\nworld_seed: *s\n", "aliases .* are not understood"),
-    ("config: other.yaml\n", "--config can be given once"),
-    ("val_files: " + "[" * 1000, "recursion"),
-    ("rho: [0.5\n", "cannot be read: while parsing"),
-])
+@pytest.mark.parametrize(
+    "text, reason",
+    [
+        ("rho: 0.5\nrhoo: 0.5\n", "unknown flag --rhoo; nearest: --rho"),
+        ("sigma_unit: count\n", "unknown flag --sigma_unit; nearest: --sigma"),  # removed
+        ("- rho\n", "must consist of lines"),
+        ("batch_size: 1.5\n", "argument --batch_size: invalid int value: '1.5'"),
+        ("steps: 010\n", "invalid int value: '010'"),
+        ("steps: 1:30\n", "invalid int value: '1:30'"),
+        ("lr: auto\n", "invalid float value: 'auto'"),  # only where the help speaks of it
+        ("shaping: 'no'\n", "--shaping: must be true or false, got 'no'"),
+        ("clip: percent\n", "--clip: invalid choice: 'percent'"),
+        ("rho: 1\nlr:\n", "line 2 has no value .* There is no null"),
+        ("response_prefix: null\n", "line 1 has no value"),
+        ("shaping: []\n", "line 1 has no value"),
+        ("val_files: [1, {a: b}]\n", "line 1 has no value"),
+        ("beta: 0.1\nrho: 0.5\nbeta: 0.3\n", "beta stands there twice"),
+        ("seed: &s 1\nworld_seed: *s\n", "aliases .* are not understood"),
+        ("config: other.yaml\n", "--config can be given once"),
+        ("val_files: " + "[" * 1000, "recursion"),
+        ("rho: [0.5\n", "cannot be read: while parsing"),
+    ],
+)
 def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason):
     """What is no list of knobs and values is refused in a sentence that names the file."""
     file = write(tmp_path, text)
@@ -89,16 +123,25 @@ def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason)
         parse_config(["--config", file])
 
 
-@pytest.mark.parametrize("argv, reason", [
-    (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-    (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),  # abbreviations change with the knobs
-    (["--zzz"], "unknown flag --zzz; nearest: none .--help lists all"),
-    (["16"], "unknown flag 16"),
-    (["--rho", "half"], "invalid float value: 'half'"),
-    (["--engine", "sglang"], "invalid choice: 'sglang'"),
-    (["--resume", "maybe"], "--resume: must be true or false, got 'maybe'"),
-    (["--config", "configs/own-model.yaml", "--config", "x.yaml"], "--config can be given once"),
-])
+@pytest.mark.parametrize(
+    "argv, reason",
+    [
+        (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
+        (
+            ["--batch", "16"],
+            "unknown flag --batch; nearest: --batch_size",
+        ),  # abbreviations change with the knobs
+        (["--zzz"], "unknown flag --zzz; nearest: none .--help lists all"),
+        (["16"], "unknown flag 16"),
+        (["--rho", "half"], "invalid float value: 'half'"),
+        (["--engine", "sglang"], "invalid choice: 'sglang'"),
+        (["--resume", "maybe"], "--resume: must be true or false, got 'maybe'"),
+        (
+            ["--config", "configs/own-model.yaml", "--config", "x.yaml"],
+            "--config can be given once",
+        ),
+    ],
+)
 def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
     """argparse names the flag and the value it does not take, and the nearest of an unknown one."""
     monkeypatch.chdir(ROOT)
@@ -106,30 +149,57 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
         parse_config(argv)
 
 
-@pytest.mark.parametrize("argv, reason", [
-    (["train.py", "--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-    (["train.py", "--lr", "inf"], "configuration: lr must be a finite number"),
-    (["train.py", "--config", "missing.yaml"], "missing.yaml cannot be read"),
-    (["train.py", "--train_files", "missing.jsonl", "--model", "m"], "no such file: missing.jsonl"),
-    (["train.py", "--run_dir", "{tmp_path}"], "holds a run .step-0000007, metrics.jsonl.. Continue it"),
-    (["eval.py"], "eval.py needs --model DIR and --data FILE"),
-    (["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
-    (["-m", "tools.convert", "x.jsonl", "--output", "x.csv"], "--output must end in .parquet"),
-    (["-m", "tools.convert", "missing.jsonl", "--output", "x.parquet"], "No such file .*missing.jsonl"),
-    (["-m", "tools.export", "missing", "--output", "x"], "missing: there is no such checkpoint"),
-    (["-m", "tools.export", "{tmp_path}", "--output", "x"], "is a run: name one of its .*step-0000007"),
-    (["train.py", "--reward", "mine.py:score"], "reward names a module, without .py: 'mine:score'"),
-])
+@pytest.mark.parametrize(
+    "argv, reason",
+    [
+        (["train.py", "--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
+        (["train.py", "--lr", "inf"], "configuration: lr must be a finite number"),
+        (["train.py", "--config", "missing.yaml"], "missing.yaml cannot be read"),
+        (
+            ["train.py", "--train_files", "missing.jsonl", "--model", "m"],
+            "no such file: missing.jsonl",
+        ),
+        (
+            ["train.py", "--run_dir", "{tmp_path}"],
+            "holds a run .step-0000007, metrics.jsonl.. Continue it",
+        ),
+        (["eval.py"], "eval.py needs --model DIR and --data FILE"),
+        (
+            ["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"],
+            "samples must be at least 1, got 0",
+        ),
+        (["-m", "tools.convert", "x.jsonl", "--output", "x.csv"], "--output must end in .parquet"),
+        (
+            ["-m", "tools.convert", "missing.jsonl", "--output", "x.parquet"],
+            "No such file .*missing.jsonl",
+        ),
+        (
+            ["-m", "tools.export", "missing", "--output", "x"],
+            "missing: there is no such checkpoint",
+        ),
+        (
+            ["-m", "tools.export", "{tmp_path}", "--output", "x"],
+            "is a run: name one of its .*step-0000007",
+        ),
+        (
+            ["train.py", "--reward", "mine.py:score"],
+            "reward names a module, without .py: 'mine:score'",
+        ),
+    ],
+)
 def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
-    """No traceback and nothing heavy imported, from the ranks but one nothing; torchrun's summary has it."""
+    """No traceback and nothing heavy imported, from the ranks but one nothing; torchrun's
+    summary has it.
+    """
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
     command = [sys.executable, "-X", "importtime", *(w.format(tmp_path=tmp_path) for w in argv)]
     for rank in "01":
         summary = tmp_path / rank
         environment = os.environ | {"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(summary)}
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True,
-                              timeout=60)
+        done = subprocess.run(
+            command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
+        )
         said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
         assert done.returncode == 1 and done.stdout == "" and len(said) == (rank == "0")
         assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
@@ -137,26 +207,32 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         assert re.search(reason, told) and said in ([told], [])
 
 
-@pytest.mark.parametrize("knobs, reason", [
-    (dict(batch_size=0), "batch_size must be at least 1, got 0"),
-    (dict(seed=2**64), "seed must be in"),
-    (dict(hang_timeout=1e300), "hang_timeout must be in"),
-    (dict(run_dir="a\0b"), "run_dir must name a directory"),
-    (dict(reward="mine:"), "reward must be 'math' or 'module:function'"),
-    (dict(lr=0.0), "lr must be above 0"),
-    (dict(lr=float("nan")), "lr must be a finite number, got nan"),
-    (dict(rho=1.5), r"rho must be in \[0, 1\], got 1.5"),
-    (dict(num_rollouts=1), r"num_rollouts \(K\) must be at least 2"),
-    (dict(response_prefix="<think>\\n"), "response_prefix holds a backslash and an n"),
-    (dict(difficulty="spread", retire="on"), "nothing retires"),
-    (dict(mini_batches=33), "must not exceed batch_size"),
-    (dict(alpha_low=0.8, alpha_high=0.2), "alpha_low"),
-    (dict(prompt_template="Q: "), "{question}"),
-    (dict(train_files=["config.py"]), "train_files need a model"),
-    (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
-    (dict(start_threshold=35.0), r"start_threshold must be in \[-inf, 1\], got 35.0"),  # not in percent
-    (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
-])
+@pytest.mark.parametrize(
+    "knobs, reason",
+    [
+        (dict(batch_size=0), "batch_size must be at least 1, got 0"),
+        (dict(seed=2**64), "seed must be in"),
+        (dict(hang_timeout=1e300), "hang_timeout must be in"),
+        (dict(run_dir="a\0b"), "run_dir must name a directory"),
+        (dict(reward="mine:"), "reward must be 'math' or 'module:function'"),
+        (dict(lr=0.0), "lr must be above 0"),
+        (dict(lr=float("nan")), "lr must be a finite number, got nan"),
+        (dict(rho=1.5), r"rho must be in \[0, 1\], got 1.5"),
+        (dict(num_rollouts=1), r"num_rollouts \(K\) must be at least 2"),
+        (dict(response_prefix="<think>\\n"), "response_prefix holds a backslash and an n"),
+        (dict(difficulty="spread", retire="on"), "nothing retires"),
+        (dict(mini_batches=33), "must not exceed batch_size"),
+        (dict(alpha_low=0.8, alpha_high=0.2), "alpha_low"),
+        (dict(prompt_template="Q: "), "{question}"),
+        (dict(train_files=["config.py"]), "train_files need a model"),
+        (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
+        (
+            dict(start_threshold=35.0),
+            r"start_threshold must be in \[-inf, 1\], got 35.0",
+        ),  # not in percent
+        (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
+    ],
+)
 def test_impossible_values_fail_with_the_reason(knobs, reason):
     """Each impossible value or combination is a ValueError that names the knob."""
     with pytest.raises(ValueError, match=reason):
@@ -174,7 +250,9 @@ def test_vllm_without_shared_memory_is_told_early(monkeypatch):
 
 
 def test_lora_without_peft_names_the_command(monkeypatch):
-    """lora_rank fails at once where peft is missing, with the pip command of both requirements files."""
+    """lora_rank fails at once where peft is missing, with the pip command of both requirements
+    files.
+    """
     monkeypatch.setattr(config_module, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"lora_rank needs the library peft.*{INSTALL_PEFT}"):
         Config(lora_rank=8)
@@ -195,12 +273,20 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
         assert "".join(field.metadata["help"].split()) in unwrapped, field.name
     for name, value in PAPER.items():
         bracket = re.findall(r"\[([^]]*)\]\.$", Config.__dataclass_fields__[name].metadata["help"])
-        assert bracket and re.match(rf"(.*[ :])?{re.escape(value)}\b", bracket[0]), (name, value, bracket)
+        assert bracket and re.match(rf"(.*[ :])?{re.escape(value)}\b", bracket[0]), (
+            name,
+            value,
+            bracket,
+        )
 
 
-@pytest.mark.parametrize("file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem)
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem
+)
 def test_every_file_in_configs_loads(file, monkeypatch):
-    """The configurations shipped are possible ones, were the libraries installed and the data there."""
+    """The configurations shipped are possible ones, were the libraries installed and the data
+    there.
+    """
     monkeypatch.setattr(config_module, "find_spec", lambda name: True)
     monkeypatch.setattr(Path, "exists", lambda path: True)
     assert parse_config(["--config", str(file)]) != Config()
@@ -214,7 +300,9 @@ def test_the_neutral_file_says_why():
 
 
 def test_the_papers_configuration_has_the_papers_values():
-    """configs/qwen2.5-math-7b.yaml is Table 4, divided by 64 where the official loss scales (paper.md, 9)."""
+    """configs/qwen2.5-math-7b.yaml is Table 4, divided by 64 where the official loss scales
+    (paper.md, 9).
+    """
     no_files = ["--train_files", "--val_files"]
     file = str(ROOT / "configs" / "qwen2.5-math-7b.yaml")
     knobs = dataclasses.asdict(parse_config(["--config", file, *no_files]))
@@ -224,6 +312,10 @@ def test_the_papers_configuration_has_the_papers_values():
     for name in PAPER.keys() - ours:
         assert knobs[name] == converted.get(name, float(PAPER[name])), name
     assert knobs["entropy_coef"] == pytest.approx(0.00035, rel=0.2)
-    assert knobs["response_prefix"] == "<think>\n" and knobs["require_box"] and knobs["reinstate_every"] == 0
+    assert (
+        knobs["response_prefix"] == "<think>\n"
+        and knobs["require_box"]
+        and knobs["reinstate_every"] == 0
+    )
     assert (knobs["clip"], knobs["retire"]) == ("auto", "auto")
     assert (knobs["shaping"], knobs["importance_correction"]) == (True, True)

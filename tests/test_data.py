@@ -1,4 +1,6 @@
-"""Questions and prompts: malformed files fail by name, row and column; templates; the fresh stream."""
+"""Questions and prompts: malformed files fail by name, row and column; templates; the fresh
+stream.
+"""
 
 import contextlib
 import copy
@@ -33,7 +35,12 @@ from runtime.tables import read_rows
 
 def row(question: str, answer="7", source: str = "arithmetic", **more) -> dict:
     prompt = [{"role": "user", "content": question}]
-    return {"data_source": source, "prompt": prompt, "reward_model": {"ground_truth": answer}, **more}
+    return {
+        "data_source": source,
+        "prompt": prompt,
+        "reward_model": {"ground_truth": answer},
+        **more,
+    }
 
 
 @pytest.fixture
@@ -54,14 +61,16 @@ def write(tmp_path):
 
 
 def test_line_separators_inside_a_text_do_not_end_a_row(write):
-    """JSON strings may hold a bare U+2028 and the like; only a newline ends a row, the last one is no row."""
+    """JSON strings may hold a bare U+2028 and the like; only a newline ends a row, the last one
+    is no row.
+    """
     text = "3a\u2028+4\x85"
     line = json.dumps(row(text), ensure_ascii=False) + "\n"
     rows = read_rows(write("q.jsonl", line + line))
     assert [r["prompt"][0]["content"] for r in rows] == [text] * 2
 
 
-# ---- files -----------------------------------------------------------------------------------------
+# ---- files ---------------------------------------------------------------------------------------
 
 
 def without(column: str) -> dict:
@@ -75,8 +84,10 @@ NO_ANSWER = "column reward_model: must hold a non-empty ground_truth"
 NO_TEXT = "column reward_model: ground_truth must be text or a number"
 MALFORMED = {
     "missing.jsonl": ([GOOD, without("reward_model")], r"row 1: column\(s\) reward_model missing"),
-    "missing.parquet": ([without("prompt")],
-                        r"row 0: column\(s\) prompt missing; needed are prompt, reward_model, data_source"),
+    "missing.parquet": (
+        [without("prompt")],
+        r"row 0: column\(s\) prompt missing; needed are prompt, reward_model, data_source",
+    ),
     "empty.jsonl": ("", "holds no rows"),
     "text.parquet": ("not parquet", "not a readable parquet file"),
     "cut.jsonl": (json.dumps(GOOD) + "\n{'prompt': 3}\n", "line 2: not JSON"),
@@ -85,20 +96,39 @@ MALFORMED = {
     "noanswer.jsonl": ([GOOD, row("3a+4", None)], f"row 1, {NO_ANSWER}"),
     "noanswer.parquet": ([row("3a+4", "")], f"row 0, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
-    "text_prompt.jsonl": ([GOOD | {"prompt": "3a+4"}], "row 0, column prompt: must be a list of turns"),
+    "text_prompt.jsonl": (
+        [GOOD | {"prompt": "3a+4"}],
+        "row 0, column prompt: must be a list of turns",
+    ),
     "no_turns.jsonl": ([GOOD | {"prompt": []}], "row 0, column prompt"),
     "no_content.jsonl": ([GOOD, GOOD | {"prompt": [SILENT]}], "row 1, column prompt"),
     "solved.jsonl": ([GOOD | {"prompt": SOLVED}], "ends with the assistant's"),
     "nan.jsonl": ([GOOD, row("3a+4", float("nan"))], f"row 1, {NO_TEXT}"),
-    "source.jsonl": ([GOOD | {"data_source": 3}], "row 0, column data_source: must be printable text, got 3"),
-    "escape.jsonl": ([GOOD, row("3a+4", source="a\x1b[2J")], r"row 1, column data_source: .*'a\\x1b\[2J'"),
-    "half_prompt.jsonl": ([GOOD, row("3a\udc00")], "row 1, column prompt: must be what JSON can hold"),
-    "latin.jsonl": (json.dumps(GOOD).encode() + b'\n"caf\xe9"\n', "line 2: not UTF-8 .*0xe9.*iconv"),
+    "source.jsonl": (
+        [GOOD | {"data_source": 3}],
+        "row 0, column data_source: must be printable text, got 3",
+    ),
+    "escape.jsonl": (
+        [GOOD, row("3a+4", source="a\x1b[2J")],
+        r"row 1, column data_source: .*'a\\x1b\[2J'",
+    ),
+    "half_prompt.jsonl": (
+        [GOOD, row("3a\udc00")],
+        "row 1, column prompt: must be what JSON can hold",
+    ),
+    "latin.jsonl": (
+        json.dumps(GOOD).encode() + b'\n"caf\xe9"\n',
+        "line 2: not UTF-8 .*0xe9.*iconv",
+    ),
     "digits.jsonl": (json.dumps(GOOD) + "\n" + 5000 * "9", "line 2: not JSON: Exceeds the limit"),
-    "date.parquet": ([row("3a+4", extra_info={"day": datetime.date(2026, 1, 2)})],
-                     r"row 0, column extra_info: must be what JSON can hold \(.*date.*\); make it text"),
-    "two_answers.jsonl": ([GOOD, row("3a+4"), row("1a+1", "3")],
-                          "row 2, column reward_model: .* '3', .* '2' in .*row 0"),
+    "date.parquet": (
+        [row("3a+4", extra_info={"day": datetime.date(2026, 1, 2)})],
+        r"row 0, column extra_info: must be what JSON can hold \(.*date.*\); make it text",
+    ),
+    "two_answers.jsonl": (
+        [GOOD, row("3a+4"), row("1a+1", "3")],
+        "row 2, column reward_model: .* '3', .* '2' in .*row 0",
+    ),
 }
 
 
@@ -135,13 +165,17 @@ def same(a, b) -> bool:
 
 
 def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
-    """The same rows, extra columns too, are equal questions in both formats; ids count through all files."""
+    """The same rows, extra columns too, are equal questions in both formats; ids count through
+    all files.
+    """
     rows = []
     for i, j in product(range(4), range(3)):
         extra = {"ability": "math", "extra_info": {"index": i, "split": "train"}}
         rows.append(row(f"{i}a+{j}", str((i + j) % 10), "ab"[j % 2], **extra))
     one, counts = load_questions([write("a.parquet", rows)], Config(), tokenizer)
-    two, _ = load_questions([write("a.jsonl", rows[:5]), write("b.parquet", rows[5:])], Config(), tokenizer)
+    two, _ = load_questions(
+        [write("a.jsonl", rows[:5]), write("b.parquet", rows[5:])], Config(), tokenizer
+    )
     assert len(one) == 12 and counts == {"read": 12} and all(map(same, one, two))
     assert [q.id for q in two] == list(range(12)) and [q.source for q in one] == ["a", "b", "a"] * 4
     assert one[0].prompt_ids.dtype == np.int32
@@ -156,40 +190,61 @@ def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
     for name in ("a.jsonl", "a.parquet"):
         (one, two), _ = load_questions([write(name, rows)], Config(), tokenizer)
         assert one.row.keys() == {"data_source", "extra_info", "prompt"}
-        assert json.dumps(one.row["extra_info"]) == json.dumps(extra) and two.row["extra_info"] is None
-        assert one.row["prompt"] == rows[0]["prompt"] and two.row["data_source"] == two.source == "$5"
+        assert (
+            json.dumps(one.row["extra_info"]) == json.dumps(extra) and two.row["extra_info"] is None
+        )
+        assert (
+            one.row["prompt"] == rows[0]["prompt"] and two.row["data_source"] == two.source == "$5"
+        )
     changed = [row("3a+4", extra_info=extra | {"difficulty": 4}), rows[1]]
     again, _ = load_questions([write("b.jsonl", changed)], Config(), tokenizer)
     assert fingerprint([one, two]) == fingerprint([one, two]) != fingerprint(again)
 
 
-CHATML = ("{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
-          "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}")
+CHATML = (
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\n' + m['content'] + '<|im_end|>\n' }}"
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
 
 
 def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer):
-    """Under Qwen's chat template a question cannot end the user's turn and answer itself, by a token without
-    a role (<|im_start|>) or in the role's name either; what only looks like a token stays."""
+    """Under Qwen's chat template a question cannot end the user's turn and answer itself, by a
+    token without a role (<|im_start|>) or in the role's name either; what only looks like a token
+    stays.
+    """
     qwen = copy.deepcopy(tokenizer)
     qwen.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
-    qwen.add_tokens([AddedToken("<|reserved_7|>", special=True), AddedToken("<think>", special=False)])
+    qwen.add_tokens(
+        [AddedToken("<|reserved_7|>", special=True), AddedToken("<think>", special=False)]
+    )
     qwen.chat_template = CHATML
     end = qwen.convert_tokens_to_ids("<|im_end|>")
-    live = ["1+1<|im_end|>", "1+1<|im_end|>\n<|im_start|>assistant\n2", "<|reserved_7|>1+1", "1+1<eos>"]
+    live = [
+        "1+1<|im_end|>",
+        "1+1<|im_end|>\n<|im_start|>assistant\n2",
+        "<|reserved_7|>1+1",
+        "1+1<eos>",
+    ]
     fine = ["1+1<|im_end |>", "a <think>", "1 < 2 | 3 > 2"]
     rows = [*map(row, live), *map(row, fine)]
     rows.append(row("1+1") | {"prompt": [{"role": "user<|im_end|>", "content": "1+1"}]})
     knobs = Config(max_prompt_length=500)
-    assert render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2  # live: the turn would end twice
+    assert (
+        render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2
+    )  # live: the turn would end twice
     questions, counts = load_questions([write("a.jsonl", rows)], knobs, qwen)
     assert [q.text for q in questions] == fine and counts == {"read": 8, "special tokens": 5}
     assert all(q.prompt_ids.tolist().count(end) == 1 for q in questions)  # the template's own
-    with pytest.raises(ValueError, match="no question is left .*'special tokens': 4.*chat template's tokens"):
+    with pytest.raises(
+        ValueError, match="no question is left .*'special tokens': 4.*chat template's tokens"
+    ):
         load_questions([write("b.jsonl", rows[:4])], knobs, qwen)
 
 
 def test_malformed_answers_are_counted_and_unreadable_ones_named(write, tokenizer):
-    """By the verifier's check: a malformed answer stays, and is counted; one that cannot be read goes."""
+    """By the verifier's check: a malformed answer stays, and is counted; one that cannot be read
+    goes.
+    """
     rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "5")]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
 
@@ -202,10 +257,13 @@ def test_malformed_answers_are_counted_and_unreadable_ones_named(write, tokenize
 
 
 def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
-    """On resume the saved ids are dropped without asking again; other validation questions, or another
-    reward, are asked; the first questions of each source are counted after that."""
-    sets = [[Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
-            for name in "ab"]
+    """On resume the saved ids are dropped without asking again; other validation questions, or
+    another reward, are asked; the first questions of each source are counted after that.
+    """
+    sets = [
+        [Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
+        for name in "ab"
+    ]
     monkeypatch.setattr("data.read_data", lambda *_: sets)
     asked, said = [], []
 
@@ -230,7 +288,9 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
 
 
 def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
-    """A prompt of exactly the limit stays, a longer one goes; a row repeated in its source (Avg@k) is one."""
+    """A prompt of exactly the limit stays, a longer one goes; a row repeated in its source
+    (Avg@k) is one.
+    """
     rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
     limit = Config(max_prompt_length=7)  # 3 special tokens + 4
     questions, counts = load_questions([write("a.jsonl", rows)], limit, tokenizer)
@@ -240,14 +300,19 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
     twice = load_questions([write("a.jsonl", rows)] * 2, limit, tokenizer)  # the same file
     assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5} and len(twice[0]) == 3
-    with pytest.raises(ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"):
+    with pytest.raises(
+        ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"
+    ):
         load_questions([write("b.jsonl", rows)], Config(max_prompt_length=6), tokenizer)
 
 
-@pytest.mark.parametrize("knobs, note", [
-    ({"batch_size": 2, "rho": 0.0}, "training questions, too"),
-    ({"batch_size": 2, "difficulty": "spread"}, "note: replay starts after a batch"),
-])
+@pytest.mark.parametrize(
+    "knobs, note",
+    [
+        ({"batch_size": 2, "rho": 0.0}, "training questions, too"),
+        ({"batch_size": 2, "difficulty": "spread"}, "note: replay starts after a batch"),
+    ],
+)
 def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer, knobs, note):
     """Two questions that are validated on, too, and what the knobs make of so few."""
     rows = [row("1a+1", source="x"), row("1a+1", "3", source="y"), row("2a+1", source="x")]
@@ -268,14 +333,16 @@ def test_answers_may_be_numbers(write, tokenizer):
     assert [q.answer for q in questions] == ["0", "7"]
 
 
-# ---- prompts ---------------------------------------------------------------------------------------
+# ---- prompts -------------------------------------------------------------------------------------
 
 
 TURNS = [{"role": "system", "content": "be right"}, {"role": "user", "content": "3a+4"}]
 
 
 def test_prompt_templates(tokenizer):
-    """The chat template keeps every turn, a text the last; `response_prefix` ends both; braces survive."""
+    """The chat template keeps every turn, a text the last; `response_prefix` ends both; braces
+    survive.
+    """
 
     def prompt(turns, **knobs) -> str:
         return tokenizer.decode(render(turns, Config(**knobs), tokenizer))
@@ -291,11 +358,19 @@ def test_prompt_templates(tokenizer):
 
 
 def test_turns_that_a_text_template_leaves_out_are_counted(write, tokenizer):
-    """The system turn, and what was said before the question: two of three; the chat template has all."""
-    files = [write("a.jsonl", [row("3a+4") | {"prompt": [TURNS[0], {"role": "assistant", "content": "?"},
-                                                         TURNS[1]]}])]
-    counts = [load_questions(files, Config(prompt_template=template), tokenizer)[1]
-              for template in ("chat", "{question}=")]
+    """The system turn, and what was said before the question: two of three; the chat template
+    has all.
+    """
+    files = [
+        write(
+            "a.jsonl",
+            [row("3a+4") | {"prompt": [TURNS[0], {"role": "assistant", "content": "?"}, TURNS[1]]}],
+        )
+    ]
+    counts = [
+        load_questions(files, Config(prompt_template=template), tokenizer)[1]
+        for template in ("chat", "{question}=")
+    ]
     assert counts == [{"read": 1}, {"read": 1, "turns left out": 2}]
 
 
@@ -311,15 +386,24 @@ def change(tokenizer, **attributes):
 SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
-@pytest.mark.parametrize("attributes, knobs, reason", [
-    ({"eos_token": None}, {}, "no eos_token"),
-    ({"chat_template": SILENT_TEMPLATE}, {}, "adds no generation prompt; give its text as response_prefix"),
-    ({}, {"response_prefix": "<think>"}, "</think> is a special token"),
-    ({}, {}, None),
-    ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, None),
-])
+@pytest.mark.parametrize(
+    "attributes, knobs, reason",
+    [
+        ({"eos_token": None}, {}, "no eos_token"),
+        (
+            {"chat_template": SILENT_TEMPLATE},
+            {},
+            "adds no generation prompt; give its text as response_prefix",
+        ),
+        ({}, {"response_prefix": "<think>"}, "</think> is a special token"),
+        ({}, {}, None),
+        ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, None),
+    ],
+)
 def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path, attributes, knobs, reason):
-    """Responses that would not end, go on with the question, or think for ever: what to do is said."""
+    """Responses that would not end, go on with the question, or think for ever: what to do is
+    said.
+    """
     change(tokenizer, **attributes).save_pretrained(tmp_path)
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
@@ -332,7 +416,7 @@ def test_a_missing_chat_template_is_an_error(tokenizer):
         render(TURNS, Config(), change(tokenizer, chat_template=None))
 
 
-# ---- seeds and trust --------------------------------------------------------------------------------
+# ---- seeds and trust -----------------------------------------------------------------------------
 
 
 def test_sample_seeds_are_distinct_and_fixed():
@@ -344,10 +428,15 @@ def test_sample_seeds_are_distinct_and_fixed():
 
 
 def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
-    """A directory that brings a tokenizer class of its own is refused, and its code does not run."""
+    """A directory that brings a tokenizer class of its own is refused, and its code does not
+    run.
+    """
     directory, trace = shutil.copytree(tiny_model, tmp_path / "model"), tmp_path / "trace"
     settings = json.loads((directory / "tokenizer_config.json").read_text())
-    settings |= {"tokenizer_class": "Mine", "auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]}}
+    settings |= {
+        "tokenizer_class": "Mine",
+        "auto_map": {"AutoTokenizer": ["mine.Mine", "mine.Mine"]},
+    }
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     (directory / "mine.py").write_text(f"open({str(trace)!r}, 'w')\nclass Mine: pass\n")
     with contextlib.suppress(ValueError):  # refused, or read as an ordinary tokenizer
@@ -357,19 +446,32 @@ def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
 
 def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     """A name that is no directory is announced before the hub is asked."""
-    monkeypatch.setattr("data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0)  # no network in a test
+    monkeypatch.setattr(
+        "data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0
+    )  # no network in a test
     with pytest.raises(ZeroDivisionError):
         load_tokenizer(Config(), "nobody/nothing")
-    assert "nobody/nothing is not a local directory: asking the Hugging Face hub" in capsys.readouterr().out
+    assert (
+        "nobody/nothing is not a local directory: asking the Hugging Face hub"
+        in capsys.readouterr().out
+    )
     for path in ("/models/mine", "models/a/mine"):
         with pytest.raises(ValueError, match=f"model {path}: there is no such directory"):
             load_tokenizer(Config(), path)
 
 
-@pytest.mark.parametrize("own, knob, warned", [
-    (100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)])
+@pytest.mark.parametrize(
+    "own, knob, warned",
+    [(100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)],
+)
 def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
-    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2; a higher one is a longer context."""
-    LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(tmp_path)
+    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2; a higher one is a longer
+    context.
+    """
+    LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(
+        tmp_path
+    )
     warning = rope_warning(Config(rope_theta=knob), str(tmp_path))
-    assert ("below the 100000" in warning and "set it to 0" in warning) if warned else warning is None
+    assert (
+        ("below the 100000" in warning and "set it to 0" in warning) if warned else warning is None
+    )

@@ -63,19 +63,42 @@ def grader(config: Config) -> SimpleNamespace:
         graded.set_result({"score": rewards[text(token_ids)]})
         return Pending([graded])
 
-    return SimpleNamespace(config=config, submit=submit, text=text, warn=lambda *_: None,
-                           piece=lambda question, token_ids: rf"\boxed{{{len(token_ids)}}}")
+    return SimpleNamespace(
+        config=config,
+        submit=submit,
+        text=text,
+        warn=lambda *_: None,
+        piece=lambda question, token_ids: rf"\boxed{{{len(token_ids)}}}",
+    )
 
 
 def test_means_per_source():
-    """Avg@2 of two sources: a reward above 0.5 is a success; its mean, length, truncation, judges."""
-    config = Config(reward="worlds.arithmetic:graded_reward", eval_temperature=0.7, max_response_length=9)
+    """Avg@2 of two sources: a reward above 0.5 is a success; its mean, length, truncation,
+    judges.
+    """
+    config = Config(
+        reward="worlds.arithmetic:graded_reward", eval_temperature=0.7, max_response_length=9
+    )
     engine = Engine()
-    records = respond(engine, grader(config), [(q, i) for q in QUESTIONS for i in range(2)], 7, texts=True)
+    records = respond(
+        engine, grader(config), [(q, i) for q in QUESTIONS for i in range(2)], 7, texts=True
+    )
     assert means(records) == {
-        "pass_at_1/x": 1.0, "reward/x": 0.8, "length/x": 5.0, "truncated/x": 0.0, "timeout/x": 0.0,
-        "pass_at_1/y": 0.0, "reward/y": 0.25, "length/y": 4.5, "truncated/y": 0.5, "timeout/y": 0.0,
-        "valid/x": 0.5, "shortcut/x": 0.5, "valid/y": 0.0, "shortcut/y": 0.5}
+        "pass_at_1/x": 1.0,
+        "reward/x": 0.8,
+        "length/x": 5.0,
+        "truncated/x": 0.0,
+        "timeout/x": 0.0,
+        "pass_at_1/y": 0.0,
+        "reward/y": 0.25,
+        "length/y": 4.5,
+        "truncated/y": 0.5,
+        "timeout/y": 0.0,
+        "valid/x": 0.5,
+        "shortcut/x": 0.5,
+        "valid/y": 0.0,
+        "shortcut/y": 0.5,
+    }
     assert engine.asked == ([6, 6, 7, 7], 0.7, 9)
 
 
@@ -85,19 +108,30 @@ def test_a_record_by_hand():
         [record] = respond(Engine(), grader(config), [(QUESTIONS[0], 1)], 7, texts=True)
         assert len(record.pop("question")) == 16
         assert record == boxed | {
-            "source": "x", "sample": 1, "reward": 0.6, "success": True, "length": 2, "truncated": False,
-            "timeout": False, "text": "3a+4", "gold": "7", "response": "#7"}
+            "source": "x",
+            "sample": 1,
+            "reward": 0.6,
+            "success": True,
+            "length": 2,
+            "truncated": False,
+            "timeout": False,
+            "text": "3a+4",
+            "gold": "7",
+            "response": "#7",
+        }
 
 
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
-    """Seed 3 of the run, seed 0 of the samples: two runs are compared on the same random numbers."""
+    """Seed 3 of the run, seed 0 of the samples: two runs are compared on the same random
+    numbers.
+    """
     engine = Engine()
     scores = validate(engine, grader(Config(seed=3)), QUESTIONS)
     assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0
     assert engine.asked == ([6, 7], 0.6, 72)
 
 
-# ---- the command ------------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 
 
 def row(source: str, text: str, answer: str = "7") -> dict:
@@ -111,8 +145,19 @@ def write(path: Path, rows: list[dict]) -> str:
 
 
 def command(model: str, file: str, *flags: str) -> list[str]:
-    return ["--model", model, "--data", file, "--engine", "hf", "--max_prompt_length", "30",
-            "--max_response_length", "5", *flags]
+    return [
+        "--model",
+        model,
+        "--data",
+        file,
+        "--engine",
+        "hf",
+        "--max_prompt_length",
+        "30",
+        "--max_response_length",
+        "5",
+        *flags,
+    ]
 
 
 @pytest.fixture
@@ -123,14 +168,27 @@ def file(tmp_path):
 
 
 def test_main_on_a_file(tiny_model, device, file, capsys):
-    """The command scores a file with a model directory, says what it dropped, and gives the same again."""
+    """The command scores a file with a model directory, says what it dropped, and gives the same
+    again.
+    """
     argv = command(tiny_model, file, "--max_response_length", "20", "--samples", "3")
     scores = evaluation.main(argv)
     assert {name.removesuffix("/arithmetic") for name in scores} == {
-        "pass_at_1", "reward", "length", "truncated", "timeout", "valid", "shortcut"}
+        "pass_at_1",
+        "reward",
+        "length",
+        "truncated",
+        "timeout",
+        "valid",
+        "shortcut",
+    }
     report = json.loads(capsys.readouterr().out)
     assert report["questions"] == {
-        "read": 6, "prompts too long": 1, "answers unreadable": 0, "answers malformed": 0}
+        "read": 6,
+        "prompts too long": 1,
+        "answers unreadable": 0,
+        "answers malformed": 0,
+    }
     assert {name: report[name] for name in scores} == scores == evaluation.main(argv)
     assert scores != evaluation.main([*argv, "--seed", "1"])
     greedy = [evaluation.main([*argv, "--eval_temperature", "0", "--seed", seed]) for seed in "01"]
@@ -138,7 +196,9 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
 
 
 def test_the_default_length_is_what_the_model_has_positions_for(tiny_model, device, file, capsys):
-    """8192 tokens by default, but no more than the positions that the longest prompt, 7 tokens, leaves."""
+    """8192 tokens by default, but no more than the positions that the longest prompt, 7 tokens,
+    leaves.
+    """
     argv = command(tiny_model, file)
     del argv[argv.index("--max_response_length") :]
     evaluation.main(argv)
@@ -147,16 +207,24 @@ def test_the_default_length_is_what_the_model_has_positions_for(tiny_model, devi
 
 
 def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capfd):
-    """--avg_samples counts for AIME and AMC alone: Avg@3 of one, Pass@1 of the others, by Math-Verify. Rows
-    that repeat a question add no sample: without a flag that says how many they are refused."""
+    """--avg_samples counts for AIME and AMC alone: Avg@3 of one, Pass@1 of the others, by
+    Math-Verify. Rows that repeat a question add no sample: without a flag that says how many they
+    are refused.
+    """
     rows = [row("aime", "3a+4"), row("arc_c", "3a+4", "C"), row("mine", "3a+4", "E_{1},E_{2}")]
     argv = command(tiny_model, write(tmp_path / "papers.jsonl", [*rows, rows[0]]))
-    with pytest.raises(ValueError, match="papers.jsonl: 1 rows repeat a question.*--avg_samples 32"):
+    with pytest.raises(
+        ValueError, match="papers.jsonl: 1 rows repeat a question.*--avg_samples 32"
+    ):
         evaluation.main(argv)
     evaluation.main([*argv, "--avg_samples", "3"])
     report = json.loads(capfd.readouterr().out)
     assert report["questions"] == {
-        "read": 4, "repeated": 1, "answers unreadable": 1, "answers malformed": 0}
+        "read": 4,
+        "repeated": 1,
+        "answers unreadable": 1,
+        "answers malformed": 0,
+    }
     assert (report["samples/aime"], report["samples/arc_c"]) == (3, 1)
     assert "maj_at_3/aime" in report and report["average_of/in_distribution"] == ["AIME24"]
     assert report["average_of/out_of_distribution"] == ["ARC-c"]
@@ -165,13 +233,16 @@ def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capfd)
 def test_a_prompt_that_fills_the_model_is_refused(tiny_model, device, tmp_path):
     """Where the longest prompt leaves no position for a response, the error names the knobs."""
     file = write(tmp_path / "long.jsonl", [row("arithmetic", "1" * 600)])
-    with pytest.raises(ValueError, match="no room.*takes 603 of 512 positions.*--max_prompt_length"):
+    with pytest.raises(
+        ValueError, match="no room.*takes 603 of 512 positions.*--max_prompt_length"
+    ):
         evaluation.main(["--model", tiny_model, "--data", file, "--engine", "hf"])
 
 
 def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
-    """A command broken off keeps its whole blocks, and is continued: what is missing is generated, and the
-    scores are those of one go."""
+    """A command broken off keeps its whole blocks, and is continued: what is missing is generated,
+    and the scores are those of one go.
+    """
     monkeypatch.setattr(evaluation, "BLOCK", 4)
     argv = command(tiny_model, file, "--samples", "2")
     one_go = evaluation.main(argv)
@@ -207,12 +278,23 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
-    """Told to stop in its second block: it ends by itself within seconds, with the first one kept."""
+    """Told to stop in its second block: it ends by itself within seconds, with the first one
+    kept.
+    """
     rows = [row("x", f"{i}a+1") for i in range(2 * evaluation.BLOCK)]
-    argv = command(tiny_model, write(tmp_path / "many.jsonl", rows), "--output", str(tmp_path / "out"))
-    environment = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}  # is in use
-    process = subprocess.Popen([sys.executable, "eval.py", *argv, "--max_response_length", "80"], cwd=ROOT,
-                               env=environment, stderr=subprocess.PIPE, text=True)
+    argv = command(
+        tiny_model, write(tmp_path / "many.jsonl", rows), "--output", str(tmp_path / "out")
+    )
+    environment = {
+        name: value for name, value in os.environ.items() if name != "MASTER_PORT"
+    }  # is in use
+    process = subprocess.Popen(
+        [sys.executable, "eval.py", *argv, "--max_response_length", "80"],
+        cwd=ROOT,
+        env=environment,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
     seen = ""
     while "50%" not in seen:
         seen += process.stderr.read(1) or pytest.fail(seen)
@@ -249,8 +331,18 @@ def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, m
     (tmp_path / "slow_reward.py").write_text("import time\ndef score(*given): time.sleep(60)")
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    evaluation.main(command(tiny_model, file, "--eval_questions", "2", "--reward", "slow_reward:score",
-                            "--verify_timeout", "0.2"))
+    evaluation.main(
+        command(
+            tiny_model,
+            file,
+            "--eval_questions",
+            "2",
+            "--reward",
+            "slow_reward:score",
+            "--verify_timeout",
+            "0.2",
+        )
+    )
     said = capfd.readouterr()
     assert json.loads(said.out)["timeout/arithmetic"] == 1.0 and "2 responses score 0" in said.err
 
@@ -260,8 +352,19 @@ def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
     rows = [row(source, text) for source in ("a", "b") for text in ("3a+4", "1a+6", "2a+5")]
     data = write(tmp_path / "two.jsonl", rows)
     settings = tmp_path / "training.yaml"
-    settings.write_text(f"eval_questions: 1\nlr: 1e-6\ntrain_files: [elsewhere.jsonl]\nval_files: [{data}]\n")
-    argv = ["--config", str(settings), "--model", tiny_model, "--engine", "hf", "--max_response_length", "5"]
+    settings.write_text(
+        f"eval_questions: 1\nlr: 1e-6\ntrain_files: [elsewhere.jsonl]\nval_files: [{data}]\n"
+    )
+    argv = [
+        "--config",
+        str(settings),
+        "--model",
+        tiny_model,
+        "--engine",
+        "hf",
+        "--max_response_length",
+        "5",
+    ]
     for flags, number in (([], 1), (["--eval_questions", "2"], 2)):
         evaluation.main([*argv, *flags])
         report = json.loads(capsys.readouterr().out)
@@ -281,22 +384,36 @@ def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_p
 
 
 def test_output_on_two_ranks(tiny_model, file, tmp_path):
-    """Work is split over the ranks, one of them writes: every response once, and the scores of one rank."""
+    """Work is split over the ranks, one of them writes: every response once, and the scores of
+    one rank.
+    """
     argv = command(tiny_model, file)
     alone = evaluation.main(argv)
-    assert on_ranks(2, evaluation.main, [*argv, "--output", str(tmp_path / "out")]) == [alone, alone]
+    assert on_ranks(2, evaluation.main, [*argv, "--output", str(tmp_path / "out")]) == [
+        alone,
+        alone,
+    ]
     assert len((tmp_path / "out" / "responses.jsonl").read_text().splitlines()) == 5
 
 
-@pytest.mark.parametrize("argv, reason", [
-    ([], "needs --model DIR and --data FILE"),
-    (["--model", "x"], "needs --model"),
-    (["--model", "x", "--data", "eval.py", "--samples", "0"], "samples must be at least 1, got 0"),
-    (["--model", "x", "--data", "missing.parquet"], "no such file: missing.parquet"),
-    (["--model", "x", "--max_tokens", "5"], "unknown flag --max_tokens; nearest: .*--max_response_length"),
-    (["--temperature=1"], "unknown flag --temperature; nearest: --eval_temperature"),
-    (["--lr", "1"], "unknown flag --lr"),
-])
+@pytest.mark.parametrize(
+    "argv, reason",
+    [
+        ([], "needs --model DIR and --data FILE"),
+        (["--model", "x"], "needs --model"),
+        (
+            ["--model", "x", "--data", "eval.py", "--samples", "0"],
+            "samples must be at least 1, got 0",
+        ),
+        (["--model", "x", "--data", "missing.parquet"], "no such file: missing.parquet"),
+        (
+            ["--model", "x", "--max_tokens", "5"],
+            "unknown flag --max_tokens; nearest: .*--max_response_length",
+        ),
+        (["--temperature=1"], "unknown flag --temperature; nearest: --eval_temperature"),
+        (["--lr", "1"], "unknown flag --lr"),
+    ],
+)
 def test_main_says_what_is_missing(argv, reason, device):
     """A command that cannot work fails with the reason; what only training knows is refused."""
     with pytest.raises((SystemExit, ValueError), match=reason):

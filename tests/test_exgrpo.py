@@ -1,4 +1,6 @@
-"""Experience management on scripted runs: rewards and scores made up, every outcome worked out by hand."""
+"""Experience management on scripted runs: rewards and scores made up, every outcome worked out
+by hand.
+"""
 
 from collections import Counter
 
@@ -17,7 +19,10 @@ K = 8
 
 
 def questions(n: int) -> list[Question]:
-    return [Question(i, f"q{i}", np.array([1, 100 + i], dtype=np.int32), str(i), "test") for i in range(n)]
+    return [
+        Question(i, f"q{i}", np.array([1, 100 + i], dtype=np.int32), str(i), "test")
+        for i in range(n)
+    ]
 
 
 def experience(n: int = 40, **knobs) -> Experience:
@@ -26,7 +31,9 @@ def experience(n: int = 40, **knobs) -> Experience:
     return Experience(Config(**knobs), questions(n))
 
 
-def response(*token_ids: int, reward: float = 1.0, step: int = 0, finished: bool = True) -> Trajectory:
+def response(
+    *token_ids: int, reward: float = 1.0, step: int = 0, finished: bool = True
+) -> Trajectory:
     logprobs = -np.arange(1, len(token_ids) + 1, dtype=np.float32) / 8
     return Trajectory(np.array(token_ids, dtype=np.int32), logprobs, step, reward, finished)
 
@@ -37,11 +44,16 @@ def by_last_token(sequences) -> list[float]:
 
 
 def answer(run: Experience, plan: Plan, successes) -> list[Group]:
-    """A plan's groups: of a question's new responses the first `successes(q)` are right; no two are alike."""
+    """A plan's groups: of a question's new responses the first `successes(q)` are right; no two
+    are alike.
+    """
     rollouts = []
     for q, seeds in zip(plan.questions, run.seeds(plan)):
         right = successes(q)
-        new = [response(q, plan.step, i, reward=float(i < right), step=plan.step) for i in range(len(seeds))]
+        new = [
+            response(q, plan.step, i, reward=float(i < right), step=plan.step)
+            for i in range(len(seeds))
+        ]
         rollouts.append(new)
     return run.groups(plan, rollouts)
 
@@ -62,7 +74,7 @@ def stored(run: Experience, question: int) -> list[list[int]]:
     return [t.token_ids.tolist() for t in run.buffer.trajectories(question)]
 
 
-# ---- the delayed start ------------------------------------------------------------------------------
+# ---- the delayed start ---------------------------------------------------------------------------
 
 
 def test_delayed_start_is_exact_and_latched():
@@ -83,7 +95,9 @@ def test_delayed_start_is_exact_and_latched():
     plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
     assert plan.clip_eps is None and not plan.replayed and len(run.buffer) == 5
 
-    plan, _ = take_step(run, 3, lambda q: 0)  # and the one after replays; a Pass@1 near 0 changes nothing
+    plan, _ = take_step(
+        run, 3, lambda q: 0
+    )  # and the one after replays; a Pass@1 near 0 changes nothing
     assert run.started and len(plan.replayed) == 2 and plan.clip_eps is None
 
 
@@ -96,18 +110,27 @@ def test_the_start_counts_successes_not_rewards():
     assert run.started
 
 
-@pytest.mark.parametrize("before, after, started", [
-    ({}, {"rho": 0.0}, False), ({}, {"start_threshold": 0.9}, True), ({"start_threshold": 0.9}, {}, True),
-])
+@pytest.mark.parametrize(
+    "before, after, started",
+    [
+        ({}, {"rho": 0.0}, False),
+        ({}, {"start_threshold": 0.9}, True),
+        ({"start_threshold": 0.9}, {}, True),
+    ],
+)
 def test_resuming_with_another_rho_or_threshold(before, after, started):
-    """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative one starts."""
+    """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative one
+    starts.
+    """
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict(), old.buffer)
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
 
 
 def test_questions_retire_before_the_start():
-    """k = K retires from the first batch on, also while nothing is collected; the retired are never drawn."""
+    """k = K retires from the first batch on, also while nothing is collected; the retired are
+    never drawn.
+    """
     run = experience(12, start_threshold=1.0)
     plan, _ = take_step(run, 0, lambda q: 8 if q % 2 else 3)
     retired = {q for q in plan.fresh if q % 2}
@@ -117,18 +140,28 @@ def test_questions_retire_before_the_start():
         assert not retired & set(plan.questions)
 
 
-@pytest.mark.parametrize("knobs, clip_before, clip_after", [
-    ({"clip_eps": 0.3}, 0.3, None), ({"clip": "on"}, 0.2, 0.2), ({"clip": "off"}, None, None),
-    ({"rho": 0.0}, 0.2, 0.2),
-])
+@pytest.mark.parametrize(
+    "knobs, clip_before, clip_after",
+    [
+        ({"clip_eps": 0.3}, 0.3, None),
+        ({"clip": "on"}, 0.2, 0.2),
+        ({"clip": "off"}, None, None),
+        ({"rho": 0.0}, 0.2, 0.2),
+    ],
+)
 def test_clip(knobs, clip_before, clip_after):
     """`auto` clips until replay starts, and always when ρ = 0; `on` and `off` do as they say."""
     run = experience(**{"start_threshold": 0.1} | knobs)
-    assert [take_step(run, step, lambda q: 4)[0].clip_eps for step in (0, 1)] == [clip_before, clip_after]
+    assert [take_step(run, step, lambda q: 4)[0].clip_eps for step in (0, 1)] == [
+        clip_before,
+        clip_after,
+    ]
 
 
 def test_rho_zero_is_the_plain_baseline():
-    """ρ = 0: nothing is stored, replayed or retired, whatever the Pass@1; `retire on` only retires."""
+    """ρ = 0: nothing is stored, replayed or retired, whatever the Pass@1; `retire on` only
+    retires.
+    """
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
         plan, groups = take_step(run, step, lambda q: q % 9)
@@ -138,13 +171,19 @@ def test_rho_zero_is_the_plain_baseline():
     assert set(retiring.buffer.retired) == {8} and len(retiring.buffer) == 0
 
 
-# ---- the plan ---------------------------------------------------------------------------------------
+# ---- the plan ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("rho, batch_size, buffered, n", [
-    (0.5, 8, 0, 0), (0.5, 8, 3, 3), (0.5, 7, 20, 3), (1.0, 8, 20, 8),
-    (0.29, 100, 40, 29),  # 0.29 · 100 = 28.999... in floating point
-])
+@pytest.mark.parametrize(
+    "rho, batch_size, buffered, n",
+    [
+        (0.5, 8, 0, 0),
+        (0.5, 8, 3, 3),
+        (0.5, 7, 20, 3),
+        (1.0, 8, 20, 8),
+        (0.29, 100, 40, 29),  # 0.29 · 100 = 28.999... in floating point
+    ],
+)
 def test_number_of_replayed_questions(rho, batch_size, buffered, n):
     """n = min(⌊ρB⌋, |E|), the rest fresh: B distinct questions, whatever is in E."""
     run = experience(120, rho=rho, batch_size=batch_size)
@@ -186,22 +225,30 @@ def test_the_run_ends_when_every_question_is_retired():
     assert sizes == [8, 2] and plan is None and len(run.buffer.retired) == 10
 
 
-# ---- which questions, which trajectory --------------------------------------------------------------
+# ---- which questions, which trajectory -----------------------------------------------------------
 
 
 def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
-    """Each bucket's share of the draws, one question a batch: bucket 4 holds one question, bucket 1 nine."""
+    """Each bucket's share of the draws, one question a batch: bucket 4 holds one question,
+    bucket 1 nine.
+    """
     run = experience(rho=0.125, **knobs)
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
-    drawn = Counter(run.buffer.num_success(*run.plan(step, by_last_token).replayed) for step in range(draws))
+    drawn = Counter(
+        run.buffer.num_success(*run.plan(step, by_last_token).replayed) for step in range(draws)
+    )
     return {k: n / draws for k, n in drawn.items()}
 
 
 def test_question_selection():
-    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2), whatever their sizes; uniform: 1 : 9, by questions."""
+    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2), whatever their sizes; uniform: 1 : 9, by
+    questions.
+    """
     gaussian, uniform = frequencies()[4], frequencies(question_selection="uniform")[4]
-    assert gaussian == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)  # 0.989, standard error 0.004
+    assert gaussian == pytest.approx(
+        1 / (1 + np.exp(-4.5)), abs=0.02
+    )  # 0.989, standard error 0.004
     assert uniform == pytest.approx(0.1, abs=0.05)  # standard error 0.012
     assert frequencies(sigma=2.0, mu=0.0)[1] == pytest.approx(1 / (1 + np.exp(-15 / 8)), abs=0.05)
 
@@ -233,24 +280,34 @@ def select(rule: str, score) -> tuple[int, ...]:
 
 
 def test_lowest_mean_entropy_where_the_official_rule_errs():
-    """Ours takes the lowest mean, the longest here; the official rule, a sum, takes the short unsure one."""
+    """Ours takes the lowest mean, the longest here; the official rule, a sum, takes the short
+    unsure one.
+    """
     assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
     assert select("official", KnownScores(KNOWN).mean_entropy) == UNSURE
 
 
 def test_other_trajectory_selections():
-    """highest_entropy and nll take the extreme of their score, random any candidate alike and unscored."""
+    """highest_entropy and nll take the extreme of their score, random any candidate alike and
+    unscored.
+    """
     policy = KnownScores(KNOWN)
     assert select("highest_entropy", policy.mean_entropy) == UNSURE
     assert select("nll", policy.mean_nll) == LIKELY
     run = experience(trajectory_selection="random")
     store(run, 0, 4, *KNOWN)
-    picks = Counter(tuple(run.plan(step, None).replayed[0].token_ids.tolist()) for step in range(600))
-    assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)  # standard error 0.019
+    picks = Counter(
+        tuple(run.plan(step, None).replayed[0].token_ids.tolist()) for step in range(600)
+    )
+    assert all(
+        picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN
+    )  # standard error 0.019
 
 
 def test_only_contested_choices_are_scored():
-    """One stored response needs no score; scores reach the right candidates; the plan reports their means."""
+    """One stored response needs no score; scores reach the right candidates; the plan reports
+    their means.
+    """
     run, asked = experience(), []
     store(run, 0, 4, (5, 3), (5, 1), (5, 2))
     store(run, 1, 4, (5, 9))
@@ -284,7 +341,9 @@ def test_seeds():
 
 
 def test_a_mixed_group_is_o_star_and_its_new_responses():
-    """G* = {o*} ∪ {K - 1 new}: o* first, exactly as stored; k counts it; one mean for all K advantages."""
+    """G* = {o*} ∪ {K - 1 new}: o* first, exactly as stored; k counts it; one mean for all K
+    advantages.
+    """
     run = experience(20)
     store(run, 3, 4, (9, 9, 9))
     plan = run.plan(0, by_last_token)
@@ -299,11 +358,13 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
     assert mixed.advantages.tolist() == [0.625] * 3 + [-0.375] * 5  # 1 - 3/8, 0 - 3/8
 
 
-# ---- what a group leaves in E -----------------------------------------------------------------------
+# ---- what a group leaves in E --------------------------------------------------------------------
 
 
 def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
-    """A run that has just replayed question 0, stored in bucket 4 with two responses; o* is (5, 1)."""
+    """A run that has just replayed question 0, stored in bucket 4 with two responses; o* is (5,
+    1).
+    """
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
     store(run, 0, 4, (5, 1), (5, 2))
     plan, groups = take_step(run, 1, lambda q: successes)
@@ -311,10 +372,15 @@ def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
     return run, stored(run, 0)
 
 
-@pytest.mark.parametrize("successes, bucket, new", [
-    (0, 1, 0),  # only o* itself is right: k = 1
-    (2, 3, 2), (5, 6, 5), (3, 4, 3),
-])
+@pytest.mark.parametrize(
+    "successes, bucket, new",
+    [
+        (0, 1, 0),  # only o* itself is right: k = 1
+        (2, 3, 2),
+        (5, 6, 5),
+        (3, 4, 3),
+    ],
+)
 def test_a_replayed_group_moves_its_question(successes, bucket, new):
     """The latest k, with o*, is the bucket, and new successes are stored."""
     run, now = replay_one(successes)
@@ -324,12 +390,16 @@ def test_a_replayed_group_moves_its_question(successes, bucket, new):
 
 
 def test_a_replayed_group_that_is_all_right_retires():
-    """o* and K - 1 new successes: k = K, retired, its trajectories dropped. With `retire off` it only leaves
-    its bucket, so that it is not replayed as medium, and comes back with all it has when it fails again."""
+    """o* and K - 1 new successes: k = K, retired, its trajectories dropped. With `retire off` it
+    only leaves its bucket, so that it is not replayed as medium, and comes back with all it has
+    when it fails again.
+    """
     run, now = replay_one(7)
     assert set(run.buffer.retired) == {0} and len(run.buffer) == 0 and now == []
     run, now = replay_one(7, retire="off")
-    assert not run.buffer.retired and not run.buffer.buckets and len(run.buffer) == 0 and len(now) == 2
+    assert (
+        not run.buffer.retired and not run.buffer.buckets and len(run.buffer) == 0 and len(now) == 2
+    )
     plan, _ = take_step(run, 2, lambda q: 5)
     assert plan.fresh == [0] and run.buffer.num_success(0) == 5 and len(stored(run, 0)) == 7
 
@@ -339,17 +409,23 @@ def test_what_a_fresh_group_stores(k, bucket):
     """0 < k < K stores all successes in bucket k; another k nothing."""
     run = experience(1, batch_size=1, mini_batches=1)
     take_step(run, 0, lambda q: k)
-    assert {b: list(qs) for b, qs in run.buffer.buckets.items()} == ({bucket: [0]} if bucket else {})
+    assert {b: list(qs) for b, qs in run.buffer.buckets.items()} == (
+        {bucket: [0]} if bucket else {}
+    )
     assert stored(run, 0) == ([[0, 0, i] for i in range(k)] if bucket else [])
     assert set(run.buffer.retired) == ({0} if k == 8 else set())
 
 
 def test_a_response_that_was_cut_counts_and_is_not_stored():
-    """Of three right responses the one cut at L_max counts in k, not in E; cut ones alone store nothing."""
+    """Of three right responses the one cut at L_max counts in k, not in E; cut ones alone store
+    nothing.
+    """
     run = experience(2, batch_size=2, mini_batches=1)
     plan = run.plan(0, by_last_token)
-    rows = [[response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
-            for q, last in zip(plan.questions, (0, 2))]
+    rows = [
+        [response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
+        for q, last in zip(plan.questions, (0, 2))
+    ]
     groups = run.groups(plan, rows)
     run.collect(groups)
     some, none = plan.fresh
@@ -357,11 +433,15 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     assert none not in run.buffer
     metrics = step_metrics(plan, groups, run.buffer)
     # a reward of the user's with one of these names would be lost
-    assert {name for name in metrics if name.startswith("reward/")} == {f"reward/{name}" for name in TAKEN}
+    assert {name for name in metrics if name.startswith("reward/")} == {
+        f"reward/{name}" for name in TAKEN
+    }
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():
-    """Fresh draws of a buffered question: k = 2, 6 move it, k = 0 leaves it in bucket 6 with all it has."""
+    """Fresh draws of a buffered question: k = 2, 6 move it, k = 0 leaves it in bucket 6 with all
+    it has.
+    """
     run = experience(1, batch_size=1, rho=0.1, mini_batches=1)
     buckets = []
     for step, k in enumerate((4, 2, 6, 0)):
@@ -371,7 +451,9 @@ def test_the_latest_count_wins_and_zero_changes_nothing():
 
 
 def test_a_replayed_question_that_the_cap_pushed_out():
-    """Fresh successes may evict a replayed question (`max_trajectories`): with nothing new it stays out."""
+    """Fresh successes may evict a replayed question (`max_trajectories`): with nothing new it
+    stays out.
+    """
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
     plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
@@ -379,7 +461,9 @@ def test_a_replayed_question_that_the_cap_pushed_out():
 
 
 def test_success_is_a_reward_above_a_half():
-    """A user's reward of 0.5 or 0.4 is no success, 0.75 is: k, what is stored, and retirement agree on it."""
+    """A user's reward of 0.5 or 0.4 is no success, 0.75 is: k, what is stored, and retirement
+    agree on it.
+    """
     run = experience(2, num_rollouts=4, batch_size=2, mini_batches=1)
     plan, groups = continuous(run, 0, [0.5, 0.5, 0.4, 0.75], [0.75, 0.6, 1, 1])
     half, solved = plan.fresh
@@ -389,7 +473,9 @@ def test_success_is_a_reward_above_a_half():
 
 
 def test_reinstatement():
-    """Table 7: at steps 25, 50, ... a seeded tenth of S returns, into the rest of the epoch, not into E."""
+    """Table 7: at steps 25, 50, ... a seeded tenth of S returns, into the rest of the epoch, not
+    into E.
+    """
 
     def returned(seed):
         run, drawn = experience(400, reinstate_every=25, seed=seed), []
@@ -400,26 +486,32 @@ def test_reinstatement():
             assert len(run.buffer.retired) == (30 if step < 25 else 27)
         back = set(range(30)) - set(run.buffer.retired)
         assert sorted(q for q in drawn + run.stream.queue if q in back) == sorted(back)  # once each
-        assert run.stream.epoch == 0 and len(run.buffer) == 0 and {q for q in drawn if q < 30} <= back
+        assert (
+            run.stream.epoch == 0 and len(run.buffer) == 0 and {q for q in drawn if q < 30} <= back
+        )
         return back
 
     assert returned(0) == returned(0) != returned(1)
 
 
-# ---- continuous rewards (Sec. 5.3) ------------------------------------------------------------------
+# ---- continuous rewards (Sec. 5.3) ---------------------------------------------------------------
 
 
 def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan, list[Group]]:
     plan = run.plan(step, by_last_token)
-    rollouts = [[response(q, step, i, reward=r) for i, r in enumerate(row)]
-                for q, row in zip(plan.questions, rewards)]
+    rollouts = [
+        [response(q, step, i, reward=r) for i, r in enumerate(row)]
+        for q, row in zip(plan.questions, rewards)
+    ]
     groups = run.groups(plan, rollouts)
     run.collect(groups)
     return plan, groups
 
 
 def test_continuous_rewards_go_by_their_spread():
-    """σ = 0, 0.25, 0.5 (K = 4): buckets 0, 2, 4; the middle stores what is above its mean; none retires."""
+    """σ = 0, 0.25, 0.5 (K = 4): buckets 0, 2, 4; the middle stores what is above its mean; none
+    retires.
+    """
     run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
     plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
     middle = plan.fresh[1]
@@ -435,7 +527,9 @@ def test_continuous_rewards_with_equal_spreads():
 
 
 def test_a_replayed_response_keeps_its_reward():
-    """o* enters the group's mean, spread and advantages with the reward it was stored with, not with 1."""
+    """o* enters the group's mean, spread and advantages with the reward it was stored with, not
+    with 1.
+    """
     run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", mini_batches=1)
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
     _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75])
@@ -445,7 +539,9 @@ def test_a_replayed_response_keeps_its_reward():
 
 
 def test_a_checkpoint_that_names_other_questions_is_refused():
-    """Ids in the buffer, the retired set or the stream must be those of questions that are there."""
+    """Ids in the buffer, the retired set or the stream must be those of questions that are
+    there.
+    """
     for spoil in (
         lambda run: store(run, 5, 4),
         lambda run: run.buffer.retire(7),
@@ -458,7 +554,7 @@ def test_a_checkpoint_that_names_other_questions_is_refused():
             experience(3).load_state_dict(run.state_dict(), run.buffer)
 
 
-# ---- the batch of Eq. 4 -----------------------------------------------------------------------------
+# ---- the batch of Eq. 4 --------------------------------------------------------------------------
 
 
 def one_batch(replayed: int = 4, batch_size: int = 8, step: int = 0, **knobs):
@@ -472,25 +568,33 @@ def ids(part: list[Group]) -> list[int]:
     return [g.question.id for g in part]
 
 
-@pytest.mark.parametrize("replayed, batch_size, parts", [
-    (3, 8, 2), (0, 8, 2), (5, 10, 3),
-])
+@pytest.mark.parametrize("replayed, batch_size, parts", [(3, 8, 2), (0, 8, 2), (5, 10, 3)])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
-    """Whole groups, sizes and numbers of replayed ones differ by at most one, every response once."""
+    """Whole groups, sizes and numbers of replayed ones differ by at most one, every response
+    once.
+    """
     run, groups = one_batch(replayed, batch_size, mini_batches=parts)
     split = run.mini_batches(0, groups)
     assert len(split) == parts
     assert sorted(q for part in split for q in ids(part)) == sorted(g.question.id for g in groups)
     sizes, shares = [len(part) for part in split], [sum(g.replayed for g in part) for part in split]
-    assert np.ptp(sizes) <= 1 and np.ptp(shares) <= 1 and sum(shares) == sum(g.replayed for g in groups)
+    assert (
+        np.ptp(sizes) <= 1
+        and np.ptp(shares) <= 1
+        and sum(shares) == sum(g.replayed for g in groups)
+    )
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step():
-    """Seed and step fix the split and another step changes it; a question's place in the plan does not."""
+    """Seed and step fix the split and another step changes it; a question's place in the plan
+    does not.
+    """
     run, groups = one_batch()
     split = [ids(part) for part in run.mini_batches(0, groups)]
     assert split == [ids(part) for part in run.mini_batches(0, groups)]
-    assert len({str([ids(part) for part in run.mini_batches(step, groups)]) for step in range(10)}) > 5
+    assert (
+        len({str([ids(part) for part in run.mini_batches(step, groups)]) for step in range(10)}) > 5
+    )
 
 
 def test_fewer_questions_than_mini_batches():
@@ -499,11 +603,17 @@ def test_fewer_questions_than_mini_batches():
     assert [ids(part) for part in run.mini_batches(0, groups[:1])] == [[groups[0].question.id]]
 
 
-@pytest.mark.parametrize("low, high, kept", [
-    (0.25, 0.75, {2, 3, 4, 5, 6}), (0.0, 1.0, set(range(1, 8))),  # k = 0 and K stay in, with advantage 0
-])
+@pytest.mark.parametrize(
+    "low, high, kept",
+    [
+        (0.25, 0.75, {2, 3, 4, 5, 6}),
+        (0.0, 1.0, set(range(1, 8))),  # k = 0 and K stay in, with advantage 0
+    ],
+)
 def test_masked_grpo(low, high, kept):
-    """Eq. 14, a closed interval of k/K: groups outside it stay in the normaliser, with advantage 0."""
+    """Eq. 14, a closed interval of k/K: groups outside it stay in the normaliser, with advantage
+    0.
+    """
     run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=low, alpha_high=high)
     groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q
     (part,) = run.mini_batches(0, groups)

@@ -12,7 +12,9 @@ LOW = {"worlds", "verifier", "runtime"}
 
 
 def imported(path: Path) -> set[str]:
-    """The modules and folders that a file imports anywhere, in functions and under TYPE_CHECKING too."""
+    """The modules and folders that a file imports anywhere, in functions and under TYPE_CHECKING
+    too.
+    """
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -23,7 +25,9 @@ def imported(path: Path) -> set[str]:
 
 
 def wrong_arrows(house: Path) -> list[str]:
-    """`file: module` of each import upwards, sideways below, in a circle, or of the file's own name."""
+    """`file: module` of each import upwards, sideways below, in a circle, or of the file's own
+    name.
+    """
     wrong = []
     below = {}  # module of the root: those of the root that it imports
     files = [*house.glob("*.py")]
@@ -43,7 +47,9 @@ def wrong_arrows(house: Path) -> list[str]:
     for _ in ROOT:  # what is imported by what is imported, and so on
         for imports in below.values():
             imports.update(*[below.get(module, ()) for module in imports])
-    circles = [f"{module}.py: in a circle" for module, imports in below.items() if module in imports]
+    circles = [
+        f"{module}.py: in a circle" for module, imports in below.items() if module in imports
+    ]
     return sorted(wrong + circles)
 
 
@@ -52,19 +58,40 @@ def test_arrows():
     assert wrong_arrows(HOUSE) == []
 
 
-@pytest.mark.parametrize("file, line, wrong", [
-    ("loss.py", "import data\nfrom runtime import ranks\nimport worlds.arithmetic", []),
-    ("tools/doctor.py", "from config import Config\nimport runtime.ranks\nimport tools.export", []),
-    ("loss.py", "def f():\n    from tools.doctor import main", ["loss.py: tools"]),
-    ("runtime/memory.py", "if TYPE_CHECKING:\n    from config import Config", ["runtime/memory.py: config"]),
-    ("worlds/gym.py", "from verifier import pool", ["worlds/gym.py: verifier"]),
-    ("runtime/ranks.py", "import bench", ["runtime/ranks.py: bench"]),
-    ("data.py", "def f():\n    import loss", ["data.py: in a circle", "loss.py: in a circle"]),
-    ("runtime/peft.py", "from peft import LoraConfig", ["runtime/peft.py: a library of that name"]),
-])
+@pytest.mark.parametrize(
+    "file, line, wrong",
+    [
+        ("loss.py", "import data\nfrom runtime import ranks\nimport worlds.arithmetic", []),
+        (
+            "tools/doctor.py",
+            "from config import Config\nimport runtime.ranks\nimport tools.export",
+            [],
+        ),
+        ("loss.py", "def f():\n    from tools.doctor import main", ["loss.py: tools"]),
+        (
+            "runtime/memory.py",
+            "if TYPE_CHECKING:\n    from config import Config",
+            ["runtime/memory.py: config"],
+        ),
+        ("worlds/gym.py", "from verifier import pool", ["worlds/gym.py: verifier"]),
+        ("runtime/ranks.py", "import bench", ["runtime/ranks.py: bench"]),
+        ("data.py", "def f():\n    import loss", ["data.py: in a circle", "loss.py: in a circle"]),
+        (
+            "runtime/peft.py",
+            "from peft import LoraConfig",
+            ["runtime/peft.py: a library of that name"],
+        ),
+    ],
+)
 def test_a_wrong_arrow_is_found(tmp_path, file, line, wrong):
-    """In a made-up house of three rooms, a file more: train -> loss -> data, nothing wrong before."""
-    house = {"train.py": "from runtime import ranks\nimport loss", "loss.py": "import data", "data.py": ""}
+    """In a made-up house of three rooms, a file more: train -> loss -> data, nothing wrong
+    before.
+    """
+    house = {
+        "train.py": "from runtime import ranks\nimport loss",
+        "loss.py": "import data",
+        "data.py": "",
+    }
     for name, text in (house | {file: line}).items():
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text(text)

@@ -1,4 +1,6 @@
-"""The objective against a loop written from the formulas, closed forms, and poison (Eq. 2-4, Sec. 4.2)."""
+"""The objective against a loop written from the formulas, closed forms, and poison (Eq. 2-4,
+Sec. 4.2).
+"""
 
 import math
 
@@ -27,7 +29,9 @@ def run(case, **knobs):
 
 
 def naive_loss(case, clip_eps, beta):
-    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ_i Σ_t of CLIP(w, A), of f(w*) A where i is replayed."""
+    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ_i Σ_t of CLIP(w, A), of f(w*) A where i is
+    replayed.
+    """
     new, old, advantages, mask, replay = (x.tolist() for x in case)
     total = 0.0
     for i, advantage in enumerate(advantages):
@@ -47,28 +51,38 @@ def naive_loss(case, clip_eps, beta):
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("clip_eps", [0.2, None])
 def test_loss_is_eq_4_token_by_token(clip_eps, beta):
-    """Equal to the loop over tokens, replayed and fresh mixed, with and without clip and shaping."""
+    """Equal to the loop over tokens, replayed and fresh mixed, with and without clip and
+    shaping.
+    """
     for seed in range(3):
         case = make_case(seed)
         loss, _ = run(case, clip_eps=clip_eps, beta=beta)
         assert loss.item() == pytest.approx(naive_loss(case, clip_eps, beta), rel=1e-5, abs=1e-7)
 
 
-@pytest.mark.parametrize("w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (1e-6, 1e-5), (30.0, 3.0 / 30.1**2)])
+@pytest.mark.parametrize(
+    "w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (1e-6, 1e-5), (30.0, 3.0 / 30.1**2)]
+)
 def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
-    """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β, 0.0826 at w = 1, fading to both sides."""
+    """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β, 0.0826 at w = 1, fading to both
+    sides.
+    """
     new = torch.tensor([[-1.0]], requires_grad=True)
     old = torch.tensor([[-1.0 - math.log(w)]])
     one = torch.ones(1, 1, dtype=torch.bool)
     loss, metrics = run([new, old, torch.tensor([0.7]), one, one[0]], beta=0.1)
     loss.backward()
-    assert loss.item() == pytest.approx(-0.7 * shape(torch.tensor(w)).item() / (L_MAX * N), rel=1e-5)
+    assert loss.item() == pytest.approx(
+        -0.7 * shape(torch.tensor(w)).item() / (L_MAX * N), rel=1e-5
+    )
     assert new.grad.item() == pytest.approx(-0.7 * weight / (L_MAX * N), rel=1e-4)
     assert metrics["replay_pull"].item() == pytest.approx(0.7 * weight, rel=1e-4)
 
 
 def test_gradient_of_a_fresh_token_in_closed_form():
-    """-A w / (L_max N) where the clip does not bind, 0 where it does, which is on the side that gains."""
+    """-A w / (L_max N) where the clip does not bind, 0 where it does, which is on the side that
+    gains.
+    """
     w = torch.tensor([[1.1, 1.5, 0.5], [1.1, 1.5, 0.5]])
     new, advantages = w.log().requires_grad_(), torch.tensor([1.0, -1.0])
     mask, fresh = torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
@@ -76,7 +90,9 @@ def test_gradient_of_a_fresh_token_in_closed_form():
     loss.backward()
     expected = -torch.tensor([[1.1, 0.0, 0.5], [-1.1, -1.5, 0.0]]) / (L_MAX * N)
     assert new.grad.tolist() == [pytest.approx(row) for row in expected.tolist()]
-    assert metrics["clipped"] == 2 and metrics["pull"].item() == pytest.approx(1.1 + 0.5 + 1.1 + 1.5)
+    assert metrics["clipped"] == 2 and metrics["pull"].item() == pytest.approx(
+        1.1 + 0.5 + 1.1 + 1.5
+    )
 
 
 @pytest.mark.parametrize("knobs", [dict(clip_eps=0.2, beta=0.1), dict(clip_eps=None, beta=None)])
@@ -105,18 +121,29 @@ def test_poisoned_padding_changes_nothing(poison, knobs):
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4, 200.0, -200.0])
 def test_huge_ratios_stay_finite(log_ratio, beta):
-    """Log-ratios beyond exp's range give finite losses and gradients, shaped or plain, replayed or fresh."""
-    new, mask = torch.full((2, 3), log_ratio, requires_grad=True), torch.ones(2, 3, dtype=torch.bool)
+    """Log-ratios beyond exp's range give finite losses and gradients, shaped or plain, replayed
+    or fresh.
+    """
+    new, mask = (
+        torch.full((2, 3), log_ratio, requires_grad=True),
+        torch.ones(2, 3, dtype=torch.bool),
+    )
     advantages, replay = torch.tensor([1.0, -1.0]), torch.tensor([True, False])
     loss, metrics = run([new, torch.zeros(2, 3), advantages, mask, replay], beta=beta)
     loss.backward()
-    assert loss.isfinite() and new.grad.isfinite().all() and all(v.isfinite() for v in metrics.values())
+    assert (
+        loss.isfinite()
+        and new.grad.isfinite().all()
+        and all(v.isfinite() for v in metrics.values())
+    )
     if beta:  # f(∞) = 1, f(0) = 0: a token that far off no longer pulls
         assert new.grad[0].abs().max() == 0
 
 
 def test_micro_batches_add_up():
-    """The losses and gradients of the parts, with the normaliser of the whole, sum to those of the whole."""
+    """The losses and gradients of the parts, with the normaliser of the whole, sum to those of
+    the whole.
+    """
     case = make_case(n=8)
     whole = case[0].clone().requires_grad_()
     loss, metrics = run([whole, *case[1:]], clip_eps=0.2)
@@ -142,25 +169,44 @@ def test_half_precision_inputs_are_computed_in_float32():
 
 
 def test_metrics_by_hand():
-    """Sums, counts, maxima and pulls of a fresh and a replayed response, and means, worked out by hand."""
+    """Sums, counts, maxima and pulls of a fresh and a replayed response, and means, worked out
+    by hand.
+    """
     w = torch.tensor([[2.0, 1.0, 9.0], [0.1, 3.0, 12.0]])
     mask = torch.tensor([[True, True, False], [True, True, True]])
     advantages, replay = torch.tensor([2.0, -1.0]), torch.tensor([False, True])
     _, m = run([w.log(), torch.zeros(2, 3), advantages, mask, replay], clip_eps=0.2)
-    pull = 0.1 * (0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2)  # Σ β w / (w + β)² of the replayed, |A| = 1
+    pull = 0.1 * (
+        0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2
+    )  # Σ β w / (w + β)² of the replayed, |A| = 1
     expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=3)
-    expected |= dict(replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull)
-    expected |= dict(drift=math.log(2), mismatch=1, replay_slope=pull, replay_above_2=2, replay_above_10=1)
+    expected |= dict(
+        replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull
+    )
+    expected |= dict(
+        drift=math.log(2), mismatch=1, replay_slope=pull, replay_above_2=2, replay_above_10=1
+    )
     assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
-    means = {"loss/ratio": 1.5, "loss/ratio_max": 2.0, "loss/clipped": 0.5, "replay/token_share": 0.6,
-             "replay/gradient_share": pull / (2 + pull), "replay/ratio": 15.1 / 3, "replay/ratio_max": 12,
-             "replay/ess": 15.1**2 / (153.01 * 3), "replay/weight": pull / 3, "replay/ratio_above_2": 2 / 3,
-             "replay/ratio_above_10": 1 / 3}
+    means = {
+        "loss/ratio": 1.5,
+        "loss/ratio_max": 2.0,
+        "loss/clipped": 0.5,
+        "replay/token_share": 0.6,
+        "replay/gradient_share": pull / (2 + pull),
+        "replay/ratio": 15.1 / 3,
+        "replay/ratio_max": 12,
+        "replay/ess": 15.1**2 / (153.01 * 3),
+        "replay/weight": pull / 3,
+        "replay/ratio_above_2": 2 / 3,
+        "replay/ratio_above_10": 1 / 3,
+    }
     assert token_means({k: v.item() for k, v in m.items()}) == pytest.approx(means, rel=1e-5)
 
 
 def test_metrics_of_one_kind_only():
-    """Without replayed (or fresh) responses the other kind's sums and maxima are 0, not an error."""
+    """Without replayed (or fresh) responses the other kind's sums and maxima are 0, not an
+    error.
+    """
     case = make_case()
     fresh_only = run([*case[:4], torch.zeros(6, dtype=torch.bool)])[1]
     replayed_only = run([*case[:4], torch.ones(6, dtype=torch.bool)])[1]
@@ -169,13 +215,19 @@ def test_metrics_of_one_kind_only():
 
 
 def test_advantages_by_hand():
-    """r - mean (Dr. GRPO); with `normalize_std` divided by the std (K - 1); exactly 0 for equal rewards."""
+    """r - mean (Dr. GRPO); with `normalize_std` divided by the std (K - 1); exactly 0 for equal
+    rewards.
+    """
     rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4])
     assert torch.equal(group_advantages(rewards), expected)
     expected[0] /= 0.5  # std of (1, 0, 0, 0): sqrt((0.75² + 3 · 0.25²) / 3) = 0.5
-    assert torch.allclose(group_advantages(rewards, normalize_std=True), expected, rtol=1e-6, atol=0)
+    assert torch.allclose(
+        group_advantages(rewards, normalize_std=True), expected, rtol=1e-6, atol=0
+    )
     assert group_advantages(rewards.int()).dtype == torch.float32
     equal = torch.full((1, 7), 0.1)  # their mean rounds to another number
     assert (equal != equal.mean()).all()
-    assert not group_advantages(equal).any() and not group_advantages(equal, normalize_std=True).any()
+    assert (
+        not group_advantages(equal).any() and not group_advantages(equal, normalize_std=True).any()
+    )

@@ -20,11 +20,15 @@ TEMPERATURE = 0.7
 
 def load(directory, attention="packed"):
     """The tiny model in float64, so that equality means equality."""
-    return AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float64, attn_implementation=attention)
+    return AutoModelForCausalLM.from_pretrained(
+        directory, dtype=torch.float64, attn_implementation=attention
+    )
 
 
 def draw_sequences(n=5, seed=0):
-    """(prompt ids, response ids) of different lengths, among them a prompt and a response of one token."""
+    """(prompt ids, response ids) of different lengths, among them a prompt and a response of one
+    token.
+    """
     rng = np.random.default_rng(seed)
     sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(n - 2)]
     sequences = [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
@@ -38,8 +42,10 @@ def directory(request, tiny_models):
 
 
 def test_packed_is_plain_in_value_and_gradient(directory):
-    """Scores of packed sequences, and every weight's gradient of a random mix of them, equal the sum over
-    plain single-sequence passes: grouped-query attention, temperature, tied and untied heads."""
+    """Scores of packed sequences, and every weight's gradient of a random mix of them, equal the
+    sum over plain single-sequence passes: grouped-query attention, temperature, tied and untied
+    heads.
+    """
     sequences = draw_sequences()
     packed_lm, plain_lm = PackedLM(load(directory), TEMPERATURE), load(directory, "sdpa")
     scores = packed_lm(pack(sequences))
@@ -56,9 +62,15 @@ def test_packed_is_plain_in_value_and_gradient(directory):
         assert torch.allclose(p.grad, reference[name].grad, rtol=1e-4, atol=1e-5), name
 
 
-def by_definition(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa):
-    """Attention of each sequence by itself, (E, H, D) -> (E, H, D): what the kernel for GPUs computes."""
-    assert cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
+def by_definition(
+    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
+):
+    """Attention of each sequence by itself, (E, H, D) -> (E, H, D): what the kernel for GPUs
+    computes.
+    """
+    assert (
+        cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
+    )
     out = []
     for start, end in zip(cu_seq_q.tolist(), cu_seq_q.tolist()[1:]):
         q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))  # (h, L, D)
@@ -69,30 +81,51 @@ def by_definition(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, wi
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
-    """The branch for GPUs, its kernel replaced by a loop that is called as the kernel's signature allows:
-    outputs and all gradients are those of the branch that runs here."""
-    packing, g, signature = pack(draw_sequences()), torch.Generator(), inspect.signature(varlen.varlen_attn)
+    """The branch for GPUs, its kernel replaced by a loop that is called as the kernel's signature
+    allows: outputs and all gradients are those of the branch that runs here.
+    """
+    packing, g, signature = (
+        pack(draw_sequences()),
+        torch.Generator(),
+        inspect.signature(varlen.varlen_attn),
+    )
 
     def kernel(*args, **kwargs):
         bound = signature.bind(*args, **kwargs).arguments
         return by_definition(**bound)
 
     monkeypatch.setattr(varlen, "varlen_attn", kernel)
-    qkv = [torch.randn(1, h, packing.input_ids.shape[1], 8, generator=g, dtype=torch.float64,
-                       requires_grad=True) for h in (4, kv_heads, kv_heads)]
+    qkv = [
+        torch.randn(
+            1,
+            h,
+            packing.input_ids.shape[1],
+            8,
+            generator=g,
+            dtype=torch.float64,
+            requires_grad=True,
+        )
+        for h in (4, kv_heads, kv_heads)
+    ]
     mine, reference = (f(*qkv, 0.3, packing) for f in (model.attend_in_a_row, model.attend_padded))
     torch.testing.assert_close(mine, reference)
     mix = torch.randn(mine.shape, generator=g, dtype=mine.dtype)
-    torch.testing.assert_close(*(torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference)))
+    torch.testing.assert_close(
+        *(torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference))
+    )
 
 
 def test_the_example_of_pack_is_right():
-    """Three responses to two prompts, every index of them; the chunked head's gradient: the docstrings'."""
+    """Three responses to two prompts, every index of them; the chunked head's gradient: the
+    docstrings'.
+    """
     assert doctest.testmod(model).attempted >= 6 and not doctest.testmod(model).failed
 
 
 def test_only_neighbours_share_a_prompt():
-    """Two responses to one prompt, another prompt, the first again: row, places, and values by sequence."""
+    """Two responses to one prompt, another prompt, the first again: row, places, and values by
+    sequence.
+    """
     a, b = np.array([5, 6]), np.array([7])
     sequences = [(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4])), (a, np.array([8]))]
     packed = pack(sequences)
@@ -100,12 +133,20 @@ def test_only_neighbours_share_a_prompt():
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 0, 1, 2]]
     assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
     assert packed.cu_seqlens.tolist() == [0, 4, 7, 9, 12]
-    assert packed.unpack(torch.tensor([1.0, 2, 3, 4, 5])).tolist() == [[1, 2], [3, 0], [4, 0], [5, 0]]
+    assert packed.unpack(torch.tensor([1.0, 2, 3, 4, 5])).tolist() == [
+        [1, 2],
+        [3, 0],
+        [4, 0],
+        [5, 0],
+    ]
 
 
 def random_head(rows=11, hidden=6, vocabulary=13, dtype=torch.float64, seed=0):
     g = torch.Generator().manual_seed(seed)
-    h, w = (torch.randn(n, hidden, generator=g, dtype=dtype).requires_grad_() for n in (rows, vocabulary))
+    h, w = (
+        torch.randn(n, hidden, generator=g, dtype=dtype).requires_grad_()
+        for n in (rows, vocabulary)
+    )
     return h, w, torch.randint(vocabulary, (rows,), generator=g)
 
 
@@ -117,11 +158,15 @@ def full_scores(hidden, weight, targets, temperature):
 
 @pytest.mark.parametrize("chunk", [1, 13 * 4, 2**25])
 def test_chunked_scores_equal_full_ones(chunk, monkeypatch):
-    """Any chunk size: log-probs, entropies and both gradients of each equal autograd through full logits."""
+    """Any chunk size: log-probs, entropies and both gradients of each equal autograd through
+    full logits.
+    """
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", chunk)
     h, w, y = random_head(dtype=torch.float32)
     mix = torch.randn(len(y))
-    for mine, reference in zip(TokenScores.apply(h, w, y, TEMPERATURE), full_scores(h, w, y, TEMPERATURE)):
+    for mine, reference in zip(
+        TokenScores.apply(h, w, y, TEMPERATURE), full_scores(h, w, y, TEMPERATURE)
+    ):
         torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-5)
         gradients = torch.autograd.grad((mix * mine).sum(), (h, w), retain_graph=True)
         expected = torch.autograd.grad((mix * reference).sum(), (h, w), retain_graph=True)
@@ -139,20 +184,27 @@ def test_scores_of_extreme_logits_stay_finite():
 
 
 def test_a_bfloat16_model_has_a_float32_head(tiny_model):
-    """On the CPU its scores are those of a float32 product of its hidden states and head; gradients flow."""
+    """On the CPU its scores are those of a float32 product of its hidden states and head;
+    gradients flow.
+    """
     lm, packed = load(tiny_model).bfloat16(), pack(draw_sequences())
     mine = PackedLM(lm)(packed)
-    hidden = lm.model(packed.input_ids, position_ids=packed.position_ids, use_cache=False, packing=packed)[0]
+    hidden = lm.model(
+        packed.input_ids, position_ids=packed.position_ids, use_cache=False, packing=packed
+    )[0]
     weight = lm.lm_head.weight.float()
     expected = full_scores(hidden[0, packed.predictors].float(), weight, packed.targets, 1.0)
-    torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-5)  # a bfloat16 product is 1e-2 off
+    torch.testing.assert_close(
+        mine, expected, rtol=1e-6, atol=1e-5
+    )  # a bfloat16 product is 1e-2 off
     (mine[0].sum() + mine[1].sum()).backward()
     assert all(p.grad.dtype == torch.bfloat16 and p.grad.abs().sum() > 0 for p in lm.parameters())
 
 
 def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
-    """Forward and backward over 4,096 tokens and 32k words: at most five chunks of 4 MiB beside the head's
-    own gradient, where one copy of the logits would be 512 MiB."""
+    """Forward and backward over 4,096 tokens and 32k words: at most five chunks of 4 MiB beside the
+    head's own gradient, where one copy of the logits would be 512 MiB.
+    """
     rows, hidden, vocabulary = 4096, 64, 32_000
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", 2**20)  # 4 MiB
     h, w, y = random_head(rows, hidden, vocabulary, torch.float32)

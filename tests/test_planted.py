@@ -1,6 +1,6 @@
 """Faults planted one at a time into copies of loss.py and sampler.py: their tests catch every one.
 
-    python tests/test_planted.py        # a line for each, "caught" or "MISSED"
+python tests/test_planted.py        # a line for each, "caught" or "MISSED"
 """
 
 import os
@@ -28,48 +28,108 @@ class Fault(NamedTuple):
 
 FAULTS = [
     Fault("loss", "loss = -torch", "loss = torch", "the sign of the loss"),
-    Fault("loss", "torch.where(mask, objective, 0).sum()", "objective.sum()", "padding in the loss"),
-    Fault("loss", "(max_length * num_responses)", "(max_length * len(logprobs))", "N of the micro-batch"),
+    Fault(
+        "loss", "torch.where(mask, objective, 0).sum()", "objective.sum()", "padding in the loss"
+    ),
+    Fault(
+        "loss",
+        "(max_length * num_responses)",
+        "(max_length * len(logprobs))",
+        "N of the micro-batch",
+    ),
     Fault("loss", "0).sum() / (max_length * num_responses)", "0).mean()", "a mean for the sum"),
     Fault("loss", "ratio / (ratio + beta)", "ratio / (ratio + 1 - beta)", "1 - β for β"),
     Fault("loss", "ratio.clamp(1 - clip_eps,", "ratio.clamp(0,", "ε on one side"),
     Fault("loss", "torch.minimum(", "torch.maximum(", "the optimistic side of CLIP"),
-    Fault("loss", "torch.where(replay, shaped * advantage, on_policy)",
-          "torch.where(replay, on_policy, shaped * advantage)", "replayed and fresh swapped"),
-    Fault("loss", "& response_mask.bool()", "& (replay_mask == replay_mask)[:, None]", "padding as replayed"),
-    Fault("loss", "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)", "log_ratio", "ratios that overflow"),
-    Fault("loss", "logprobs.float(), 0) - torch", "logprobs.float(), 0).detach() - torch", "no gradient"),
+    Fault(
+        "loss",
+        "torch.where(replay, shaped * advantage, on_policy)",
+        "torch.where(replay, on_policy, shaped * advantage)",
+        "replayed and fresh swapped",
+    ),
+    Fault(
+        "loss",
+        "& response_mask.bool()",
+        "& (replay_mask == replay_mask)[:, None]",
+        "padding as replayed",
+    ),
+    Fault(
+        "loss",
+        "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)",
+        "log_ratio",
+        "ratios that overflow",
+    ),
+    Fault(
+        "loss",
+        "logprobs.float(), 0) - torch",
+        "logprobs.float(), 0).detach() - torch",
+        "no gradient",
+    ),
     Fault("loss", "shaped * (1 - shaped)", "shaped", "the value of f for its slope"),
     Fault("loss", "(max if name.endswith", "(sum if name.endswith", "sums for maxima"),
-    Fault("loss", "rewards.mean(dim=1,", "rewards.mean(dim=0,", "the mean over questions, not over a group"),
-    Fault("loss", "rewards.std(dim=1, keepdim=True)", "rewards.std(dim=1, keepdim=True, correction=0)",
-          "K for K - 1 in the std"),
-    Fault("loss", "return advantages.masked_fill(equal, 0.0)", "return advantages", "rounding for 0"),
+    Fault(
+        "loss",
+        "rewards.mean(dim=1,",
+        "rewards.mean(dim=0,",
+        "the mean over questions, not over a group",
+    ),
+    Fault(
+        "loss",
+        "rewards.std(dim=1, keepdim=True)",
+        "rewards.std(dim=1, keepdim=True, correction=0)",
+        "K for K - 1 in the std",
+    ),
+    Fault(
+        "loss", "return advantages.masked_fill(equal, 0.0)", "return advantages", "rounding for 0"
+    ),
     Fault("sampler", "(k - mu * num_rollouts)", "(k - mu * (num_rollouts - 1))", "off by one in K"),
     Fault("sampler", "(k - mu * num_rollouts)", "(k - mu)", "μ not times K"),
-    Fault("sampler", "np.exp(-0.5 * (excess", "np.exp(-1.0 * (excess", "a density without its half"),
-    Fault("sampler", "squared_distance - squared_distance.min()", "squared_distance", "weights that vanish"),
+    Fault(
+        "sampler", "np.exp(-0.5 * (excess", "np.exp(-1.0 * (excess", "a density without its half"
+    ),
+    Fault(
+        "sampler",
+        "squared_distance - squared_distance.min()",
+        "squared_distance",
+        "weights that vanish",
+    ),
     Fault("sampler", "while remaining:", "if remaining:", "the deficit given to nobody"),
-    Fault("sampler", "sizes[k] - taken[k])  #", "sizes[k])  #", "a bucket that gives more than it has"),
+    Fault(
+        "sampler", "sizes[k] - taken[k])  #", "sizes[k])  #", "a bucket that gives more than it has"
+    ),
     Fault("sampler", "in counts.items()", "in [*counts.items()] * 2", "every bucket drawn twice"),
-    Fault("sampler", "size=count, replace=False", "size=count", "a question drawn twice from its bucket"),
-    Fault("sampler", "list(sizes.values()), n)", "[max(sizes.values())] * len(sizes), n)",
-          "buckets drawn alike, whatever their sizes"),
-    Fault("sampler", "in sorted(buckets)", "in buckets", "a draw that depends on the mapping's order"),
+    Fault(
+        "sampler",
+        "size=count, replace=False",
+        "size=count",
+        "a question drawn twice from its bucket",
+    ),
+    Fault(
+        "sampler",
+        "list(sizes.values()), n)",
+        "[max(sizes.values())] * len(sizes), n)",
+        "buckets drawn alike, whatever their sizes",
+    ),
+    Fault(
+        "sampler", "in sorted(buckets)", "in buckets", "a draw that depends on the mapping's order"
+    ),
 ]
 
 
 def passes(module: str, fault: Fault | None = None) -> bool:
     """Whether the tests of `module` pass in a copy of what they need, with the fault in it.
 
-    The copy holds a `transformers.py` that cannot be imported, and nothing of runtime/: they need neither.
+    The copy holds a `transformers.py` that cannot be imported, and nothing of runtime/: they need
+    neither.
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory)
         (copy / "tests").mkdir()
         for name in NEEDED:
             shutil.copy(ROOT / name, copy / name)
-        (copy / "transformers.py").write_text("raise ImportError('these tests should not need transformers')")
+        (copy / "transformers.py").write_text(
+            "raise ImportError('these tests should not need transformers')"
+        )
         if fault:
             file = copy / f"{fault.module}.py"
             file.write_text(file.read_text().replace(fault.old, fault.new))
@@ -82,9 +142,13 @@ def passes(module: str, fault: Fault | None = None) -> bool:
 
 
 def run_tests(copy: str, module: str) -> None:
-    """Leave this process, which has torch but nothing of the root, with what pytest makes of the copy."""
+    """Leave this process, which has torch but nothing of the root, with what pytest makes of the
+    copy.
+    """
     for loaded in [*sys.modules]:
-        if loaded in ("conftest", "loss", "sampler") or loaded.startswith(("test_", "transformers")):
+        if loaded in ("conftest", "loss", "sampler") or loaded.startswith(
+            ("test_", "transformers")
+        ):
             del sys.modules[loaded]
     os.chdir(copy)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
@@ -93,7 +157,9 @@ def run_tests(copy: str, module: str) -> None:
 
 
 def missed() -> list[Fault]:
-    """Plant every fault, two at a time, print what became of it, and return those that no test saw."""
+    """Plant every fault, two at a time, print what became of it, and return those that no test
+    saw.
+    """
     with ThreadPoolExecutor(2) as pool:
         passed = pool.map(lambda fault: passes(fault.module, fault), FAULTS)
         unseen = []
@@ -105,7 +171,9 @@ def missed() -> list[Fault]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_there_is_one_place_for_each_fault(fault):
-    """The text that a fault replaces stands in its file exactly once, so that it really gets planted."""
+    """The text that a fault replaces stands in its file exactly once, so that it really gets
+    planted.
+    """
     assert (ROOT / f"{fault.module}.py").read_text().count(fault.old) == 1
 
 

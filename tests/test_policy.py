@@ -1,4 +1,6 @@
-"""One gradient on any ranks and micro-batches, safe steps, right scores, weights that leave whole."""
+"""One gradient on any ranks and micro-batches, safe steps, right scores, weights that leave
+whole.
+"""
 
 import math
 from dataclasses import replace
@@ -18,8 +20,14 @@ from model import pack
 from policy import Policy
 
 L_MAX = 20
-KNOBS = dict(max_response_length=L_MAX, entropy_coef=0.02, temperature=0.8, max_drift=10.0, max_grad_norm=1e9,
-             skip_grad_norm=1e9)
+KNOBS = dict(
+    max_response_length=L_MAX,
+    entropy_coef=0.02,
+    temperature=0.8,
+    max_drift=10.0,
+    max_grad_norm=1e9,
+    skip_grad_norm=1e9,
+)
 
 
 def make_policy(directory, **knobs):
@@ -27,16 +35,19 @@ def make_policy(directory, **knobs):
 
 
 def make_groups(policy, seed=0, noise=0.4):
-    """Nine responses of one to L_MAX tokens in five groups, three of which begin with an o*; their log-probs
-    are near the policy's."""
+    """Nine responses of one to L_MAX tokens in five groups, three of which begin with an o*; their
+    log-probs are near the policy's.
+    """
     rng, groups = np.random.default_rng(seed), []
     sizes = [(1, [1, 5]), (7, [L_MAX]), (3, [9, 4, 12]), (9, [2]), (5, [11, 3])]
     for prompt, lengths in sizes:
         prompt_ids = rng.integers(0, 100, prompt).astype(np.int32)
         responses = [np.append(rng.integers(0, 100, n - 1), 2).astype(np.int32) for n in lengths]
         scores = policy.score([(prompt_ids, ids) for ids in responses])
-        trajectories = [Trajectory(ids, (p + noise * rng.standard_normal(len(p))).astype(np.float32))
-                        for ids, (p, _) in zip(responses, scores)]
+        trajectories = [
+            Trajectory(ids, (p + noise * rng.standard_normal(len(p))).astype(np.float32))
+            for ids, (p, _) in zip(responses, scores)
+        ]
         advantages = rng.standard_normal(len(lengths)).astype(np.float32)
         question = Question(len(groups), "", prompt_ids, "", "")
         groups.append(Group(question, trajectories, len(lengths) > 1, advantages))
@@ -45,8 +56,11 @@ def make_groups(policy, seed=0, noise=0.4):
 
 def rows(groups):
     """(group, trajectory, advantage, is it o*) of every response."""
-    return [(g, t, float(a), g.replayed and i == 0)
-            for g in groups for i, (t, a) in enumerate(zip(g.trajectories, g.advantages))]
+    return [
+        (g, t, float(a), g.replayed and i == 0)
+        for g in groups
+        for i, (t, a) in enumerate(zip(g.trajectories, g.advantages))
+    ]
 
 
 def pairs_of(groups):
@@ -59,7 +73,9 @@ def spoilt(groups, value=math.nan):
 
 
 def gradients(policy, groups, clip_eps=0.2):
-    """(metrics of an update with one mini-batch, the gradient of every trained weight that its step saw)."""
+    """(metrics of an update with one mini-batch, the gradient of every trained weight that its
+    step saw).
+    """
     seen = {}
 
     def note():
@@ -93,13 +109,17 @@ def assert_same_gradients(mine, reference, tolerance=1e-5):
 
 
 def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, groups):
-    """The gradient of an update equals autograd through ordinary forward passes, one response at a time, of
-    -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N); the two parts are metrics."""
+    """The gradient of an update equals autograd through ordinary forward passes, one response at a
+    time, of -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N); the two parts are
+    metrics.
+    """
     metrics, mine = gradients(make_policy(tiny_model), groups)
     lm = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
     loss, bonus, responses = 0.0, 0.0, rows(groups)
     for group, t, advantage, is_star in responses:
-        logprobs, entropies = plain_scores(lm, group.question.prompt_ids, t.token_ids, KNOBS["temperature"])
+        logprobs, entropies = plain_scores(
+            lm, group.question.prompt_ids, t.token_ids, KNOBS["temperature"]
+        )
         w = (logprobs - torch.as_tensor(t.logprobs)).exp()
         term = w / (w + 0.1) * advantage
         if not is_star:
@@ -137,7 +157,9 @@ def report(directory, groups, save_to=None):
     seen["trained"], seen["trained weights"] = trained.score(pairs), full_weights(trained)
     if save_to:
         trained.save_pretrained(save_to)
-    with pytest.raises(RuntimeError, match="max_drift"):  # on every rank alike, or the others would hang
+    with pytest.raises(
+        RuntimeError, match="max_drift"
+    ):  # on every rank alike, or the others would hang
         make_policy(directory, max_drift=0.01).update([groups], None)
     return seen
 
@@ -151,7 +173,9 @@ def reports(device, tiny_model, groups, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_gradient_on_any_ranks_and_micro_batches(case, reports):
-    """1 rank, 2 ranks and every split into micro-batches: the same gradients and metrics to 1e-5."""
+    """1 rank, 2 ranks and every split into micro-batches: the same gradients and metrics to
+    1e-5.
+    """
     alone, pair, _ = reports
     reference = alone["a rank without work" if case == "a rank without work" else "one micro-batch"]
     for seen in (alone, *pair):
@@ -170,21 +194,26 @@ def test_scores_do_not_depend_on_ranks(reports):
 
 
 def test_ranks_train_and_save_one_model(reports, groups):
-    """After two optimiser steps both ranks hold the same weights, and transformers loads what they saved:
-    bit-equal weights, and log-probs equal to the policy's own."""
+    """After two optimiser steps both ranks hold the same weights, and transformers loads what they
+    saved: bit-equal weights, and log-probs equal to the policy's own.
+    """
     alone, pair, saved = reports
     lm = AutoModelForCausalLM.from_pretrained(saved)
     for name, tensor in lm.state_dict().items():
         for seen in pair:
             assert np.array_equal(tensor.numpy(), seen["trained weights"][name]), name
-    for sequence, (logprobs, _), (before, _) in zip(pairs_of(groups), pair[0]["trained"], alone["score"]):
+    for sequence, (logprobs, _), (before, _) in zip(
+        pairs_of(groups), pair[0]["trained"], alone["score"]
+    ):
         expected = plain_scores(lm, *sequence, KNOBS["temperature"])[0].detach().numpy()
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
         assert np.abs(logprobs - before).max() > 1e-2
 
 
 def test_a_group_computes_its_prompt_once(policy, monkeypatch):
-    """8 questions of 16 tokens, 8 responses of 4 to each: rows of 8 · (16 + 8 · 4) tokens, not of 64 · 20."""
+    """8 questions of 16 tokens, 8 responses of 4 to each: rows of 8 · (16 + 8 · 4) tokens, not
+    of 64 · 20.
+    """
     rng, lengths = np.random.default_rng(0), []
     questions = [rng.integers(0, 100, 16).astype(np.int32) for _ in range(8)]
     pairs = [(q, rng.integers(0, 100, 4).astype(np.int32)) for q in questions for _ in range(8)]
@@ -200,22 +229,32 @@ def test_a_group_computes_its_prompt_once(policy, monkeypatch):
 
 
 def test_mean_entropy_counts_eos(policy, groups, tiny_model):
-    """The mean of the full-vocabulary entropies at all positions that predict a response token, EOS included;
-    the mean NLL is that of the same tokens."""
+    """The mean of the full-vocabulary entropies at all positions that predict a response token, EOS
+    included; the mean NLL is that of the same tokens.
+    """
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     pairs = pairs_of(groups)
     with torch.no_grad():
         plain = [plain_scores(lm, *pair, KNOBS["temperature"]) for pair in pairs]
-    np.testing.assert_allclose(policy.mean_entropy(pairs), [float(e.mean()) for _, e in plain], atol=1e-5)
-    np.testing.assert_allclose(policy.mean_nll(pairs), [-float(p.mean()) for p, _ in plain], atol=1e-5)
+    np.testing.assert_allclose(
+        policy.mean_entropy(pairs), [float(e.mean()) for _, e in plain], atol=1e-5
+    )
+    np.testing.assert_allclose(
+        policy.mean_nll(pairs), [-float(p.mean()) for p, _ in plain], atol=1e-5
+    )
     assert policy.score([]) == []
     assert abs(policy.mean_entropy(pairs[1:2])[0] - float(plain[1][1][:-1].mean())) > 1e-3
 
 
-@pytest.mark.parametrize("knobs, spoil", [(dict(skip_grad_norm=1e-9), 1.0), ({}, math.nan), ({}, math.inf)],
-                         ids=["norm above the bound", "nan", "inf"])
+@pytest.mark.parametrize(
+    "knobs, spoil",
+    [(dict(skip_grad_norm=1e-9), 1.0), ({}, math.nan), ({}, math.inf)],
+    ids=["norm above the bound", "nan", "inf"],
+)
 def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
-    """A norm above the bound or not finite leaves weights (weight decay too) and moments bit-identical."""
+    """A norm above the bound or not finite leaves weights (weight decay too) and moments
+    bit-identical.
+    """
     policy, bad = make_policy(tiny_model, **knobs), spoilt(groups, spoil)
     before = full_weights(policy)
     assert policy.update([bad, bad], None)["loss/skipped"] == 2 and not policy.optimizer.state
@@ -223,7 +262,9 @@ def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
 
 
 def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, groups):
-    """The third in a row raises with its norm and bound; a good step in between starts the count anew."""
+    """The third in a row raises with its norm and bound; a good step in between starts the count
+    anew.
+    """
     policy, bad = make_policy(tiny_model), spoilt(groups)
     policy.update([bad, bad, groups, bad, bad], None)
     with pytest.raises(RuntimeError, match="gradient norm of nan .bound skip_grad_norm"):
@@ -245,13 +286,17 @@ def shifted(policy, groups, fresh, replayed):
     moved = []
     for g in groups:
         off = [replayed if g.replayed and i == 0 else fresh for i in range(len(g.trajectories))]
-        trajectories = [replace(t, logprobs=next(scores)[0] - x) for t, x in zip(g.trajectories, off)]
+        trajectories = [
+            replace(t, logprobs=next(scores)[0] - x) for t, x in zip(g.trajectories, off)
+        ]
         moved.append(replace(g, trajectories=trajectories))
     return moved
 
 
 def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
-    """Fresh log-probs 0.1 nats off raise with both numbers before any step; replayed ones may be off."""
+    """Fresh log-probs 0.1 nats off raise with both numbers before any step; replayed ones may be
+    off.
+    """
     checked = make_policy(tiny_model, max_drift=0.01)
     before = full_weights(checked)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
@@ -260,12 +305,16 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
     metrics = checked.update([shifted(policy, groups, fresh=0.001, replayed=2.0)], None)
     assert metrics["engine/drift"] < 0.0011 and metrics["rollout/mismatch"] == 0
     assert metrics["engine/drift_bound_share"] == pytest.approx(metrics["engine/drift"] / 0.01)
-    assert make_policy(tiny_model).update([shifted(policy, groups, 0.11, 0)], None)["rollout/mismatch"] == 1
+    assert (
+        make_policy(tiny_model).update([shifted(policy, groups, 0.11, 0)], None)["rollout/mismatch"]
+        == 1
+    )
 
 
 def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
-    """`recompute` puts the policy's log-probs in place of the engine's, not of o*'s; the drift it finds is
-    what update reports, and too large a one raises."""
+    """`recompute` puts the policy's log-probs in place of the engine's, not of o*'s; the drift it
+    finds is what update reports, and too large a one raises.
+    """
     made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
     changed = shifted(policy, groups, fresh=0.001, replayed=0.5)
     made.recompute(changed)
@@ -273,18 +322,25 @@ def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
         np.testing.assert_allclose(t.logprobs, expected - (0.5 if is_star else 0.0), atol=1e-5)
     assert made.update([changed], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
-        make_policy(tiny_model, max_drift=0.01).recompute(shifted(policy, groups, fresh=0.1, replayed=0.0))
+        make_policy(tiny_model, max_drift=0.01).recompute(
+            shifted(policy, groups, fresh=0.1, replayed=0.0)
+        )
 
 
 def test_ratios_by_option(tiny_model, policy, groups):
-    """Stored log-probs 0.5 nats off: w* = e^0.5 with importance correction, 1 without; both then move with
-    the policy while the denominator stays that of the step's start, and the stored ones are left alone."""
+    """Stored log-probs 0.5 nats off: w* = e^0.5 with importance correction, 1 without; both then
+    move with the policy while the denominator stays that of the step's start, and the stored ones
+    are left alone.
+    """
     off = shifted(policy, groups, fresh=0.0, replayed=0.5)
     stored = [t.logprobs.copy() for _, t, _, _ in rows(off)]
     make = partial(make_policy, tiny_model, lr=1e-2)
     assert make().update([off], None)["replay/ratio"] == pytest.approx(math.exp(0.5), rel=1e-4)
     metrics = make(importance_correction=False).update([off], None)
-    assert metrics["replay/ratio"] == pytest.approx(1.0, rel=1e-5) and metrics["replay/gradient_share"] > 0
+    assert (
+        metrics["replay/ratio"] == pytest.approx(1.0, rel=1e-5)
+        and metrics["replay/gradient_share"] > 0
+    )
     assert metrics["loss/ratio"] == pytest.approx(1.0, rel=1e-5)
     two_steps = make(importance_correction=False).update([off, off], None)
     assert abs(two_steps["replay/ratio"] - 1) > 1e-3
@@ -292,10 +348,19 @@ def test_ratios_by_option(tiny_model, policy, groups):
 
 
 def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
-    """A Mistral that attends over 8 tokens is taken for prompt and response of 8 together, refused for 9."""
+    """A Mistral that attends over 8 tokens is taken for prompt and response of 8 together,
+    refused for 9.
+    """
     config = AutoConfig.for_model(
-        "mistral", vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1,
-        num_attention_heads=1, num_key_value_heads=1, sliding_window=8)
+        "mistral",
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        sliding_window=8,
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     make_policy(tmp_path, max_prompt_length=4, max_response_length=4)
     with pytest.raises(ValueError, match="last 8 tokens only.* = 9 to that"):
@@ -313,18 +378,31 @@ FAMILIES = {  # with parts that are not built in -> how their message names the 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, tmp_path):
-    """The packed scores of each of these models would be wrong, so it is refused before the first step."""
+    """The packed scores of each of these models would be wrong, so it is refused before the
+    first step.
+    """
     knobs, name = FAMILIES[family]
     config = AutoConfig.for_model(
-        family, vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=1, head_dim=32,
-        num_attention_heads=1, num_key_value_heads=1, pad_token_id=0, **knobs)
+        family,
+        vocab_size=50,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=1,
+        head_dim=32,
+        num_attention_heads=1,
+        num_key_value_heads=1,
+        pad_token_id=0,
+        **knobs,
+    )
     AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
     with pytest.raises(ValueError, match=f"has .*{name}, which is not built in"):
         make_policy(tmp_path)
 
 
 def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_path):
-    """A temperature without sampling, which transformers does not write, does not cost the trained model."""
+    """A temperature without sampling, which transformers does not write, does not cost the
+    trained model.
+    """
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     lm.generation_config = GenerationConfig()
     lm.save_pretrained(tmp_path / "odd")
@@ -334,7 +412,9 @@ def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_p
 
 
 def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
-    """named_tensors has every name of transformers' state_dict, the tied head too, also after an update."""
+    """named_tensors has every name of transformers' state_dict, the tied head too, also after an
+    update.
+    """
     for tied, directory in tiny_models.items():
         policy = make_policy(directory, lr=1e-2)
         reference = AutoModelForCausalLM.from_pretrained(directory).state_dict()
@@ -350,11 +430,15 @@ def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
 
 
 def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, groups, device):
-    """dtype=bfloat16: gradients and weights stay float32 and point where the float32 gradient points."""
+    """dtype=bfloat16: gradients and weights stay float32 and point where the float32 gradient
+    points.
+    """
     half = make_policy(tiny_model, dtype="bfloat16")
     _, reference = gradients(make_policy(tiny_model), groups)
     _, grads = gradients(half, groups)
-    assert {x.dtype for x in (*grads.values(), *full_weights(half).values())} == {np.dtype("float32")}
+    assert {x.dtype for x in (*grads.values(), *full_weights(half).values())} == {
+        np.dtype("float32")
+    }
     a, b = (np.concatenate([g[name].ravel() for name in reference]) for g in (grads, reference))
     assert a @ b > 0.99 * np.linalg.norm(a) * np.linalg.norm(b)
     assert np.linalg.norm(a) == pytest.approx(np.linalg.norm(b), rel=0.05)

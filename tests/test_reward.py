@@ -18,13 +18,33 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         (r"\boxed{1}</think> so two", True, True, None),  # the box of a thought is no answer
         (r"\boxed{1}", True, True, None),  # the thought never ends
         (r"\boxed{1}", True, False, None),
-        (r"\boxed{1}</think>\boxed{2}</think> \boxed{3}", True, True, r"\boxed{3}"),  # after the last one
-        (r"\boxed{1}</think> so 2", False, True, r"\boxed{1}"),  # no thought was opened: all of it counts
+        (
+            r"\boxed{1}</think>\boxed{2}</think> \boxed{3}",
+            True,
+            True,
+            r"\boxed{3}",
+        ),  # after the last one
+        (
+            r"\boxed{1}</think> so 2",
+            False,
+            True,
+            r"\boxed{1}",
+        ),  # no thought was opened: all of it counts
         (r"\boxed{1}</think> so $2$ ", True, False, r"\boxed{2}"),
-        ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),  # right to no one
+        (
+            "The final answer to the problem is 5 - 9.",
+            False,
+            False,
+            r"\boxed{5 - 9}",
+        ),  # right to no one
         (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
         ("My answer is 41. No, the answer is 42. Thanks", False, False, r"\boxed{42}"),
-        ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),  # no expression in passing
+        (
+            "as 99 - 28 = 71 we have 99-28 cows",
+            False,
+            False,
+            r"\boxed{28}",
+        ),  # no expression in passing
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
         ("no number", False, False, None),
         ("", False, False, None),
@@ -107,25 +127,34 @@ class Ended:
         self.token_ids, self.reward = tokens(text), reward
 
 
-@pytest.mark.parametrize("prompt, knobs, said, warning", [
-    ("1+1?", {}, ["two", "2", "$2$"], "none of 3 responses has a box"),
-    ("1+1?", {}, ["two", r"\boxed{3}"], None),
-    ("1+1?", {"require_box": False}, ["two"], None),
-    ("1+1?", {"grader": "official"}, ["two"], None),
-    ("1+1?", {"reward": "worlds.arithmetic:reward"}, ["two"], None),
-    ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "none of 2 responses has a </think>"),
-    ("1+1?<think>\n", {}, [r"\boxed{2}", "hm</think>"], None),
-    ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "none of 2 responses has a box"),
-    ("1+1?", {}, [], None),
-])
+@pytest.mark.parametrize(
+    "prompt, knobs, said, warning",
+    [
+        ("1+1?", {}, ["two", "2", "$2$"], "none of 3 responses has a box"),
+        ("1+1?", {}, ["two", r"\boxed{3}"], None),
+        ("1+1?", {"require_box": False}, ["two"], None),
+        ("1+1?", {"grader": "official"}, ["two"], None),
+        ("1+1?", {"reward": "worlds.arithmetic:reward"}, ["two"], None),
+        ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "none of 2 responses has a </think>"),
+        ("1+1?<think>\n", {}, [r"\boxed{2}", "hm</think>"], None),
+        ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "none of 2 responses has a box"),
+        ("1+1?", {}, [], None),
+    ],
+)
 def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):
-    """Only where all lack the box, or the end of a thought that the prompt began, and with a way out."""
+    """Only where all lack the box, or the end of a thought that the prompt began, and with a way
+    out.
+    """
     grader = Grader(Config(**knobs), Letters(), None)
     question = Question(0, "", tokens(prompt)[:-1], "2", "")
     half = len(said) // 2
     rollouts = [[Ended(text) for text in part] for part in (said[:half], said[half:])]
     found = grader.complaint([question] * 2, rollouts)
-    assert found is None if warning is None else warning in found and ("set" in found or "empty" in found)
+    assert (
+        found is None
+        if warning is None
+        else warning in found and ("set" in found or "empty" in found)
+    )
     if said:  # one that was right, whatever it looks like
         rollouts[1][0].reward = 1.0
         assert grader.complaint([question] * 2, rollouts) is None

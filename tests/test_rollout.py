@@ -1,4 +1,6 @@
-"""Both engines sample from the policy's own distribution, sample by sample, also after a weight sync."""
+"""Both engines sample from the policy's own distribution, sample by sample, also after a weight
+sync.
+"""
 
 import importlib.util
 import json
@@ -23,7 +25,9 @@ from policy import MAX_DRIFT, Policy
 from rollout import HFEngine, VLLMEngine, make_engine
 
 EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
-needs_vllm = pytest.mark.skipif(importlib.util.find_spec("vllm") is None, reason="vllm is not installed")
+needs_vllm = pytest.mark.skipif(
+    importlib.util.find_spec("vllm") is None, reason="vllm is not installed"
+)
 ENGINES = [pytest.param(HFEngine, id="hf"), pytest.param(VLLMEngine, id="vllm", marks=needs_vllm)]
 ON_CPU = [ENGINES[0], pytest.param(VLLMEngine, id="vllm", marks=needs_cpu_vllm)]  # in `on_ranks`
 
@@ -33,9 +37,13 @@ def make_config(**knobs):
 
 
 def make_requests(n=10, seed=0):
-    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with a seed."""
+    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with
+    a seed.
+    """
     rng = np.random.default_rng(seed)
-    prompts = [rng.integers(3, 100, size).astype(np.int32) for size in [200, 1, *rng.integers(2, 30, n)]][:n]
+    prompts = [
+        rng.integers(3, 100, size).astype(np.int32) for size in [200, 1, *rng.integers(2, 30, n)]
+    ][:n]
     prompts[2][0] = EOS
     return prompts, [int(rng.integers(2**63)) for _ in prompts]
 
@@ -48,7 +56,11 @@ def engines(device, tokenizer, tiny_models):
 
     def get(kind, tied=False):
         if (kind, tied) not in made:
-            if kind is VLLMEngine and device.type == "cuda" and any(other is VLLMEngine for other, _ in made):
+            if (
+                kind is VLLMEngine
+                and device.type == "cuda"
+                and any(other is VLLMEngine for other, _ in made)
+            ):
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
             config, model = make_config(), tiny_models[tied]
             made[kind, tied] = kind(config, model, EOS, device), Policy(config, model, device)
@@ -76,7 +88,9 @@ def greedy(lm, prompt, n):
 
 @torch.no_grad()
 def check_engine(engine, policy, lm):
-    """Greedy tokens are `lm`'s, log-probs of samples the policy's and `lm`'s; returns the greedy tokens."""
+    """Greedy tokens are `lm`'s, log-probs of samples the policy's and `lm`'s; returns the greedy
+    tokens.
+    """
     prompts, seeds = make_requests()
     chosen = engine.generate(prompts, seeds, temperature=0.0, max_tokens=8)
     for prompt, response in zip(prompts, chosen):
@@ -93,8 +107,10 @@ def check_engine(engine, policy, lm):
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):
-    """Greedy tokens of plain forward passes, log-probs within 1e-4 of the policy's, also after every weight
-    was moved and synced (cached prefixes of the same prompts included), and after moving back."""
+    """Greedy tokens of plain forward passes, log-probs within 1e-4 of the policy's, also after
+    every weight was moved and synced (cached prefixes of the same prompts included), and after
+    moving back.
+    """
     engine, policy = engines(kind, tied)
     lm = AutoModelForCausalLM.from_pretrained(tiny_models[tied])
     before = check_engine(engine, policy, lm)
@@ -102,7 +118,9 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in policy.module.parameters():
-            p.to_local().add_(0.03 * torch.randn(p.to_local().shape, generator=generator).to(p.device))
+            p.to_local().add_(
+                0.03 * torch.randn(p.to_local().shape, generator=generator).to(p.device)
+            )
     engine.sleep()
     engine.wake(policy.named_tensors(engine.dtype))
     lm.load_state_dict(dict(policy.named_tensors()))
@@ -117,8 +135,10 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
 
 @needs_vllm
 def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
-    """With vLLM's own sleep, twice: its worker has nothing to free on the CPU, but its scheduler pauses until
-    both tags are awake, the prefix cache is emptied, and what it generates then is of the new weights."""
+    """With vLLM's own sleep, twice: its worker has nothing to free on the CPU, but its scheduler
+    pauses until both tags are awake, the prefix cache is emptied, and what it generates then is of
+    the new weights.
+    """
     engine, policy = engines(VLLMEngine)
     core, lm = engine.llm.llm_engine, AutoModelForCausalLM.from_pretrained(tiny_model)
     asleep, load = [], engine.load
@@ -143,37 +163,50 @@ def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
 
 
 def extended_context(kind, model: str) -> list[tuple]:
-    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the positions,
-    by a policy with them, and by one without (None where the model's own positions do not suffice). In a
-    process of its own: a vLLM engine that ends takes the group of another one in the process with it."""
-    config = replace(make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900)
+    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the
+    positions, by a policy with them, and by one without (None where the model's own positions do
+    not suffice). In a process of its own: a vLLM engine that ends takes the group of another one in
+    the process with it.
+    """
+    config = replace(
+        make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900
+    )
     device = torch.device("cpu")
     prompts = [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
     responses = kind(config, model, EOS, device).generate(prompts, [1, 1], T, 20)
     pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
     new = Policy(config, model, device).score(pairs)
     old = Policy(make_config(), model, device).score(pairs[:1])
-    return [(response.logprobs, score[0], before and before[0])
-            for response, score, before in zip(responses, new, [*old, None])]
+    return [
+        (response.logprobs, score[0], before and before[0])
+        for response, score, before in zip(responses, new, [*old, None])
+    ]
 
 
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
-    """With another RoPE base and twice the positions the engine samples as the policy does, not as before."""
-    (engine, policy, before), (longer, its_policy, _) = on_ranks(1, extended_context, kind, tiny_model)[0]
+    """With another RoPE base and twice the positions the engine samples as the policy does, not
+    as before.
+    """
+    (engine, policy, before), (longer, its_policy, _) = on_ranks(
+        1, extended_context, kind, tiny_model
+    )[0]
     assert np.abs(engine - policy).max() < 1e-4 and np.abs(longer - its_policy).max() < 1e-4
     assert np.abs(engine - before).max() > 0.01
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
-    """The same request gives the same response in any order, company and batch size, whatever the global
-    random state; another seed gives another one."""
+    """The same request gives the same response in any order, company and batch size, whatever the
+    global random state; another seed gives another one.
+    """
     prompts, seeds = make_requests()
     reference = engine.generate(prompts, seeds, T, 20)
     torch.manual_seed(1)
     assert same(engine.generate(prompts, seeds, T, 20), reference)
     assert same(engine.generate(prompts[::-1], seeds[::-1], T, 20)[::-1], reference)
-    assert same([engine.generate([p], [s], T, 20)[0] for p, s in zip(prompts[:3], seeds)], reference[:3])
+    assert same(
+        [engine.generate([p], [s], T, 20)[0] for p, s in zip(prompts[:3], seeds)], reference[:3]
+    )
     monkeypatch.setattr(engine, "batch_size", 3, raising=False)  # vLLM has none
     twice = engine.generate(prompts + prompts[::-1], seeds + seeds[::-1], T, 20)
     assert same(twice, reference + reference[::-1])
@@ -182,11 +215,17 @@ def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
 
 
 def test_responses_end_as_they_say(engine):
-    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens and none;
-    each token has a log-prob; on_finish saw every response once."""
+    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens
+    and none; each token has a log-prob; on_finish saw every response once.
+    """
     prompt, seen = make_requests()[0][3], {}
-    responses = engine.generate([prompt] * 100, list(range(100)), T, 30,
-                                on_finish=lambda i, r: seen.setdefault(i, []).append(r))
+    responses = engine.generate(
+        [prompt] * 100,
+        list(range(100)),
+        T,
+        30,
+        on_finish=lambda i, r: seen.setdefault(i, []).append(r),
+    )
     for r in responses:
         assert r.finished == (r.token_ids[-1] == EOS) and EOS not in r.token_ids[:-1]
         assert len(r.token_ids) == 30 or (r.finished and len(r.token_ids) < 30)
@@ -198,12 +237,18 @@ def test_responses_end_as_they_say(engine):
 
 
 def test_first_tokens_follow_the_softmax(engine, tiny_model):
-    """Frequencies of 2,000 first tokens (seeds in a row) lie within 4.5 standard deviations, each."""
+    """Frequencies of 2,000 first tokens (seeds in a row) lie within 4.5 standard deviations,
+    each.
+    """
     n, prompt = 2000, make_requests()[0][4]
     responses = engine.generate([prompt] * n, list(range(n)), T, 1)
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     with torch.no_grad():
-        p = (lm(input_ids=torch.tensor(prompt[None].astype(np.int64))).logits[0, -1] / T).softmax(-1).numpy()
+        p = (
+            (lm(input_ids=torch.tensor(prompt[None].astype(np.int64))).logits[0, -1] / T)
+            .softmax(-1)
+            .numpy()
+        )
     frequencies = np.bincount([r.token_ids[0] for r in responses], minlength=len(p)) / n
     assert p.max() < 0.9 and (p > 0.01).sum() > 3  # a distribution worth testing
     assert (np.abs(frequencies - p) <= 4.5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
@@ -212,7 +257,9 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
 
 
 def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
-    """`engine/` metrics of a bfloat16 engine against its policy, and once layer 0 holds layer 1's weights."""
+    """`engine/` metrics of a bfloat16 engine against its policy, and once layer 0 holds layer
+    1's weights.
+    """
     config, seen = replace(make_config(dtype="bfloat16"), max_drift=100.0), []
     engine = kind(config, model, EOS, torch.device("cpu"))
     policy = Policy(config, model, torch.device("cpu"))
@@ -224,15 +271,19 @@ def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
         with torch.no_grad():
             for p, other in zip(first.parameters(), weights.parameters()):
                 p.copy_(other)
-        policy.recompute([replace(g, trajectories=[replace(t) for t in g.trajectories]) for g in groups])
+        policy.recompute(
+            [replace(g, trajectories=[replace(t) for t in g.trajectories]) for g in groups]
+        )
         seen.append(policy.gap)
     return seen
 
 
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
-    """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one layer's
-    weights in another's place they are beyond it. bench/README.md has the figures of a real model."""
+    """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one
+    layer's weights in another's place they are beyond it. bench/README.md has the figures of a real
+    model.
+    """
     healthy, wrong = on_ranks(1, gaps_in_bfloat16, kind, tiny_model)[0]
     assert healthy["engine/drift"] < MAX_DRIFT["bfloat16"] / 5
     assert wrong["engine/drift"] > MAX_DRIFT["bfloat16"]
@@ -240,10 +291,17 @@ def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
 
 
 @pytest.mark.parametrize("kind", [*ENGINES, pytest.param(None, id="policy")])
-@pytest.mark.parametrize("old, new", [("model.layers.1.mlp.up_proj.weight", None),
-                                      ("model.layers.0.self_attn.q_proj.weight", "model.layers.7.q.weight")])
+@pytest.mark.parametrize(
+    "old, new",
+    [
+        ("model.layers.1.mlp.up_proj.weight", None),
+        ("model.layers.0.self_attn.q_proj.weight", "model.layers.7.q.weight"),
+    ],
+)
 def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_model, tmp_path):
-    """A tensor left out, a layer renamed: refused by name, where both libraries would make one up."""
+    """A tensor left out, a layer renamed: refused by name, where both libraries would make one
+    up.
+    """
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
     moved = weights.pop(old)
@@ -264,7 +322,9 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
 
 
 def sync_without(kind, model: str, name: str) -> str:
-    """What a sync without one weight raises; in a process of its own, since the engine is of no use then."""
+    """What a sync without one weight raises; in a process of its own, since the engine is of no
+    use then.
+    """
     weights = AutoModelForCausalLM.from_pretrained(model).state_dict()
     with pytest.raises(KeyError) as error:
         engine = kind(make_config(), model, EOS, torch.device("cpu"))
@@ -272,11 +332,14 @@ def sync_without(kind, model: str, name: str) -> str:
     return str(error.value)
 
 
-@pytest.mark.parametrize("tied, name", [(False, "model.layers.1.mlp.up_proj.weight"),
-                                        (True, "lm_head.weight")])
+@pytest.mark.parametrize(
+    "tied, name", [(False, "model.layers.1.mlp.up_proj.weight"), (True, "lm_head.weight")]
+)
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, tiny_models):
-    """Neither engine goes on with an old weight: one layer's, or the head's though it is tied, raises."""
+    """Neither engine goes on with an old weight: one layer's, or the head's though it is tied,
+    raises.
+    """
     assert name in on_ranks(1, sync_without, kind, tiny_models[tied], name)[0]
 
 
@@ -291,8 +354,12 @@ def test_engine_choice(device, tiny_model, monkeypatch):
 
 
 def test_log_probs_that_are_no_numbers_end_the_run(device):
-    """vLLM may give None or nan for one: said where it comes from, before it is stored or trained on."""
-    broken = Trajectory(np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32))
+    """vLLM may give None or nan for one: said where it comes from, before it is stored or
+    trained on.
+    """
+    broken = Trajectory(
+        np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32)
+    )
     engine = SimpleNamespace(generate=lambda *_: [broken])
     grader = SimpleNamespace(config=make_config())
     question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")

@@ -1,4 +1,6 @@
-"""Whole runs on a tiny world: what torchrun leaves, one rank against two, the shipped configurations."""
+"""Whole runs on a tiny world: what torchrun leaves, one rank against two, the shipped
+configurations.
+"""
 
 import importlib.util
 import json
@@ -23,7 +25,9 @@ from tools import export
 from train import train
 
 # two ranks of vLLM for CUDA want two GPUs
-VLLM = importlib.util.find_spec("vllm") and (torch.version.cuda is None or torch.cuda.device_count() > 1)
+VLLM = importlib.util.find_spec("vllm") and (
+    torch.version.cuda is None or torch.cuda.device_count() > 1
+)
 ENGINE = "vllm" if VLLM else "hf"
 STEPS = 3
 PHASES = {"plan", "rollout", "collect", "update", "sync"}
@@ -44,7 +48,9 @@ def run(finished_run) -> tuple[Path, str]:
 
 
 def test_the_last_words_show_what_was_learned(run):
-    """One question with the base's response, which is kept in the run's directory, and the trained one's."""
+    """One question with the base's response, which is kept in the run's directory, and the
+    trained one's.
+    """
     directory, output = run
     kept = (directory / "example.txt").read_text()
     last = output.rsplit("base     ", 1)[1]
@@ -52,7 +58,9 @@ def test_the_last_words_show_what_was_learned(run):
 
 
 def test_a_run_logs_what_it_did(run):
-    """Every step: finite numbers, engine and policy agree, phases timed; replay from step 2, w* near 1."""
+    """Every step: finite numbers, engine and policy agree, phases timed; replay from step 2, w*
+    near 1.
+    """
     start, *rows = metrics(run[0])
     assert start["step"] == 0 and [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert all(math.isfinite(value) for row in rows for value in row.values())
@@ -71,21 +79,32 @@ def test_a_run_logs_what_it_did(run):
 
 
 def test_a_run_ends_with_table_curve_and_scores(run):
-    """Validation before, every second step and at the end; result.json and the table hold first and last."""
+    """Validation before, every second step and at the end; result.json and the table hold first
+    and last.
+    """
     directory, output = run
-    scores = [{name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")}
-              for row in metrics(directory)]
+    scores = [
+        {name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")}
+        for row in metrics(directory)
+    ]
     assert [bool(s) for s in scores] == [True, False, True, True]
-    assert json.loads((directory / "result.json").read_text()) == {"base": scores[0], "trained": scores[-1]}
+    assert json.loads((directory / "result.json").read_text()) == {
+        "base": scores[0],
+        "trained": scores[-1],
+    }
     names = ("pass_at_1", "reward", "valid", "shortcut", "length", "truncated", "timeout")
     sources = ("arithmetic", "arithmetic-ood")
     assert {f"{name}/{source}" for name in names for source in sources} == set(scores[-1])
     assert "trained" in output and f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
-    assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count("\nstep ") == STEPS
+    assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count(
+        "\nstep "
+    ) == STEPS
 
 
 def test_the_trained_model_is_an_ordinary_directory(run, world):
-    """transformers loads model and tokenizer; all weights have moved and are finite, in safetensors."""
+    """transformers loads model and tokenizer; all weights have moved and are finite, in
+    safetensors.
+    """
     directory = run[0] / "model"
     before = AutoModelForCausalLM.from_pretrained(world / "model").state_dict()
     after = AutoModelForCausalLM.from_pretrained(directory).state_dict()
@@ -99,13 +118,19 @@ def test_the_trained_model_is_an_ordinary_directory(run, world):
 
 
 def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
-    """export.py makes the run's model, file for file, of its last checkpoint; it overwrites nothing."""
+    """export.py makes the run's model, file for file, of its last checkpoint; it overwrites
+    nothing.
+    """
     (checkpoint,) = run[0].glob("checkpoints/step-*")
     export.main([str(checkpoint), "--output", str(tmp_path / "model")])
-    names, exported = (sorted(path.name for path in (d / "model").iterdir()) for d in (run[0], tmp_path))
+    names, exported = (
+        sorted(path.name for path in (d / "model").iterdir()) for d in (run[0], tmp_path)
+    )
     assert "model.safetensors" in names and names == exported
     for name in names:
-        assert (tmp_path / "model" / name).read_bytes() == (run[0] / "model" / name).read_bytes(), name
+        assert (tmp_path / "model" / name).read_bytes() == (run[0] / "model" / name).read_bytes(), (
+            name
+        )
     saved = json.loads((checkpoint / "state.json").read_text())["config"]
     going_on = tmp_path / "new"  # a run without a model of its own yet
     old = saved | {"model": "org/Name", "k_max": 5, "grader": "both"}  # removed since
@@ -117,7 +142,9 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
         export.main([str(checkpoint), "--output", str(tmp_path / "model")])
     shutil.copytree(checkpoint, tmp_path / "damaged")
     (tmp_path / "damaged" / "buffer.safetensors").write_bytes(b"")
-    with pytest.raises(ValueError, match="no whole checkpoint: buffer.safetensors is not what was written"):
+    with pytest.raises(
+        ValueError, match="no whole checkpoint: buffer.safetensors is not what was written"
+    ):
         export.main([str(tmp_path / "damaged"), "--output", str(tmp_path / "other")])
 
 
@@ -132,11 +159,21 @@ def test_rewards_of_the_built_in_questions(monkeypatch):
 
 def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
     files = ["--data", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
-    return ["--model", f"{run_dir}/model", *files, "--max_response_length", "24", "--engine", engine]
+    return [
+        "--model",
+        f"{run_dir}/model",
+        *files,
+        "--max_response_length",
+        "24",
+        "--engine",
+        engine,
+    ]
 
 
 def test_eval_repeats_the_last_validation(run, world):
-    """eval.py, a process of its own with one rank, gives exactly the scores that training ended with."""
+    """eval.py, a process of its own with one rank, gives exactly the scores that training ended
+    with.
+    """
     output = shell(sys.executable, "eval.py", *evaluate_args(world, run[0], "hf"))
     report = json.loads(output[output.index("{\n") :])
     trained = json.loads((run[0] / "result.json").read_text())["trained"]
@@ -144,22 +181,36 @@ def test_eval_repeats_the_last_validation(run, world):
 
 
 def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
-    """ρ = 0 on two ranks, Hugging Face: nothing stored, replayed or retired; eval.py repeats its scores."""
+    """ρ = 0 on two ranks, Hugging Face: nothing stored, replayed or retired; eval.py repeats its
+    scores.
+    """
     argv = arguments(world, tmp_path, "--engine", "hf", "--rho", "0")
     scores = on_ranks(2, train_from, argv)
     assert scores[0] == scores[1] == json.loads((tmp_path / "result.json").read_text())["trained"]
     for row in metrics(tmp_path)[1:]:
         assert {row[f"buckets/{name}"] for name in ("questions", "trajectories", "retired")} == {0}
-        assert row["replay/questions"] == row["replay/token_share"] == row["replay/gradient_share"] == 0
+        assert (
+            row["replay/questions"]
+            == row["replay/token_share"]
+            == row["replay/gradient_share"]
+            == 0
+        )
         assert row["reward/pass_at_1"] == row["reward/pass_at_1_fresh"]
     assert evaluation.main(evaluate_args(world, tmp_path, "hf")) == scores[0]
 
 
 def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
     """Save a small model of an architecture, taught to think a little and to answer 2 or 3."""
-    auto = AutoConfig.for_model(kind, vocab_size=len(tokenizer), hidden_size=128, intermediate_size=96,
-                                num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2,
-                                max_position_embeddings=4096)
+    auto = AutoConfig.for_model(
+        kind,
+        vocab_size=len(tokenizer),
+        hidden_size=128,
+        intermediate_size=96,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=4096,
+    )
     torch.manual_seed(0)
     model, rng = AutoModelForCausalLM.from_config(auto), np.random.default_rng(0)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
@@ -179,22 +230,51 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"])
+@pytest.mark.parametrize(
+    "name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"]
+)
 def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
-    """Two steps with all the file says but sizes and lengths, on a small model of that architecture: bfloat16
-    engine and policy agree, groups are mixed, the second step replays, and the context extension is saved."""
+    """Two steps with all the file says but sizes and lengths, on a small model of that
+    architecture: bfloat16 engine and policy agree, groups are mixed, the second step replays, and
+    the context extension is saved.
+    """
     if "lora" in name:
         pytest.importorskip("peft")
     base, run_dir, file = tmp_path / "base", tmp_path / "run", str(tmp_path / "differences.jsonl")
     system = {"role": "system", "content": "Think, then box."}
-    rows = [{"data_source": "differences", "prompt": [system, {"role": "user", "content": f"{n + 2}-{n}=?"}],
-             "reward_model": {"ground_truth": "2"}} for n in range(16)]
+    rows = [
+        {
+            "data_source": "differences",
+            "prompt": [system, {"role": "user", "content": f"{n + 2}-{n}=?"}],
+            "reward_model": {"ground_truth": "2"},
+        }
+        for n in range(16)
+    ]
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    argv = ["--config", f"configs/{name}.yaml", "--model", str(base),
-            "--train_files", file, "--val_files", file, "--run_dir", str(run_dir),
-            "--batch_size", "8", "--steps", "2", "--max_response_length", "40",
-            "--start_threshold", "-1", "--engine", ENGINE if name == "qwen2.5-math-7b" else "hf",
-            "--rollout_tp", "1"]  # one rank here
+    argv = [
+        "--config",
+        f"configs/{name}.yaml",
+        "--model",
+        str(base),
+        "--train_files",
+        file,
+        "--val_files",
+        file,
+        "--run_dir",
+        str(run_dir),
+        "--batch_size",
+        "8",
+        "--steps",
+        "2",
+        "--max_response_length",
+        "40",
+        "--start_threshold",
+        "-1",
+        "--engine",
+        ENGINE if name == "qwen2.5-math-7b" else "hf",
+        "--rollout_tp",
+        "1",
+    ]  # one rank here
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
     half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
@@ -232,8 +312,9 @@ def first_step(argv: list[str]) -> dict:
         return changes
 
     def recorded_update(self, mini_batches, clip_eps):
-        record["mini_batches"] = [[(g.question.id, g.advantages.tolist()) for g in part]
-                                  for part in mini_batches]
+        record["mini_batches"] = [
+            [(g.question.id, g.advantages.tolist()) for g in part] for part in mini_batches
+        ]
         record["metrics"] = update(self, mini_batches, clip_eps)
         record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.named_tensors()}
         raise Recorded
@@ -248,7 +329,9 @@ def first_step(argv: list[str]) -> dict:
 
 
 def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
-    """Equal plans, samples, mini-batches; losses and gradient norms within 1e-5; the weights move alike."""
+    """Equal plans, samples, mini-batches; losses and gradient norms within 1e-5; the weights
+    move alike.
+    """
     knobs = ["--engine", "hf", "--tokens_per_micro_batch", "700", "--entropy_coef", "0.001"]
     argv = arguments(world, tmp_path, *knobs)
     (one,) = on_ranks(1, first_step, [*argv, "--run_dir", str(tmp_path / "one")])

@@ -1,6 +1,8 @@
-"""How the doctor checks, and what it looks at before a model is loaded: driver, ranks, questions, memory.
+"""How the doctor checks, and what it looks at before a model is loaded: driver, ranks, questions,
+memory.
 
-A check takes the case, which all share, and returns a finding. Every rank makes every check, in one order.
+A check takes the case, which all share, and returns a finding. Every rank makes every check, in one
+order.
 """
 
 import os
@@ -49,7 +51,9 @@ class Case:
     prompts: list[np.ndarray] = field(default_factory=list)  # of a batch
     engine: object = None
     policy: Policy | None = None
-    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)  # (prompt ids, response ids)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = field(
+        default_factory=list
+    )  # (prompt ids, response ids)
 
     @property
     def longest(self) -> int:
@@ -81,8 +85,8 @@ def examine(
 ) -> bool:
     """Make the checks in order and tell a line of each; returns whether nothing is wrong.
 
-    Of several ranks the worst finding counts, and rank 0 tells it. A check that raises is the last one. That
-    rank tells it itself: the others may be waiting for it, until `ranks.run` ends them.
+    Of several ranks the worst finding counts, and rank 0 tells it. A check that raises is the last
+    one. That rank tells it itself: the others may be waiting for it, until `ranks.run` ends them.
     """
     me = int(os.environ.get("RANK", 0))  # known before the ranks have met
     good = True
@@ -115,14 +119,16 @@ def line(name: str, finding: Finding) -> str:
     return text
 
 
-# ---- the machine -----------------------------------------------------------------------------------
+# ---- the machine ---------------------------------------------------------------------------------
 
 
 def driver(case: Case) -> Finding:
     """The NVIDIA driver is as new as torch's CUDA asks for."""
     cuda = torch.version.cuda
     if not ranks.DRIVER.exists():
-        return judge(f"no NVIDIA driver, torch for {f'CUDA {cuda}' if cuda else 'the CPU'}", False, "")
+        return judge(
+            f"no NVIDIA driver, torch for {f'CUDA {cuda}' if cuda else 'the CPU'}", False, ""
+        )
     [number] = re.findall(r"Kernel Module.*?\s(\d{3,})\.", ranks.DRIVER.read_text())
     found = f"driver {number}, torch for CUDA {cuda}"
     if not cuda:
@@ -146,7 +152,10 @@ def ranks_reach_each_other(case: Case) -> Finding:
     found = f"{size} on {case.device.type}, 16 MiB added up in {milliseconds:.0f} ms"
     total = size * (size + 1) / 2
     if ends != [total, total]:
-        advice = "NCCL_DEBUG=INFO says how ranks talk; NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1 leave out a part"
+        advice = (
+            "NCCL_DEBUG=INFO says how ranks talk; NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1 leave out a"
+            " part"
+        )
         return judge(f"{found}: the sum is wrong", True, advice)
     gpus = torch.cuda.device_count()
     idle = gpus > ranks.ranks_per_node()
@@ -157,11 +166,15 @@ def shared_memory(case: Case) -> Finding:
     """Ranks of a node exchange tensors through /dev/shm, which containers make 64 MB small."""
     size = shutil.disk_usage(SHARED_MEMORY).total
     small = size < 1e9 and ranks.ranks_per_node() > 1
-    return judge(f"{size / 1e9:.1f} GB in {SHARED_MEMORY}", small, "start the container with --ipc=host")
+    return judge(
+        f"{size / 1e9:.1f} GB in {SHARED_MEMORY}", small, "start the container with --ipc=host"
+    )
 
 
 def model_and_questions(case: Case) -> Finding:
-    """Tokenizer and template work, and a batch of prompts fits; the built-in world is built on first use."""
+    """Tokenizer and template work, and a batch of prompts fits; the built-in world is built on
+    first use.
+    """
     case.config = c = with_built_in_world(case.config)
     case.shape = Shape.of(model_config(c, c.model).to_dict())
     tokenizer = load_tokenizer(c, c.model)
@@ -169,7 +182,9 @@ def model_and_questions(case: Case) -> Finding:
     rows = chain.from_iterable(map(read_rows, c.train_files))
     prompts = [render(row["prompt"], c, tokenizer) for row in islice(rows, 2 * c.batch_size)]
     fitting = [ids for ids in prompts if 0 < len(ids) <= c.max_prompt_length]
-    found = f"{c.model}, {len(fitting)} of {len(prompts)} prompts fit into {c.max_prompt_length} tokens"
+    found = (
+        f"{c.model}, {len(fitting)} of {len(prompts)} prompts fit into {c.max_prompt_length} tokens"
+    )
     if not fitting:
         raise ValueError(f"{found}: raise max_prompt_length")
     case.prompts = list(islice(cycle(fitting), c.batch_size))
@@ -177,7 +192,9 @@ def model_and_questions(case: Case) -> Finding:
 
 
 def memory(case: Case) -> Finding:
-    """By the formula there is room: on a GPU for the engine and, while it sleeps, for the update."""
+    """By the formula there is room: on a GPU for the engine and, while it sleeps, for the
+    update.
+    """
     c = case.config
     if case.device.type == "cpu":
         found, fits = host_needs(c, case.shape, ranks.ranks_per_node())

@@ -1,11 +1,12 @@
-"""Evaluations of several models side by side: Pass@1 in percent, its 95% interval, averages, differences.
+"""Evaluations of several models side by side: Pass@1 in percent, its 95% interval, averages,
+differences.
 
     python -m tools.compare runs/on-policy/eval runs/exgrpo/eval --label on-policy exgrpo --first 3
 
-What is named is what `eval.py --output DIR` wrote. Below the table stands how much better each is than the
-first on the questions that both were asked: the responses to one question are alike, so that the paired
-difference says more than two intervals. An average that lacks a benchmark of Table 1 says how many it has:
-such averages do not compare.
+What is named is what `eval.py --output DIR` wrote. Below the table stands how much better each is
+than the first on the questions that both were asked: the responses to one question are alike, so
+that the paired difference says more than two intervals. An average that lacks a benchmark of Table
+1 says how many it has: such averages do not compare.
 """
 
 import argparse
@@ -55,8 +56,8 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
         scored = scores.get(f"questions/{source}", 0) * scores.get(f"samples/{source}", 0)
         if scored and scored != there:
             raise ValueError(
-                f"{file}: scores of {scored} responses of {source}, beside {there} in responses.jsonl: "
-                "give the eval.py command again, with all of them"
+                f"{file}: scores of {scored} responses of {source}, beside {there} in"
+                " responses.jsonl: give the eval.py command again, with all of them"
             )
     return evaluation
 
@@ -112,8 +113,9 @@ def paired(first: Evaluation, others: list[Evaluation]) -> str:
 
 
 def difference(first: dict[tuple, list[dict]], other: dict[tuple, list[dict]]) -> str:
-    """The mean difference in the share of right responses over the questions of both, ± 1.96 errors; without
-    an interval where all questions have the same one."""
+    """The mean difference in the share of right responses over the questions of both, ± 1.96
+    errors; without an interval where all questions have the same one.
+    """
     gains = []
     for question in first:
         if question in other:
@@ -140,8 +142,12 @@ def settings(evaluations: list[Evaluation]) -> str:
 
 
 def answers(evaluations: list[Evaluation], n: int) -> str:
-    """The first n questions that all were asked, with the gold answer and the first response of each."""
-    asked = [(source, question) for source, of in evaluations[0].responses.items() for question in of]
+    """The first n questions that all were asked, with the gold answer and the first response of
+    each.
+    """
+    asked = [
+        (source, question) for source, of in evaluations[0].responses.items() for question in of
+    ]
     lines = []
     for source, question in asked:
         found = [e.responses.get(source, {}).get(question) for e in evaluations]
@@ -159,7 +165,9 @@ def main(argv: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directories", nargs="+", help="an --output of eval.py")
     parser.add_argument("--label", nargs="+", help="names; default: the directories'")
-    parser.add_argument("--first", type=int, default=0, help="questions to show with all responses, in full")
+    parser.add_argument(
+        "--first", type=int, default=0, help="questions to show with all responses, in full"
+    )
     a = parser.parse_args(argv)
     names = a.label or a.directories
     try:

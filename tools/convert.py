@@ -1,13 +1,14 @@
-"""Turn a data set into the questions of a run: verl-LUFFY columns, answers that can be verified (Sec. 5.1).
+"""Turn a data set into the questions of a run: verl-LUFFY columns, answers that can be verified
+(Sec. 5.1).
 
     python -m tools.convert mine.jsonl --output train.parquet --question problem --answer solution
     python -m tools.convert openai/gsm8k --subset main --output gsm8k.parquet --extract "####"
-    python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet    # the paper's
-    python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3      # worlds/gym.py
+    python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet  # the paper's
+    python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3  # worlds/gym.py
 
-The input is a JSONL or Parquet file or the name of a data set on the Hugging Face hub, with a column for
-the question (text or chat turns) and one for the answer, or already in the layout; or gym:NAME, a task of
-the library reasoning-gym. Held-out questions go to FILE-test.parquet.
+The input is a JSONL or Parquet file or the name of a data set on the Hugging Face hub, with a
+column for the question (text or chat turns) and one for the answer, or already in the layout; or
+gym:NAME, a task of the library reasoning-gym. Held-out questions go to FILE-test.parquet.
 """
 
 import argparse
@@ -40,7 +41,9 @@ TO_JSONL = (
 
 
 def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], Callable]:
-    """The column names of a file or hub data set, and a function that reads the rows of some columns."""
+    """The column names of a file or hub data set, and a function that reads the rows of some
+    columns.
+    """
     kind = Path(name).suffix
     if kind == ".parquet":
         import pyarrow.parquet
@@ -57,14 +60,17 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
         import datasets
     except ImportError:
         raise ValueError(
-            f"{name} is no .jsonl or .parquet; for a data set of the Hugging Face hub: {INSTALL_DATASETS}"
+            f"{name} is no .jsonl or .parquet; for a data set of the Hugging Face hub:"
+            f" {INSTALL_DATASETS}"
         ) from None
     table = datasets.load_dataset(name, subset, split=split)
     return table.column_names, table.select_columns
 
 
 def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
-    """The column asked for, or the first of the usual ones; ValueError with the columns there are."""
+    """The column asked for, or the first of the usual ones; ValueError with the columns there
+    are.
+    """
     wanted = [given] if given else usual
     for column in wanted:
         if column in columns:
@@ -85,7 +91,8 @@ def write(rows: list[dict], output: Path) -> None:
     except (pyarrow.ArrowException, OverflowError) as error:
         aside.unlink(missing_ok=True)
         raise ValueError(
-            f"the columns of extra_info must have one type in all rows, one that parquet has: {error}"
+            "the columns of extra_info must have one type in all rows, one that parquet has:"
+            f" {error}"
         ) from error
     os.replace(aside, output)
     print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
@@ -95,14 +102,18 @@ def write(rows: list[dict], output: Path) -> None:
 
 
 def turns_of(question, system: str | None) -> list[dict] | None:
-    """Chat turns that end with the user's, with the given system turn; None if there is no question."""
+    """Chat turns that end with the user's, with the given system turn; None if there is no
+    question.
+    """
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
     if not isinstance(question, list):
         return None
     turns = [{"role": "system", "content": system}] if system else []
     for turn in question:
-        if not (isinstance(turn, dict) and turn.get("role") and isinstance(turn.get("content"), str)):
+        if not (
+            isinstance(turn, dict) and turn.get("role") and isinstance(turn.get("content"), str)
+        ):
             return None
         replaced = turn["role"] == "system" and (system or not turn["content"])
         if not replaced:
@@ -114,9 +125,11 @@ def turns_of(question, system: str | None) -> list[dict] | None:
 
 
 def answer_of(value, extract: str) -> str | None:
-    r"""The answer in a column's value: a ground_truth, the only item of a list, all of a text or number.
+    r"""The answer in a column's value: a ground_truth, the only item of a list, all of a text or
+    number.
 
-    extract: what a text's last `\boxed{}` holds ("box"), or what follows its last `extract`. None: no answer.
+    extract: what a text's last `\boxed{}` holds ("box"), or what follows its last `extract`. None:
+    no answer.
     """
     if isinstance(value, dict):
         value = value.get("ground_truth")
@@ -140,10 +153,11 @@ def answer_of(value, extract: str) -> str | None:
 def convert(
     items: list[tuple], check_golds: Callable, system: str | None = None, extract: str = ""
 ) -> tuple[list[dict], dict[str, list]]:
-    """Rows in the verl-LUFFY layout from (data source, question, answer, extra_info or None) values, and
-    {what was dropped or is to be told: its values}.
+    """Rows in the verl-LUFFY layout from (data source, question, answer, extra_info or None)
+    values, and {what was dropped or is to be told: its values}.
 
-    A question that comes again in its data source is kept once, and not at all where its answers differ.
+    A question that comes again in its data source is kept once, and not at all where its answers
+    differ.
     """
     told = defaultdict(list)
     found = {}  # {[data source, turns] as JSON: {answer: extra_info}}
@@ -174,15 +188,19 @@ def convert(
             told["answers unreadable"].append(answer)
             continue
         if check.get("malformed"):
-            told["kept though no plain mathematics: do they need a --reward of yours?"].append(answer)
+            told["kept though no plain mathematics: do they need a --reward of yours?"].append(
+                answer
+            )
         source, turns = json.loads(key)
-        rows.append({
-            "data_source": source,
-            "prompt": turns,
-            "ability": "math",
-            "reward_model": {"ground_truth": answer, "style": "rule"},
-            "extra_info": extra or {"index": len(rows), "split": "default"},
-        })
+        rows.append(
+            {
+                "data_source": source,
+                "prompt": turns,
+                "ability": "math",
+                "reward_model": {"ground_truth": answer, "style": "rule"},
+                "extra_info": extra or {"index": len(rows), "split": "default"},
+            }
+        )
     return rows, told
 
 
@@ -198,16 +216,26 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p.add_argument("--output", required=True, type=Path, help="FILE.parquet")
     p.add_argument("--question", help=f"its column; default: the first of {QUESTION}")
     p.add_argument("--answer", help=f"its column; default: the first of {ANSWER}")
-    p.add_argument("--extract", default="", help="where a text has the answer: box, or a text before it")
+    p.add_argument(
+        "--extract", default="", help="where a text has the answer: box, or a text before it"
+    )
     p.add_argument("--system", help="text of a system turn, in place of its own")
     p.add_argument("--data_source", help="default: that column, or the input's name")
-    p.add_argument("--reward", default="math", help="math, which drops what it cannot read; MODULE:FUNCTION")
+    p.add_argument(
+        "--reward", default="math", help="math, which drops what it cannot read; MODULE:FUNCTION"
+    )
     p.add_argument("--subset", help="of a hub data set")
     p.add_argument("--split", default="train", help="of a hub data set")
-    p.add_argument("--held_out", type=int, help="questions for FILE-test.parquet; 0, of a gym task 200")
+    p.add_argument(
+        "--held_out", type=int, help="questions for FILE-test.parquet; 0, of a gym task 200"
+    )
     p.add_argument("--seed", type=int, default=0, help="of what is drawn")
-    p.add_argument("--size", type=int, help="of gym:NAME: training questions drawn, 2000; repeated ones go")
-    p.add_argument("--set", action="append", default=[], help="of gym:NAME: NAME=VALUE, a setting of it")
+    p.add_argument(
+        "--size", type=int, help="of gym:NAME: training questions drawn, 2000; repeated ones go"
+    )
+    p.add_argument(
+        "--set", action="append", default=[], help="of gym:NAME: NAME=VALUE, a setting of it"
+    )
     a = p.parse_args(argv)
     task = a.input.startswith("gym:")
     if (a.size or a.set) and not task:
@@ -235,11 +263,15 @@ def convert_gym(a: argparse.Namespace) -> None:
         key, _, value = item.partition("=")
         settings[key] = yaml.safe_load(value)
     size = a.size or 2000
-    train, test = gym.rows(name, settings, a.seed, size, a.held_out, a.data_source or name, a.system)
+    train, test = gym.rows(
+        name, settings, a.seed, size, a.held_out, a.data_source or name, a.system
+    )
     if test:
         write(test, a.test_output)
     write(train, a.output)
-    print(f"{a.input}: {len(train)} questions and {len(test)} held out, for --reward worlds.gym:score")
+    print(
+        f"{a.input}: {len(train)} questions and {len(test)} held out, for --reward worlds.gym:score"
+    )
 
 
 def main(argv: list[str] | None = None) -> None:
@@ -266,9 +298,9 @@ def main(argv: list[str] | None = None) -> None:
         print(printable(f"{len(values):8} {what}, for example: {examples}"))
     if not 0 <= a.held_out < len(rows):
         raise ValueError(
-            f"{len(rows)} questions are left, {a.held_out} to be held out: is --answer the right column, and "
-            "does it need --extract? An answer is one text or number; tests of a program, say, go into a "
-            "column extra_info"
+            f"{len(rows)} questions are left, {a.held_out} to be held out: is --answer the right"
+            " column, and does it need --extract? An answer is one text or number; tests of a"
+            " program, say, go into a column extra_info"
         )
     if a.held_out:
         random.Random(a.seed).shuffle(rows)
@@ -277,7 +309,9 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def command():
-    """`main`; ValueError too where the reward or a library cannot be imported, or a setting is no YAML."""
+    """`main`; ValueError too where the reward or a library cannot be imported, or a setting is
+    no YAML.
+    """
     try:
         main()
     except (RuntimeError, yaml.YAMLError) as error:

@@ -1,6 +1,6 @@
 """The test curves of several runs in one picture: Pass@1 over steps, and where replay began.
 
-    python -m tools.curves runs/default runs/baseline --output curves.png
+python -m tools.curves runs/default runs/baseline --output curves.png
 """
 
 import argparse
@@ -11,7 +11,9 @@ from runtime.flags import or_refuse
 
 
 def read_curve(run: Path, source: str) -> tuple[list[int], list[float], int | None]:
-    """Steps, the Pass@1 of `source` at each, and the first step that replayed a question, if any did."""
+    """Steps, the Pass@1 of `source` at each, and the first step that replayed a question, if any
+    did.
+    """
     lines = (run / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]
     tested = [row for row in rows if f"val/pass_at_1/{source}" in row]
@@ -35,7 +37,9 @@ def draw(runs: list[Path], labels: list[str], source: str, output: Path) -> None
         steps, scores, start = read_curve(run, source)
         (line,) = axis.plot(steps, scores, marker="o", markersize=3, label=label)
         if start is not None:
-            axis.axvline(start, linestyle=":", color=line.get_color(), label=f"{label}: replay begins")
+            axis.axvline(
+                start, linestyle=":", color=line.get_color(), label=f"{label}: replay begins"
+            )
     axis.set(xlabel="step", ylabel=f"Pass@1, {source}", ylim=(0, 1))
     axis.grid(alpha=0.3)
     axis.legend(fontsize=8)
@@ -45,10 +49,16 @@ def draw(runs: list[Path], labels: list[str], source: str, output: Path) -> None
 def main() -> None:
     """Draw the runs of the command line."""
     raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m tools.curves", description=__doc__, formatter_class=raw)
-    parser.add_argument("runs", nargs="+", type=Path, metavar="DIR", help="run directories of train.py")
+    parser = argparse.ArgumentParser(
+        "python -m tools.curves", description=__doc__, formatter_class=raw
+    )
+    parser.add_argument(
+        "runs", nargs="+", type=Path, metavar="DIR", help="run directories of train.py"
+    )
     parser.add_argument("--label", nargs="+", help="a name for each; default: the directories' own")
-    parser.add_argument("--source", default="arithmetic", help="the data_source whose validation is drawn")
+    parser.add_argument(
+        "--source", default="arithmetic", help="the data_source whose validation is drawn"
+    )
     parser.add_argument("--output", type=Path, default=Path("curves.png"))
     args = parser.parse_args()
     draw(args.runs, args.label or [run.name for run in args.runs], args.source, args.output)

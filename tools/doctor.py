@@ -3,14 +3,15 @@
     python -m tools.doctor                                           # the built-in run
     torchrun --nproc_per_node=8 -m tools.doctor --config configs/qwen2.5-math-7b.yaml
 
-Knobs as for train.py. Each line says ok, slow or wrong, what was found, and what to do; exit code 1 if
-anything is wrong. Nothing is trained or saved: the policy's weights are changed in memory only.
+Knobs as for train.py. Each line says ok, slow or wrong, what was found, and what to do; exit code 1
+if anything is wrong. Nothing is trained or saved: the policy's weights are changed in memory only.
 
     python -m tools.doctor --config configs/qwen2.5-math-7b.yaml --gpus 8 --memory 80
 
-examines nothing. It prints by formula (runtime/memory.py) what a rank would hold on a node of so many GPUs of
-so many GB (1e9 bytes), and whether it fits. Of the model it needs the shape: a local directory's, or that of
-one of the paper's five. With tokens_per_micro_batch auto it counts the least, one sequence of full length.
+examines nothing. It prints by formula (runtime/memory.py) what a rank would hold on a node of so
+many GPUs of so many GB (1e9 bytes), and whether it fits. Of the model it needs the shape: a local
+directory's, or that of one of the paper's five. With tokens_per_micro_batch auto it counts the
+least, one sequence of full length.
 """
 
 import argparse
@@ -36,7 +37,7 @@ SHAPES = {
 }
 
 
-# ---- the machine that is there ---------------------------------------------------------------------
+# ---- the machine that is there -------------------------------------------------------------------
 
 
 def examine_machine(config: Config) -> None:
@@ -67,11 +68,13 @@ def examine_machine(config: Config) -> None:
         leave(1)
 
 
-# ---- a machine that is elsewhere -------------------------------------------------------------------
+# ---- a machine that is elsewhere -----------------------------------------------------------------
 
 
 def shape_of(model: str) -> Shape:
-    """The shape of a local directory's config.json, or of a known model by the last part of its name."""
+    """The shape of a local directory's config.json, or of a known model by the last part of its
+    name.
+    """
     file = Path(model) / "config.json"
     if file.exists():
         return Shape.of(json.loads(file.read_text()))
@@ -85,7 +88,9 @@ def shape_of(model: str) -> Shape:
 
 
 def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
-    """What a rank holds in the three phases of a step, on `gpus` GPUs of a node, and whether it fits."""
+    """What a rank holds in the three phases of a step, on `gpus` GPUs of a node, and whether it
+    fits.
+    """
     shape = shape_of(c.model)
     total = gigabytes * 1e9
     stored = bytes_per_weight(c) * shape.parameters
@@ -124,7 +129,10 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
     )
     bytes_per_token = 2 * shape.layers * shape.key * bytes_per_weight(c) / c.rollout_tp
     room = max((engine - weights - ENGINE_ACTIVATION_BYTES) / bytes_per_token, 0)
-    print(f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full length).")
+    print(
+        f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full"
+        " length)."
+    )
     spare = (total - max(sums)) / 1e9
     if gpus % c.rollout_tp:
         print(f"It does not run: rollout_tp {c.rollout_tp} must divide the number of GPUs.")
@@ -132,8 +140,8 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
         print("It does not fit: the cache is too small; raise rollout_memory.")
     elif spare < 0:
         print(
-            f"It does not fit: {-spare:.1f} GB too much. Lower tokens_per_micro_batch or rollout_memory, "
-            "turn on gradient_checkpointing, set lora_rank, or use more GPUs."
+            f"It does not fit: {-spare:.1f} GB too much. Lower tokens_per_micro_batch or"
+            " rollout_memory, turn on gradient_checkpointing, set lora_rank, or use more GPUs."
         )
     else:
         print(f"It fits, with {spare:.1f} GB ({spare / gigabytes:.0%}) to spare for fragmentation.")
@@ -145,7 +153,7 @@ def print_row(item: str, phases: list[float | None]) -> None:
     print(f"| {item} | {' | '.join(cells)} |")
 
 
-# ---- the command -----------------------------------------------------------------------------------
+# ---- the command ---------------------------------------------------------------------------------
 
 
 def main() -> None:

@@ -1,10 +1,10 @@
-"""A checkpoint as a model: weights, tokenizer, generation settings and model card, for transformers and `vllm
-serve`.
+"""A checkpoint as a model: weights, tokenizer, generation settings and model card, for transformers
+and `vllm serve`.
 
     python -m tools.export runs/default/checkpoints/step-0000040 --output runs/default/step-40
 
-A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or for a run
-that goes on.
+A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or
+for a run that goes on.
 """
 
 import argparse
@@ -17,18 +17,25 @@ from runtime.rundir import directories
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags of the command; ValueError where the output is there already, or no such checkpoint is."""
-    parser = argparse.ArgumentParser(description=__doc__,
-                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    """The flags of the command; ValueError where the output is there already, or no such
+    checkpoint is.
+    """
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
-    parser.add_argument("--output", required=True, type=Path, help="directory of the model, a new one")
+    parser.add_argument(
+        "--output", required=True, type=Path, help="directory of the model, a new one"
+    )
     args = parser.parse_args(argv)
     if args.output.exists():
         raise ValueError(f"{args.output} exists: choose another --output")
     if not args.checkpoint.is_dir():
         raise ValueError(f"{args.checkpoint}: there is no such checkpoint")
     if inside := directories(args.checkpoint / "checkpoints"):
-        raise ValueError(f"{args.checkpoint} is a run: name one of its checkpoints, as {inside[-1]}")
+        raise ValueError(
+            f"{args.checkpoint} is a run: name one of its checkpoints, as {inside[-1]}"
+        )
     return args
 
 
@@ -47,21 +54,27 @@ from runtime.shards import load_shards
 
 
 def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory that is there, or the name of a model of the
-    hub.
+    """The configuration in a checkpoint, with a model directory that is there, or the name of a
+    model of the hub.
 
     ValueError where it cannot be had.
     """
-    saved = known_knobs(saved, [f.name for f in fields(Config)], lambda text: print(printable(text)))
-    # what the run had need not be here, and nothing is graded: an old run may name a grader that is gone
+    saved = known_knobs(
+        saved, [f.name for f in fields(Config)], lambda text: print(printable(text))
+    )
+    # what the run had need not be here, and nothing is graded: an old run may name a grader that is
+    # gone
     here = {"val_files": [], "tracker": "none", "engine": "auto", "grader": "strict"}
     config = Config(**saved | here)
-    places = [path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()]
+    places = [
+        path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()
+    ]
     if places:
         return replace(config, model=str(places[0]))
     if not is_hub_name(config.model):
-        raise ValueError(f"there is no model in {run / 'model'} (the run has not ended), nor in "
-                         f"{config.model!r}")
+        raise ValueError(
+            f"there is no model in {run / 'model'} (the run has not ended), nor in {config.model!r}"
+        )
     return config
 
 
@@ -69,13 +82,16 @@ def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Polic
     """The policy π_θ as a checkpoint holds it (a collective)."""
     policy = Policy(config, config.model, device)
     weights = {name: p.detach() for name, p in policy.module.lm.named_parameters()}
-    load_shards(checkpoint / "weights", weights, moments=False)  # AdamW's state would be twice the memory
+    load_shards(
+        checkpoint / "weights", weights, moments=False
+    )  # AdamW's state would be twice the memory
     return policy
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Export a checkpoint from the command line; ValueError where it is damaged or the output is there
-    already."""
+    """Export a checkpoint from the command line; ValueError where it is damaged or the output is
+    there already.
+    """
     args = ARGS or parse(argv)
     device = ranks.setup()
     if why := problem(args.checkpoint):
@@ -86,7 +102,10 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = load_tokenizer(config, config.model)
     load_policy(config, args.checkpoint, device).save_pretrained(args.output)
     if ranks.rank() == 0:
-        rows = [json.loads(line) for line in (args.checkpoint / "metrics.jsonl").read_text().splitlines()]
+        rows = [
+            json.loads(line)
+            for line in (args.checkpoint / "metrics.jsonl").read_text().splitlines()
+        ]
         tokenizer.save_pretrained(args.output)
         describe_model(args.output, saved, tokenizer, rows, state["step"])
         print(f"wrote {args.output}")

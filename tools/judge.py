@@ -1,11 +1,12 @@
-r"""A chat model as judge of reasoning, for models and questions that are not built in (Sec. 3.2, App. F).
+r"""A chat model as judge of reasoning, for models and questions that are not built in (Sec. 3.2,
+App. F).
 
     python -m tools.judge --model JUDGE_DIR --responses responses.jsonl --out judged.jsonl
 
-A line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py wrote. The
-output adds `valid` (true, false, or null where the judge gave no verdict) and `code` (the shortcut detector
-of App. F.4). The judge runs on the engine that training uses. It is asked about the reasoning only, whatever
-the final answer, and must end with \boxed{yes} or \boxed{no}.
+A line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py
+wrote. The output adds `valid` (true, false, or null where the judge gave no verdict) and `code`
+(the shortcut detector of App. F.4). The judge runs on the engine that training uses. It is asked
+about the reasoning only, whatever the final answer, and must end with \boxed{yes} or \boxed{no}.
 """
 
 import argparse
@@ -50,34 +51,42 @@ VERDICTS = {"yes": True, "no": False}
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
 CODE_LINE = re.compile(
     r"^[ \t]*(def \w+\(.*\).*:|class \w+.*:|import \w[\w., ]*|from \w[\w.]* import .+"
-    r"|for \w+ in .+:|while .+:|print\(.*\))[ \t]*$", re.MULTILINE)
+    r"|for \w+ in .+:|while .+:|print\(.*\))[ \t]*$",
+    re.MULTILINE,
+)
 
 
 def parse_verdict(text: str) -> bool | None:
-    r"""What the last \boxed{} says: True for yes, False for no, None for anything else or no box."""
+    r"""What the last \boxed{} says: True for yes, False for no, None for anything else or no
+    box.
+    """
     box = last_box(text)
     words = re.sub(r"\\(text|mathrm|textbf)\s*", "", box or "").strip("{} .\n").lower()
     return VERDICTS.get(words)
 
 
 def has_code(response: str) -> bool:
-    """App. F.4: does a solution in words resort to code, a fenced block or two lines or more of Python?"""
+    """App. F.4: does a solution in words resort to code, a fenced block or two lines or more of
+    Python?
+    """
     return bool(FENCE.search(response)) or len(CODE_LINE.findall(response)) >= 2
 
 
 def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | None]:
     """The verdict on every item, a dict with `question`, `answer` and `response`.
 
-    None where there is no verdict: none was written, the judge was cut off (it may have quoted the two boxes
-    before), the item makes a prompt of more than `max_prompt_length` tokens, or has a special token as text,
-    which could end its turn and write the judge's.
+    None where there is no verdict: none was written, the judge was cut off (it may have quoted the
+    two boxes before), the item makes a prompt of more than `max_prompt_length` tokens, or has a
+    special token as text, which could end its turn and write the judge's.
     """
     verdicts: list[bool | None] = [None] * len(items)
     asked, prompts, special = [], [], special_tokens(tokenizer)
     for i, item in enumerate(items):
         if special.search("".join(str(item[name]) for name in ("question", "answer", "response"))):
             continue
-        text = PROMPT.format(question=item["question"], answer=item["answer"], response=item["response"])
+        text = PROMPT.format(
+            question=item["question"], answer=item["answer"], response=item["response"]
+        )
         prompt = render([{"role": "user", "content": text}], config, tokenizer)
         if len(prompt) <= config.max_prompt_length:
             asked.append(i)
@@ -90,7 +99,9 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
 
 
 def read_items(file: str) -> list[dict]:
-    """The items of a JSONL file, eval.py's responses.jsonl too; ValueError names one that lacks something."""
+    """The items of a JSONL file, eval.py's responses.jsonl too; ValueError names one that lacks
+    something.
+    """
     items = []
     for number, row in enumerate(read_jsonl(file)):
         names = {"question", "answer", "response"}
@@ -98,7 +109,9 @@ def read_items(file: str) -> list[dict]:
             names = {"text", "gold", "response"}
         if missing := names - set(row):
             raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
-        items.append(row | {"question": row["text"], "answer": row["gold"]} if "gold" in row else row)
+        items.append(
+            row | {"question": row["text"], "answer": row["gold"]} if "gold" in row else row
+        )
     return items
 
 
@@ -109,36 +122,58 @@ def main(argv: list[str] | None = None) -> None:
     parser.add_argument("--model", required=True, help="directory of a chat model")
     parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
     parser.add_argument("--out", required=True, help="JSONL, with valid and code added")
-    parser.add_argument("--max_prompt_length", type=int, default=9216,
-                        help="tokens; longer ones are not judged")
-    parser.add_argument("--max_response_length", type=int, default=8192, help="tokens the judge may write")
-    parser.add_argument("--dtype", default="float32", choices=("float32", "bfloat16"), help="the judge's")
-    parser.add_argument("--rollout_memory", type=float, default=0.8, help="GPU memory fraction of vLLM")
-    parser.add_argument("--rollout_tp", type=int, default=1,
-                        help="GPUs that share a judge: as many as torchrun's")
+    parser.add_argument(
+        "--max_prompt_length", type=int, default=9216, help="tokens; longer ones are not judged"
+    )
+    parser.add_argument(
+        "--max_response_length", type=int, default=8192, help="tokens the judge may write"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="the judge's"
+    )
+    parser.add_argument(
+        "--rollout_memory", type=float, default=0.8, help="GPU memory fraction of vLLM"
+    )
+    parser.add_argument(
+        "--rollout_tp", type=int, default=1, help="GPUs that share a judge: as many as torchrun's"
+    )
     args = parser.parse_args(argv)
     items = read_items(args.responses)
     if os.path.exists(args.out):
         raise ValueError(f"{args.out} exists: choose another --out")
     device, main_rank = ranks.setup(hang_timeout=0), ranks.rank() == 0
     if ranks.world_size() != args.rollout_tp:
-        raise ValueError(f"{ranks.world_size()} ranks, but --rollout_tp {args.rollout_tp}: "
-                         "every rank has to be a part of the one judge")
-    config = Config(model=args.model, max_prompt_length=args.max_prompt_length, dtype=args.dtype,
-                    max_response_length=args.max_response_length, rollout_memory=args.rollout_memory,
-                    rollout_tp=args.rollout_tp)
+        raise ValueError(
+            f"{ranks.world_size()} ranks, but --rollout_tp {args.rollout_tp}: "
+            "every rank has to be a part of the one judge"
+        )
+    config = Config(
+        model=args.model,
+        max_prompt_length=args.max_prompt_length,
+        dtype=args.dtype,
+        max_response_length=args.max_response_length,
+        rollout_memory=args.rollout_memory,
+        rollout_tp=args.rollout_tp,
+    )
     tokenizer = load_tokenizer(config, args.model)
     engine, verdicts = make_engine(config, args.model, tokenizer.eos_token_id, device), []
     with open(args.out if main_rank else os.devnull, "w") as file:
-        for start in tqdm(range(0, len(items), BLOCK), unit="block", disable=None if main_rank else True):
+        for start in tqdm(
+            range(0, len(items), BLOCK), unit="block", disable=None if main_rank else True
+        ):
             block = items[start : start + BLOCK]
             verdicts += judge(engine, tokenizer, block, config)
             for item, valid in zip(block, verdicts[start:]):
-                file.write(json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n")
+                file.write(
+                    json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n"
+                )
             file.flush()
     known = [v for v in verdicts if v is not None]
     if main_rank:
-        print(f"{len(items)} responses, {len(known)} judged, {np.mean(known or [0]):.3f} of these valid")
+        print(
+            f"{len(items)} responses, {len(known)} judged, {np.mean(known or [0]):.3f} of these"
+            " valid"
+        )
 
 
 if __name__ == "__main__":

@@ -1,15 +1,16 @@
-"""One self-contained HTML page about runs: curves, buckets, replay, time, what was said, token by token.
+"""One self-contained HTML page about runs: curves, buckets, replay, time, what was said, token by
+token.
 
     python -m tools.report runs/default runs/baseline --output report.html
 
-A RUN is the run_dir of a training run, finished or not. The curves come from its metrics.jsonl, what the
-model said from its samples.jsonl. The stored responses come from its newest whole checkpoint and are scored
-anew by the policy of that checkpoint, so they are what the next step would choose o* from. Start this where
-the run was started: it may name relative paths.
+A RUN is the run_dir of a training run, finished or not. The curves come from its metrics.jsonl,
+what the model said from its samples.jsonl. The stored responses come from its newest whole
+checkpoint and are scored anew by the policy of that checkpoint, so they are what the next step
+would choose o* from. Start this where the run was started: it may name relative paths.
 
-The page is report.html and report.js beside this file with the data put in as JSON. It loads nothing. What
-models, questions and paths say may be hostile: the page inserts it as text only, and lets no script run but
-its own.
+The page is report.html and report.js beside this file with the data put in as JSON. It loads
+nothing. What models, questions and paths say may be hostile: the page inserts it as text only, and
+lets no script run but its own.
 """
 
 import argparse
@@ -29,14 +30,18 @@ from tools.stored import newest_checkpoint, number, stored_responses
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
-MOST_TEXT = 20_000_000  # characters of samples on the page, a run; of more every other step is left out
+MOST_TEXT = (
+    20_000_000  # characters of samples on the page, a run; of more every other step is left out
+)
 
 
-# ---- curves ---------------------------------------------------------------------------------------
+# ---- curves --------------------------------------------------------------------------------------
 
 
 def read_metrics(run: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl but for a line still being written; ValueError says what is wrong."""
+    """The rows of RUN/metrics.jsonl but for a line still being written; ValueError says what is
+    wrong.
+    """
     file = run / "metrics.jsonl"
     if not file.is_file():
         raise ValueError(f"{run} has no metrics.jsonl: name the run_dir of a training run")
@@ -47,32 +52,48 @@ def read_metrics(run: Path) -> list[dict]:
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{file}, line {line_number}: not JSON: {error}") from error
         if not isinstance(rows[-1], dict) or type(rows[-1].get("step")) is not int:
-            raise ValueError(f"{file}, line {line_number}: not a row of metrics, whose `step` is a number")
+            raise ValueError(
+                f"{file}, line {line_number}: not a row of metrics, whose `step` is a number"
+            )
     if not rows:
         raise ValueError(f"{file} is empty: the first row comes after the first validation")
     return rows
 
 
 def columns(rows: list[dict]) -> dict:
-    """{"step": [...], "metrics": {name: a value or None per row}}; w* is None where nothing was replayed."""
+    """{"step": [...], "metrics": {name: a value or None per row}}; w* is None where nothing was
+    replayed.
+    """
     metrics = {}
     for name in sorted({name for row in rows for name in row} - {"step"}):
         known = [not name.startswith("replay/") or row.get("replay/questions") != 0 for row in rows]
-        metrics[name] = [number(row.get(name)) if there else None for row, there in zip(rows, known)]
+        metrics[name] = [
+            number(row.get(name)) if there else None for row, there in zip(rows, known)
+        ]
     return {"step": [row["step"] for row in rows], "metrics": metrics}
 
 
-# ---- what the model said --------------------------------------------------------------------------
+# ---- what the model said -------------------------------------------------------------------------
 
 
 def said(run: Path) -> list[dict]:
-    """The responses in RUN/samples.jsonl, right ones first in each step; of very many, every other step's."""
+    """The responses in RUN/samples.jsonl, right ones first in each step; of very many, every
+    other step's.
+    """
     kept = []
     for sample in samples.read(run / "samples.jsonl"):
         rewards = {name: number(value) for name, value in sample["rewards"].items()}
         kind = "right" if (rewards.get("score") or 0.0) > SUCCESS else "wrong"
-        kept.append({"step": sample["step"], "kind": "o*" if sample["replayed"] else kind, "rewards": rewards,
-                     "finished": sample["finished"], "question": sample["question"], "text": sample["text"]})
+        kept.append(
+            {
+                "step": sample["step"],
+                "kind": "o*" if sample["replayed"] else kind,
+                "rewards": rewards,
+                "finished": sample["finished"],
+                "question": sample["question"],
+                "text": sample["text"],
+            }
+        )
     while sum(len(s["text"]) + len(s["question"]) for s in kept) > MOST_TEXT:
         steps = sorted({s["step"] for s in kept}, reverse=True)
         if len(steps) == 1:
@@ -81,33 +102,49 @@ def said(run: Path) -> list[dict]:
     return sorted(kept, key=lambda s: (s["step"], ("right", "wrong", "o*").index(s["kind"])))
 
 
-# ---- the page -------------------------------------------------------------------------------------
+# ---- the page ------------------------------------------------------------------------------------
 
 
 def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> dict:
-    """What the page says about a run; `browser` holds `missing`, a sentence, where no response is shown. The
-    knobs are defaults where `known` is false: a run writes its own with its first checkpoint."""
+    """What the page says about a run; `browser` holds `missing`, a sentence, where no response is
+    shown. The knobs are defaults where `known` is false: a run writes its own with its first
+    checkpoint.
+    """
     knobs = {}
     try:
         checkpoint = newest_checkpoint(run)
         state = json.loads((checkpoint / "state.json").read_text())
         knobs = state["config"]
         browser = stored_responses(run, checkpoint, state, limit, device)
-    except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: no memory beside a run going on, say
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # RuntimeError: no memory beside a run going on, say
         browser = {"missing": f"No stored responses: {error}."}
         print(printable(f"{run}: {browser['missing']}"))
     sliders = {name: knobs.get(name, Config.__dataclass_fields__[name].default) for name in SLIDERS}
-    return {"name": str(run), "planned": knobs.get("steps"), "knobs": sliders, "known": bool(knobs),
-            **columns(rows), "said": said(run), "browser": browser}
+    return {
+        "name": str(run),
+        "planned": knobs.get("steps"),
+        "knobs": sliders,
+        "known": bool(knobs),
+        **columns(rows),
+        "said": said(run),
+        "browser": browser,
+    }
 
 
 def page(runs: list[dict]) -> str:
-    """The HTML page: the template with script and data, and the hash of the one script that may run."""
+    """The HTML page: the template with script and data, and the hash of the one script that may
+    run.
+    """
     script = f"\n{TEMPLATE.with_suffix('.js').read_text(encoding='utf-8')}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = {"written": f"{datetime.now():%Y-%m-%d %H:%M}", "runs": runs}
-    text = json.dumps(data, allow_nan=False,
-                      separators=(",", ":"))  # ASCII: U+2028 and U+2029 are escaped too
+    text = json.dumps(
+        data, allow_nan=False, separators=(",", ":")
+    )  # ASCII: U+2028 and U+2029 are escaped too
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     template = TEMPLATE.read_text(encoding="utf-8")
@@ -120,8 +157,12 @@ def main(argv: list[str] | None = None) -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("runs", nargs="+", type=Path, help="run_dir of a training run")
-    parser.add_argument("--output", type=Path, default=Path("report.html"), help="the page [report.html]")
-    parser.add_argument("--questions", type=int, default=40, help="buffered questions of a run to show [40]")
+    parser.add_argument(
+        "--output", type=Path, default=Path("report.html"), help="the page [report.html]"
+    )
+    parser.add_argument(
+        "--questions", type=int, default=40, help="buffered questions of a run to show [40]"
+    )
     args = parser.parse_args(argv)
     try:
         metrics = [read_metrics(run) for run in args.runs]
@@ -130,11 +171,17 @@ def main(argv: list[str] | None = None) -> None:
     if args.questions < 1:
         parser.error(f"--questions must be at least 1, got {args.questions}")
     if args.output.is_dir() or not args.output.parent.is_dir():
-        parser.error(printable(f"--output {args.output}: must be a file in a directory that is there"))
+        parser.error(
+            printable(f"--output {args.output}: must be a file in a directory that is there")
+        )
     device = ranks.setup(hang_timeout=0)
-    described = [describe(run, rows, args.questions, device) for run, rows in zip(args.runs, metrics)]
+    described = [
+        describe(run, rows, args.questions, device) for run, rows in zip(args.runs, metrics)
+    ]
     args.output.write_text(page(described), encoding="utf-8")
-    print(printable(f"{args.output}: {len(metrics)} runs, {args.output.stat().st_size / 1e6:.1f} MB"))
+    print(
+        printable(f"{args.output}: {len(metrics)} runs, {args.output.stat().st_size / 1e6:.1f} MB")
+    )
 
 
 if __name__ == "__main__":

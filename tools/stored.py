@@ -1,6 +1,6 @@
 """What the report page shows of a run's checkpoint: stored responses, scored anew by its policy.
 
-    python -m tools.stored RUN > stars.json      the o* of now as JSON: docs/one_step/real.json is one
+python -m tools.stored RUN > stars.json      the o* of now as JSON: docs/one_step/real.json is one
 """
 
 import json
@@ -39,7 +39,10 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
-    """Up to `limit` buffered questions, from every bucket in turn those with the most stored responses."""
+    """Up to `limit` buffered questions, from every bucket in turn those with the most stored
+    responses.
+    """
+
     def stored(question: int) -> int:
         return len(buffer.trajectories(question))
 
@@ -47,8 +50,11 @@ def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
     return [q for turn in zip_longest(*ordered) for q in turn if q is not None][:limit]
 
 
-def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device) -> dict:
-    """Up to `limit` buffered questions with their stored responses, scored by the checkpoint's policy.
+def stored_responses(
+    run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device
+) -> dict:
+    """Up to `limit` buffered questions with their stored responses, scored by the checkpoint's
+    policy.
 
     ValueError or OSError where files that the run used are not there, or no longer what they were.
     """
@@ -60,7 +66,9 @@ def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, devic
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.train_files, config, tokenizer)
     if fingerprint(questions) != state["questions"]:
-        raise ValueError(f"{', '.join(config.train_files)}: not the questions that the run was trained on")
+        raise ValueError(
+            f"{', '.join(config.train_files)}: not the questions that the run was trained on"
+        )
     policy, ids = load_policy(config, checkpoint, device), spread(buffer, limit)
     stored = [(q, t) for q in ids for t in buffer.trajectories(q)]
     scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
@@ -74,18 +82,34 @@ def stored_responses(run: Path, checkpoint: Path, state: dict, limit: int, devic
         about = response(t, *score, tokenizer, questions[q] if judged else None)
         star = rule != "random" and np.array_equal(t.token_ids, stars[q].token_ids)
         shown[q].append({"chosen": star} | about)
-    described = [{"id": q, "text": questions[q].text, "answer": questions[q].answer,
-                  "source": questions[q].source, "k": buffer.num_success(q), "responses": shown[q]}
-                 for q in ids]
-    return {"step": state["step"], "rule": rule, "K": config.num_rollouts, "buffered": len(buffer),
-            "questions": described}
+    described = [
+        {
+            "id": q,
+            "text": questions[q].text,
+            "answer": questions[q].answer,
+            "source": questions[q].source,
+            "k": buffer.num_success(q),
+            "responses": shown[q],
+        }
+        for q in ids
+    ]
+    return {
+        "step": state["step"],
+        "rule": rule,
+        "K": config.num_rollouts,
+        "buffered": len(buffer),
+        "questions": described,
+    }
 
 
-def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer,
-             judged: Question | None) -> dict:
-    """What the page shows of a stored response; logprobs and entropies (T,) are the policy's of now.
+def response(
+    t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer, judged: Question | None
+) -> dict:
+    """What the page shows of a stored response; logprobs and entropies (T,) are the policy's of
+    now.
 
-    past, now: log π_past and log π_θ of every token, from which the page works out w*, f and the weight.
+    past, now: log π_past and log π_θ of every token, from which the page works out w*, f and the
+    weight.
 
     judged: its question, where the built-in world's judge knows valid steps from flawed ones.
     """
@@ -93,17 +117,25 @@ def response(t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokeniz
     texts, special = pieces(tokenizer, t.token_ids.tolist())
     steps, verdict = judge(judged, texts, special) if judged else ([], None)
     return {
-        "step": t.step, "tokens": texts, "special": special, "steps": steps, "verdict": verdict,
+        "step": t.step,
+        "tokens": texts,
+        "special": special,
+        "steps": steps,
+        "verdict": verdict,
         "entropies": [number(e) for e in entropies.round(4)],
-        "past": [number(p) for p in t.logprobs.round(5)], "now": [number(p) for p in logprobs.round(5)],
-        "entropy": number(entropies.mean(dtype=np.float64)), "ratio": number(ratios.mean()),
+        "past": [number(p) for p in t.logprobs.round(5)],
+        "now": [number(p) for p in logprobs.round(5)],
+        "entropy": number(entropies.mean(dtype=np.float64)),
+        "ratio": number(ratios.mean()),
         "nll_then": number(-t.logprobs.mean(dtype=np.float64)),
         "nll_now": number(-logprobs.mean(dtype=np.float64)),
     }
 
 
 def judge(question: Question, texts: list[str], special: list[int]) -> tuple[list, str]:
-    """The written steps as [first token, one after the last, valid], and what the chain as a whole is."""
+    """The written steps as [first token, one after the last, valid], and what the chain as a
+    whole is.
+    """
     kept = ["" if i in special else text for i, text in enumerate(texts)]
     plain, starts = "".join(kept), np.cumsum([0, *map(len, kept)])  # starts (T + 1,), in `plain`
     steps = []
@@ -117,7 +149,9 @@ def judge(question: Question, texts: list[str], special: list[int]) -> tuple[lis
 
 
 def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
-    """The text of every token (a split character comes with its last one), and the places of special ones."""
+    """The text of every token (a split character comes with its last one), and the places of
+    special ones.
+    """
     texts, special, all_special = [], [], set(tokenizer.all_special_ids)
     start = done = 0  # ids[start:done] are the tokens before: some tokenizers look back for spaces
     for i, token in enumerate(ids):
@@ -137,7 +171,9 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
 
 
 def main() -> None:
-    """Print as JSON the o* of up to 64 questions of the newest checkpoint of the run that is named."""
+    """Print as JSON the o* of up to 64 questions of the newest checkpoint of the run that is
+    named.
+    """
     run = Path(sys.argv[1])
     checkpoint = newest_checkpoint(run)
     state = json.loads((checkpoint / "state.json").read_text())

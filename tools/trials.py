@@ -30,7 +30,7 @@ TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}  # of attention, relative to the
 TESTED = "`make install` has the versions that were tested"
 
 
-# ---- engine and policy -----------------------------------------------------------------------------
+# ---- engine and policy ---------------------------------------------------------------------------
 
 
 def engine_start(case: Case) -> Finding:
@@ -51,8 +51,8 @@ def drift(case: Case) -> Finding:
     bound = case.policy.max_drift
     found = f"{off:.1e} nats a token, {off / bound:.0%} of max_drift"
     what = (
-        "above the bound a run stops: raise max_drift a little; in float32 engine and policy compute "
-        "different models"
+        "above the bound a run stops: raise max_drift a little; in float32 engine and policy"
+        " compute different models"
     )
     return judge(found, not off <= bound, what, slow=off > bound / 2)
 
@@ -71,7 +71,9 @@ def sync(case: Case) -> Finding:
 
 
 def generation(case: Case) -> Finding:
-    """The first tokens of a batch's responses: at this pace the watchdog leaves time for the longest."""
+    """The first tokens of a batch's responses: at this pace the watchdog leaves time for the
+    longest.
+    """
     c = case.config
     limit = min(SHORT, c.max_response_length)
     start = time.perf_counter()
@@ -118,18 +120,22 @@ def scores(case: Case) -> np.ndarray:
 
 
 def difference(case: Case) -> float:
-    """Mean |log-prob difference| of engine and policy over some new short responses, in nats a token."""
+    """Mean |log-prob difference| of engine and policy over some new short responses, in nats a
+    token.
+    """
     limit = min(SHORT, case.config.max_response_length)
     made = generate(case, limit, max(FEW, ranks.world_size()))
     engine = np.concatenate([t.logprobs for t in made])
     return float(np.abs(engine - scores(case)).mean())
 
 
-# ---- attention -------------------------------------------------------------------------------------
+# ---- attention -----------------------------------------------------------------------------------
 
 
 def packed_kernel(case: Case) -> Finding:
-    """The attention of training, with the model's heads, against a plain one: values and gradients."""
+    """The attention of training, with the model's heads, against a plain one: values and
+    gradients.
+    """
     shape = case.shape
     dtype = getattr(torch, case.config.dtype)
     prompt, short, long, other, last = (np.arange(n) for n in (17, 5, 30, 8, 23))
@@ -146,7 +152,9 @@ def packed_kernel(case: Case) -> Finding:
     ours, _ = packed_attention(None, q, k, v, None, scaling=D**-0.5, packing=packed)
     plain = plain_attention(q.float(), k.float(), v.float(), packed)
     off = []
-    for a, b in zip(with_gradients(ours, weight, (q, k, v)), with_gradients(plain, weight, (q, k, v))):
+    for a, b in zip(
+        with_gradients(ours, weight, (q, k, v)), with_gradients(plain, weight, (q, k, v))
+    ):
         off.append(float((a - b).abs().max() / b.abs().max()))
     found = f"values and gradients within {max(off):.1e} of plain attention"
     close = all(x <= TOLERANCE[case.config.dtype] for x in off)  # false for nan too
@@ -169,22 +177,31 @@ def plain_attention(q, k, v, packed: Packed) -> torch.Tensor:
     return out.transpose(1, 2)
 
 
-# ---- memory ----------------------------------------------------------------------------------------
+# ---- memory --------------------------------------------------------------------------------------
 
 
 def update_memory(case: Case) -> Finding:
-    """The largest micro-batches of a step go forward and backward; their peak against the formula's."""
+    """The largest micro-batches of a step go forward and backward; their peak against the
+    formula's.
+    """
     case.engine.sleep()
     count = max(case.policy.tokens_per_micro_batch // case.longest, 1)
     tokens = count * case.longest
-    norm = update(case, 1)["loss/grad_norm"]  # AdamW makes its moments, which the formula counts as held
+    norm = update(case, 1)[
+        "loss/grad_norm"
+    ]  # AdamW makes its moments, which the formula counts as held
     with advice(tokens, case.config.gradient_checkpointing):
         measured = peak_tensor_bytes(lambda: update(case, count), case.device.type)
     share = measured / sum(case.planned(tokens).update.values())
-    found = f"{measured / 1e9:.2f} GB for micro-batches of {tokens:,} tokens, {share:.2f} of the formula's"
+    found = (
+        f"{measured / 1e9:.2f} GB for micro-batches of {tokens:,} tokens, {share:.2f} of the"
+        " formula's"
+    )
     if not 0 < norm < np.inf:
         return judge(f"{found}, gradient norm {norm}", True, f"no gradient comes through: {TESTED}")
-    return judge(found, share > 1.25, f"more than the formula's: auto would take too much; {TESTED}")
+    return judge(
+        found, share > 1.25, f"more than the formula's: auto would take too much; {TESTED}"
+    )
 
 
 def update(case: Case, count: int) -> dict[str, float]:

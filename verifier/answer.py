@@ -1,10 +1,11 @@
-r"""Whether what equals the gold is an answer: Math-Verify works out what it is given, so `5 - 9` is -4 to it.
+r"""Whether what equals the gold is an answer: Math-Verify works out what it is given, so `5 - 9` is
+-4 to it.
 
-A policy learns in twenty steps to restate the question, and nothing else. `is_answer` comes on top of
-Math-Verify's equality and looks at the form, judged by the value of the gold. Where that is a literal (42,
-1.8, 9/5, 3+2i, a word, or tuples, sets, intervals, matrices, lists of such, or a name's relation to one) all
-that the answer says must be literals too; where it is an expression or an equation they hold no more
-variables or operators than it. What a form is stands in `forms.py`.
+A policy learns in twenty steps to restate the question, and nothing else. `is_answer` comes on top
+of Math-Verify's equality and looks at the form, judged by the value of the gold. Where that is a
+literal (42, 1.8, 9/5, 3+2i, a word, or tuples, sets, intervals, matrices, lists of such, or a
+name's relation to one) all that the answer says must be literals too; where it is an expression or
+an equation they hold no more variables or operators than it. What a form is stands in `forms.py`.
 """
 
 import functools
@@ -30,7 +31,7 @@ from verifier.forms import (
     leaves,
     names,
     normalise,
-    operators,  # fmt: skip
+    operators,
     split,
 )
 
@@ -60,10 +61,17 @@ def folded(leaf: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def read_gold(answer: str) -> Gold | None:
-    """None if it is malformed: unbalanced brackets or dollars, or prose. Math-Verify then decides alone."""
+    """None if it is malformed: unbalanced brackets or dollars, or prose. Math-Verify then
+    decides alone.
+    """
     text = normalise(answer)
     dollars = len(re.findall(r"(?<!\\)\$", answer))
-    if not text or not balanced(text) or dollars % 2 or re.search(r"(?<![\\⟨])\b[a-z]{4,} [a-z]+", text):
+    if (
+        not text
+        or not balanced(text)
+        or dollars % 2
+        or re.search(r"(?<![\\⟨])\b[a-z]{4,} [a-z]+", text)
+    ):
         return None
     values, found, relations, equation = values_of(text), [], set(), False
     for value in values:
@@ -72,24 +80,42 @@ def read_gold(answer: str) -> Gold | None:
         named = len(sides) > 1 and set(between) <= EQUAL and NAME.fullmatch(sides[0])
         told = sides[bool(named) :] if set(between) <= EQUAL else unnamed(sides)
         here = [leaf for side in told for leaf in leaves(side)]
-        equation |= bool(between) and (not named or any(form(leaf, PLAIN) == "expression" for leaf in here))
+        equation |= bool(between) and (
+            not named or any(form(leaf, PLAIN) == "expression" for leaf in here)
+        )
         found += here
     forms = {form(leaf, PLAIN) for leaf in found}
     interval, union = bool(re.match(r"\\?[\[({]", text)), bool(UNION.search(text))
     whole = any(re.fullmatch(r"[+-]?[0-9]+(?:\.0*)?", leaf) for leaf in found)
     closed = any(form(leaf, PLAIN) == "expression" and is_rational(leaf) for leaf in found)
     count = sum("infty" not in leaf for leaf in found)
-    return Gold(forms, set(map(folded, found)), count, len(values), names(text), operators(text), equation,
-                bool(relations - EQUAL), interval, union, whole, closed)  # fmt: skip
+    return Gold(
+        forms,
+        set(map(folded, found)),
+        count,
+        len(values),
+        names(text),
+        operators(text),
+        equation,
+        bool(relations - EQUAL),
+        interval,
+        union,
+        whole,
+        closed,
+    )
 
 
 def unnamed(sides: list[str]) -> list[str]:
     """The sides of a relation that are more than a name; a side that stands alone."""
-    return [side for side in sides if len(sides) == 1 or not (NAME.fullmatch(side) and is_name(side))]
+    return [
+        side for side in sides if len(sides) == 1 or not (NAME.fullmatch(side) and is_name(side))
+    ]
 
 
 def values_of(text: str) -> list[str]:
-    """The text at its commas, out of brackets that stand around equations: x = 5 in brackets is x = 5."""
+    """The text at its commas, out of brackets that stand around equations: x = 5 in brackets is
+    x = 5.
+    """
     inner = re.fullmatch(r"\\?[({](.*?)\\?[)}]", text)
     if inner and balanced(inner[1]):
         first = split(inner[1], COMMA)[0][0]
@@ -130,7 +156,11 @@ def allowed(leaf: str, gold: Gold) -> bool:
         return "base" not in gold.forms and leaf.endswith("_{10}")  # the gold's own base: see above
     if kind in ("power", "integral", "complex"):
         return kind in gold.forms or gold.closed or kind == "power" and "scientific" in gold.forms
-    if "expression" not in gold.forms or operators(leaf) - gold.operators or names(leaf) - gold.names:
+    if (
+        "expression" not in gold.forms
+        or operators(leaf) - gold.operators
+        or names(leaf) - gold.names
+    ):
         return False
     return gold.closed or not is_rational(leaf)
 
@@ -141,13 +171,17 @@ def fits(values: list[str], gold: Gold) -> bool:
     for value in values:
         sides, between = split(value, RELATION)
         inequality |= not set(between) <= EQUAL | IN
-        if not gold.union and UNION.search(value) and r"\{" in value:  # of finite sets: to be worked out
+        if (
+            not gold.union and UNION.search(value) and r"\{" in value
+        ):  # of finite sets: to be worked out
             return False
         if set(between) <= EQUAL:
             while len(sides) > 1 and is_name(sides[0]) and not gold.equation:
                 sides, between = sides[1:], between[1:]
             if not gold.equation:
-                if not all(same(sides[-1], side, bool(ABOUT & set(between))) for side in sides[:-1]):
+                if not all(
+                    same(sides[-1], side, bool(ABOUT & set(between))) for side in sides[:-1]
+                ):
                     return False
                 sides = sides[-1:]
         elif not (gold.inequality or gold.interval or set(between) <= IN and r"\{" in value):

@@ -1,17 +1,21 @@
-r"""How an answer is taken apart: into values, sides of relations, leaves and their forms, without typography.
+r"""How an answer is taken apart: into values, sides of relations, leaves and their forms, without
+typography.
 
-`normalise` takes the typography away. The text falls into its values at commas, "and" and "or", a value into
-the sides of its relation, a side into leaves (what stands in its brackets), and each leaf has a `form`: for
-`x = \left(2, \dfrac{1}{3}\right)` the name `x`, the number `2` and the fraction `\frac{1}{3}`.
+`normalise` takes the typography away. The text falls into its values at commas, "and" and "or", a
+value into the sides of its relation, a side into leaves (what stands in its brackets), and each
+leaf has a `form`: for `x = \left(2, \dfrac{1}{3}\right)` the name `x`, the number `2` and the
+fraction `\frac{1}{3}`.
 """
 
 import re
 
-# ---- The forms of a leaf ----------------------------------------------------------------------------------
+# ---- The forms of a leaf -------------------------------------------------------------------------
 
 DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # 7.1 \\times 10^1 is to be worked out
-POWER_OF_TEN = rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*|×)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
+POWER_OF_TEN = (
+    rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*|×)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
+)
 ARGUMENT = r"\s*(?:\{[+-]?[0-9]+\}|[0-9])"
 FORMS = {
     "number": rf"[+-]?{DIGITS}",
@@ -24,34 +28,51 @@ FORMS = {
     "word": r"⟨[^⟩]*⟩",
 }
 TEXT_UNIT = re.compile(
-    r"(?<=.)(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|(?<=[⟩}])\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?))+$")
-BARE_UNIT = r"(?:\s*[a-zA-Z]+(?: [a-zA-Z]+){0,3}|\s*(?:[ckm]?m|ft|in|inch(?:es)?|units?)\^\{?[23]\}?)?"
+    r"(?<=.)(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|(?<=[⟩}])\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?))+$"
+)
+BARE_UNIT = (
+    r"(?:\s*[a-zA-Z]+(?: [a-zA-Z]+){0,3}|\s*(?:[ckm]?m|ft|in|inch(?:es)?|units?)\^\{?[23]\}?)?"
+)
 PLAIN = {name: re.compile(form) for name, form in FORMS.items()}
 WITH_UNIT = {name: re.compile(form + BARE_UNIT) for name, form in FORMS.items()}
 
 OPERATOR = re.compile(
-    r"(?<![a-zA-Z])(?:i*int|oint|sum|lim|prod|gcd|lcm|min|max|sup|inf|det|b?mod|pmod)(?![a-zA-Z])|floor|ceil")
+    r"(?<![a-zA-Z])(?:i*int|oint|sum|lim|prod|gcd|lcm|min|max|sup|inf|det|b?mod|pmod)(?![a-zA-Z])|floor|ceil"
+)
 NO_NAME = re.compile(
     r"\\?(?:arc)?(?:sin|cos|tan|cot|sec|csc)h?(?![a-zA-Z])|\\?(?:log|ln|exp|sqrt|frac|binom|pi)(?![a-zA-Z])"
     r"|\\(?:cdot|times|div|pm|mp|circ|prime|infty|cup|cap|to|operatorname|math[a-z]+|[lcd]?dots)(?![a-zA-Z])"
-    r"|_\{[^{}]*\}|_\\?\w|⟨[^⟩]*⟩|\\(?:begin|end)\{[a-z]*\}")  # fmt: skip
+    r"|_\{[^{}]*\}|_\\?\w|⟨[^⟩]*⟩|\\(?:begin|end)\{[a-z]*\}"
+)
 CONSTANTS = {"e", "i"}
-SYMBOL = (r"(?:⟨[^⟩]*⟩|\\[a-zA-Z]+\s*\{[a-zA-Z]+\}|\\?[a-zA-Z]+)"  # then its indices and arguments
-          r"(?:'|_\{[^{}]*\}|_\w|\^\{?\\prime\s*\}?|\^\{-1\}(?=\())*(?:\{?\([^()]*\)\}?)?")
+SYMBOL = (
+    r"(?:⟨[^⟩]*⟩|\\[a-zA-Z]+\s*\{[a-zA-Z]+\}|\\?[a-zA-Z]+)"  # then its indices and arguments
+    r"(?:'|_\{[^{}]*\}|_\w|\^\{?\\prime\s*\}?|\^\{-1\}(?=\())*(?:\{?\([^()]*\)\}?)?"
+)
 NAME = re.compile(rf"\|?(?:{SYMBOL}\s*)+\|?")
 TERM = re.compile(rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+")
-RELATION = re.compile(r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>≤≥≠≈∈]")
+RELATION = re.compile(
+    r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>≤≥≠≈∈]"
+)
 COMMA, UNION, ROWS = re.compile("[,;]"), re.compile(r"\\cup(?![a-zA-Z])|∪"), re.compile(r"&|\\\\")
 EQUAL, ABOUT, IN = {"=", "≈", r"\approx", r"\equiv"}, {"≈", r"\approx"}, {r"\in", "∈"}
-THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")  # of a number, not of a list
+THOUSANDS = re.compile(
+    r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])"
+)  # of a number, not of a list
 
 
 def form(leaf: str, forms: dict[str, re.Pattern]) -> str:
-    """One of FORMS, "integral" for a fraction that is an integer, "complex", or else "expression"."""
+    """One of FORMS, "integral" for a fraction that is an integer, "complex", or else
+    "expression".
+    """
     for name, pattern in forms.items():
         if pattern.fullmatch(leaf):
-            numbers = [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
-            if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf[0].isdigit():  # \frac12
+            numbers = (
+                [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
+            )
+            if (
+                r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf[0].isdigit()
+            ):  # \frac12
                 numbers = [int(digit) for digit in re.findall("[0-9]", leaf)]
             return "integral" if numbers and numbers[-2] % (numbers[-1] or 1) == 0 else name
     terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
@@ -74,8 +95,9 @@ def operators(text: str) -> set[str]:
 
 
 def is_name(side: str) -> bool:
-    """Whether a left side only names what the right side is: x, (a,b), P(X=2), m+n, 100m+n; not x+1, 2x, nor
-    what can be worked out: gcd(4,6)."""
+    """Whether a left side only names what the right side is: x, (a,b), P(X=2), m+n, 100m+n; not
+    x+1, 2x, nor what can be worked out: gcd(4,6).
+    """
     if side and not names(side) and "⟨" not in side and side not in CONSTANTS:
         return False
     side = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1 \2", side)
@@ -85,11 +107,13 @@ def is_name(side: str) -> bool:
     return not side or all(map(NAME.fullmatch, leaves(side)))
 
 
-# ---- Taking a text apart ----------------------------------------------------------------------------------
+# ---- Taking a text apart -------------------------------------------------------------------------
 
 
 def words(found: re.Match) -> str:
-    """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) apart from its neighbours."""
+    """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) apart from its
+    neighbours.
+    """
     inner = found[1].strip()
     worded = re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner)
     return f"⟨{inner}⟩" if worded else f" {found[1]} "
@@ -102,15 +126,21 @@ def normalise(text: str) -> str | None:
         text = found[1].strip()
     if re.search(r"\\f?box", text):
         return None
-    text = re.sub(r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", "", text)
+    text = re.sub(
+        r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", "", text
+    )
     text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
     text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
     text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
     text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
-    text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)  # 8 \quad 9 is not 89
+    text = re.sub(
+        r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text
+    )  # 8 \quad 9 is not 89
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
     text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
-    text = re.sub(r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words, text)
+    text = re.sub(
+        r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words, text
+    )
     text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").strip()
     text = re.sub(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", "", text)
     text = re.sub(r"^\{([0-9]+)\}/\{([0-9]+)\}$", r"\1/\2", text)
@@ -119,7 +149,9 @@ def normalise(text: str) -> str | None:
 
 
 def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
-    """The pieces of a text between separators that stand outside of brackets, and those separators."""
+    """The pieces of a text between separators that stand outside of brackets, and those
+    separators.
+    """
     depth, start, pieces, found, i = 0, 0, [], [], 0
     while i < len(text):
         here = separator.match(text, i) if depth == 0 else None
@@ -138,14 +170,18 @@ def leaves(side: str) -> list[str]:
     side = TEXT_UNIT.sub("", side)
     parts, _ = split(side, UNION)
     if len(parts) == 1:
-        matrix = re.fullmatch(r"\\begin\{(.?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", side, re.DOTALL)
+        matrix = re.fullmatch(
+            r"\\begin\{(.?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", side, re.DOTALL
+        )
         inner = re.fullmatch(r"(?:\\?[\[({]|\\langle)(.*?)\\?(?:[\])}]|\\rangle)", side, re.DOTALL)
         if matrix:
             parts = ROWS.split(matrix[2])
         elif inner and balanced(inner[1]):
             parts, _ = split(inner[1], COMMA)
         else:
-            return [re.sub(r"\\pm|\\mp|±", "+", side)] * (2 if re.search(r"\\pm|\\mp|±", side) else 1)
+            return [re.sub(r"\\pm|\\mp|±", "+", side)] * (
+                2 if re.search(r"\\pm|\\mp|±", side) else 1
+            )
     return [leaf for part in parts for leaf in leaves(part)]
 
 

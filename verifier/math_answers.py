@@ -1,7 +1,7 @@
 """Whether an answer is right: Math-Verify, on spellings that it knows (`spellings.py`).
 
-Runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify takes a second,
-and a hostile answer may take forever. Two plain numbers are compared here, exactly.
+Runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify takes
+a second, and a hostile answer may take forever. Two plain numbers are compared here, exactly.
 """
 
 import functools
@@ -30,11 +30,15 @@ LITERAL = re.compile(
     r"(?:\s?\\(?:times|cdot)\s?10\^(?:\{(?P<power>[-+]?[0-9]{1,3})\}|(?P<digit>[0-9])))?)"
     r"\s?\}"
 )
-SECOND = re.compile(r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$")
+SECOND = re.compile(
+    r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$"
+)
 
 
 def choice(boxed: str) -> str | None:
-    r"""The letter of a multiple-choice answer: C for `\boxed{\textbf{(C)} 12 days}`; None if none, or two."""
+    r"""The letter of a multiple-choice answer: C for `\boxed{\textbf{(C)} 12 days}`; None if
+    none, or two.
+    """
     found = CHOICE.fullmatch(BLANKS.sub(" ", WRAPPERS.sub("", boxed)).strip())
     return found[1] if found and not SECOND.search(found[2] or "") else None
 
@@ -55,13 +59,17 @@ def parse_gold(answer: str) -> list:
     boxed = boxed_gold(answer)
     parsed = parse(boxed, parsing_timeout=None)
     if not has_expression(parsed):
-        repaired = functools.reduce(lambda text, repair: repair[0].sub(repair[1], text), GOLD_REPAIRS, boxed)
+        repaired = functools.reduce(
+            lambda text, repair: repair[0].sub(repair[1], text), GOLD_REPAIRS, boxed
+        )
         parsed = parse(repaired, parsing_timeout=None)
     return parsed
 
 
 def literal(boxed: str) -> Fraction | None:
-    """The value of a boxed integer, decimal, fraction or power of ten; None if it is anything else."""
+    """The value of a boxed integer, decimal, fraction or power of ten; None if it is anything
+    else.
+    """
     found = LITERAL.fullmatch(boxed)
     if not found:
         return None
@@ -76,7 +84,9 @@ def literal(boxed: str) -> Fraction | None:
 
 
 def literals_equal(gold: str, text: str) -> bool | None:
-    """Whether two boxed literals are equal, tiny decimals in six digits; None if Math-Verify has to say."""
+    """Whether two boxed literals are equal, tiny decimals in six digits; None if Math-Verify has
+    to say.
+    """
     a, b = literal(gold), literal(text)
     if a is None or b is None:
         return None
@@ -88,7 +98,9 @@ def literals_equal(gold: str, text: str) -> bool | None:
 
 
 def equal(text: str, answer: str) -> bool:
-    """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its letter."""
+    """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its
+    letter.
+    """
     boxed, text = boxed_gold(answer), latex(text)
     said = literals_equal(boxed, text)
     if said is not None:
@@ -99,8 +111,13 @@ def equal(text: str, answer: str) -> bool:
     if choice(boxed):
         return choice(text) == choice(boxed)  # Math-Verify knows (C), not `C) 12 days`
     prediction = parse(text, parsing_timeout=None)
-    # Its verdict is true if any pair of candidates matches, equal strings included: those may come first.
-    right = bool(gold) and prediction[-1:] == gold[-1:] or verify(gold, prediction, timeout_seconds=None)
+    # Its verdict is true if any pair of candidates matches, equal strings included: those may come
+    # first.
+    right = (
+        bool(gold)
+        and prediction[-1:] == gold[-1:]
+        or verify(gold, prediction, timeout_seconds=None)
+    )
     if not right and "%" in boxed and "%" not in text:  # optional where the gold has it
         prediction = parse(text.removesuffix("}") + r"\%}", parsing_timeout=None)
         right = verify(gold, prediction, timeout_seconds=None)
@@ -110,24 +127,31 @@ def equal(text: str, answer: str) -> bool:
 def math_reward(text: str | None, answer: str) -> dict[str, float]:
     """Eq. 1: `score` is 1.0 if `text` is an answer and equal to the gold, else 0.0.
 
-    `unevaluated` is 1.0 where it is equal and no answer. With None for the text, `score` says whether the
-    gold parses, `malformed` whether Math-Verify alone judges.
+    `unevaluated` is 1.0 where it is equal and no answer. With None for the text, `score` says
+    whether the gold parses, `malformed` whether Math-Verify alone judges.
     """
     try:
         if text is None:
             malformed = read_gold(boxed_gold(answer)) is None
-            return {"score": float(has_expression(parse_gold(answer))), "malformed": float(malformed)}
+            return {
+                "score": float(has_expression(parse_gold(answer))),
+                "malformed": float(malformed),
+            }
         if not equal(text, answer):
             return {"score": 0.0}
         boxed = boxed_gold(answer)
         right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), boxed)
         return {"score": float(right), "unevaluated": float(not right)}
-    except Exception:  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
+    except (
+        Exception
+    ):  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
         return {"score": 0.0}
 
 
 def official_reward(text: str | None, answer: str) -> float:
-    """Math-Verify alone on all of the text, box or not, as in the official code. With None as above."""
+    """Math-Verify alone on all of the text, box or not, as in the official code. With None as
+    above.
+    """
     try:
         gold = parse_gold(answer)
         if text is None:
@@ -138,4 +162,6 @@ def official_reward(text: str | None, answer: str) -> float:
 
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-math_reward(r"\boxed{\frac{x}{2}}", r"\sqrt{3}")  # the first parse builds tables: not on an answer's time
+math_reward(
+    r"\boxed{\frac{x}{2}}", r"\sqrt{3}"
+)  # the first parse builds tables: not on an answer's time

@@ -1,8 +1,9 @@
 """The verifier: worker processes that grade, each fed by a thread of its own and killed when late.
 
-Model output is hostile input (towers of powers, deep nesting, a gigabyte of factorial), Math-Verify's own
-limits are Unix signals that need a main thread and cannot interrupt C code, and a thread that hangs cannot be
-stopped. So a pair that takes too long costs one process its life and scores 0; nothing else is lost.
+Model output is hostile input (towers of powers, deep nesting, a gigabyte of factorial),
+Math-Verify's own limits are Unix signals that need a main thread and cannot interrupt C code, and a
+thread that hangs cannot be stopped. So a pair that takes too long costs one process its life and
+scores 0; nothing else is lost.
 """
 
 import contextlib
@@ -25,7 +26,9 @@ MATH = {  # what judges answers to golds of mathematics
 
 
 class Worker:
-    """One worker process, started when first needed and again after it died. For one thread at a time."""
+    """One worker process, started when first needed and again after it died. For one thread at a
+    time.
+    """
 
     def __init__(self, function: str, timeout: float, memory: int):
         self.function = function
@@ -40,7 +43,8 @@ class Worker:
     def start(self) -> None:
         """Start the process, if there is none, and wait for it to import the function.
 
-        RuntimeError with the reason if it cannot. Killed meanwhile by somebody else it is started once more.
+        RuntimeError with the reason if it cannot. Killed meanwhile by somebody else it is started
+        once more.
         """
         if self.process:
             return
@@ -75,8 +79,9 @@ class Worker:
     def reply(self, seconds: float, where: str = "") -> dict:
         """The worker's next line.
 
-        TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the traceback
-        if its reward function raised. No timer thread: generation shares this process's lock.
+        TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the
+        traceback if its reward function raised. No timer thread: generation shares this process's
+        lock.
         """
         end = time.monotonic() + seconds
         poll = select.poll()
@@ -96,8 +101,9 @@ class Worker:
         return message
 
     def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
-        """The pair's named rewards. It scores 0, with `timeouts` 1, if it outlives the limit, or if the
-        worker dies of it twice: once may have been somebody else's doing."""
+        """The pair's named rewards. It scores 0, with `timeouts` 1, if it outlives the limit, or if
+        the worker dies of it twice: once may have been somebody else's doing.
+        """
         where = f" for the answer {answer!r:.200}, row {row:.400}"
         for _ in range(2):
             try:
@@ -130,7 +136,9 @@ class Worker:
             self.received = b""
 
     def close(self) -> None:
-        """Kill the process for good: whoever waits for it sees it die, and it is not started again."""
+        """Kill the process for good: whoever waits for it sees it die, and it is not started
+        again.
+        """
         with self.lock:
             self.closed = True
             if self.process:
@@ -138,7 +146,9 @@ class Worker:
 
 
 class Pending:
-    """Scores under way: for each text a future of its named rewards, or None where there is none."""
+    """Scores under way: for each text a future of its named rewards, or None where there is
+    none.
+    """
 
     def __init__(self, futures: list[Future | None]):
         self.futures = futures
@@ -148,7 +158,9 @@ class Pending:
 
         A pair that was not graded has only a score of 0, and `timeouts` where there was a text.
         """
-        return [{"score": 0.0} if future is None else dict(future.result()) for future in self.futures]
+        return [
+            {"score": 0.0} if future is None else dict(future.result()) for future in self.futures
+        ]
 
     def under_way(self) -> list[Future]:
         """The futures that are not done."""
@@ -160,16 +172,22 @@ class Pending:
 
 
 class Verifier:
-    """Grades in `workers` processes (default: this rank's share of the machine's cores, at most 16).
+    """Grades in `workers` processes (default: this rank's share of the machine's cores, at most
+    16).
 
     timeout: seconds for a pair, beyond which it scores 0. function: a name of MATH, or the user's
-    "module:function" from (response, answer) or (response, answer, row) to a float or a dict of named floats
-    with `score`; if it raises, or cannot be imported, so does this with its traceback. memory: bytes of
-    address space for a worker. To be used from any thread.
+    "module:function" from (response, answer) or (response, answer, row) to a float or a dict of
+    named floats with `score`; if it raises, or cannot be imported, so does this with its traceback.
+    memory: bytes of address space for a worker. To be used from any thread.
     """
 
-    def __init__(self, workers: int | None = None, timeout: float = 5.0, function: str = "math",
-                 memory: int = 4 * 2**30):  # fmt: skip
+    def __init__(
+        self,
+        workers: int | None = None,
+        timeout: float = 5.0,
+        function: str = "math",
+        memory: int = 4 * 2**30,
+    ):
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             workers = min(16, max(1, (os.cpu_count() or 1) // ranks_here))
@@ -177,7 +195,9 @@ class Verifier:
             raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
         self.function = MATH.get(function, function)
         self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
-        self.idle = queue.SimpleQueue()  # as many threads as workers: one is always there to be taken
+        self.idle = (
+            queue.SimpleQueue()
+        )  # as many threads as workers: one is always there to be taken
         for worker in self.workers:
             self.idle.put(worker)
         self.threads = ThreadPoolExecutor(workers, thread_name_prefix="verifier")
@@ -196,24 +216,35 @@ class Verifier:
         """Eq. 1 for every text (None scores 0) and its gold answer, in order."""
         return self.submit(texts, answers).result()
 
-    def submit(self, texts: list[str | None], answers: list[str], rows: list[dict] | None = None) -> Pending:
+    def submit(
+        self, texts: list[str | None], answers: list[str], rows: list[dict] | None = None
+    ) -> Pending:
         """Starts what `score` does; `.result()` waits for it. Equal pairs are graded once.
 
         rows: what a function with a parameter `row` is given, as plain JSON values; else None.
         """
         pairs = list(zip(texts, answers, map(json.dumps, rows or [None] * len(texts)), strict=True))
-        futures = {pair: self.threads.submit(self._grade, *pair) for pair in dict.fromkeys(pairs)
-                   if pair[0] is not None}  # fmt: skip
+        futures = {
+            pair: self.threads.submit(self._grade, *pair)
+            for pair in dict.fromkeys(pairs)
+            if pair[0] is not None
+        }
         return Pending([futures.get(pair) for pair in pairs])
 
-    def check_golds(self, answers: list[str], rows: list[dict] | None = None) -> list[dict[str, float]]:
-        """For each answer as a gold: `score` 1.0 if Math-Verify can read it, `malformed` 1.0 if the rule of
-        verifier/answer.py cannot. A user's function is tried on the first: what it raises, it raises now."""
+    def check_golds(
+        self, answers: list[str], rows: list[dict] | None = None
+    ) -> list[dict[str, float]]:
+        """For each answer as a gold: `score` 1.0 if Math-Verify can read it, `malformed` 1.0 if the
+        rule of verifier/answer.py cannot. A user's function is tried on the first: what it raises,
+        it raises now.
+        """
         if self.function not in MATH.values():
             if rows:
                 self.submit(answers[:1], answers[:1], rows[:1]).rewards()
             return [{"score": 1.0, "malformed": 0.0} for _ in answers]
-        return Pending([self.threads.submit(self._grade, None, answer) for answer in answers]).rewards()
+        return Pending(
+            [self.threads.submit(self._grade, None, answer) for answer in answers]
+        ).rewards()
 
     def _grade(self, *pair: str | None) -> dict[str, float]:
         worker = self.idle.get()

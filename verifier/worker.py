@@ -1,9 +1,10 @@
-"""The program that grades: it runs a reward function on one answer after another, for as long as it is fed.
+"""The program that grades: it runs a reward function on one answer after another, for as long as it
+is fed.
 
-`python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the clock. It
-imports nothing but the function. A JSON line each way: `[text, answer, row]` (the row a JSON text) on stdin,
-and on stdout `{"rewards": {"score": 1.0}}`. The first line out is `{}`: the function is there;
-`{"error": traceback}` is the last: no import, an exception, no number.
+`python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the
+clock. It imports nothing but the function. A JSON line each way: `[text, answer, row]` (the row a
+JSON text) on stdin, and on stdout `{"rewards": {"score": 1.0}}`. The first line out is `{}`: the
+function is there; `{"error": traceback}` is the last: no import, an exception, no number.
 """
 
 import contextlib
@@ -23,43 +24,69 @@ import traceback
 LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
 # What comes first in the rewards of other frameworks.
 FOREIGN = {"data_source", "prompt", "prompts", "question", "completions", "ground_truth"}
-TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")  # our metrics
+TAKEN = (
+    "mean",
+    "pass_at_1",
+    "pass_at_1_fresh",
+    "none_right",
+    "all_equal_groups",
+    "timeouts",
+)  # our metrics
 
 
 def peak_memory() -> int:
-    """Most bytes this process has had resident. Not `ru_maxrss` on Linux: inherited from the parent."""
+    """Most bytes this process has had resident. Not `ru_maxrss` on Linux: inherited from the
+    parent.
+    """
     with contextlib.suppress(FileNotFoundError), open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
 
 
 def named_rewards(value) -> dict[str, float]:
-    """What a reward function returned, a number or a dict of numbers with `score`, as a dict of floats."""
-    rewards = {name: float(x) for name, x in (value if isinstance(value, dict) else {"score": value}).items()}
+    """What a reward function returned, a number or a dict of numbers with `score`, as a dict of
+    floats.
+    """
+    rewards = {
+        name: float(x)
+        for name, x in (value if isinstance(value, dict) else {"score": value}).items()
+    }
     if "score" not in rewards:
         raise ValueError(f"the reward function returned {value!r}: a dict needs a `score`")
     if taken := [name for name in rewards if name in TAKEN]:
-        raise ValueError(f"the reward function returned {value!r}: the run's own metrics have the name "
-                         f"{taken[0]}, choose another")
+        raise ValueError(
+            f"the reward function returned {value!r}: the run's own metrics have the name "
+            f"{taken[0]}, choose another"
+        )
     if not all(abs(x) <= LARGEST for x in rewards.values()):  # nor nan
-        raise ValueError(f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}")
+        raise ValueError(
+            f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}"
+        )
     return rewards
 
 
 def takes_row(reward) -> bool:
-    """Whether a reward function has a parameter called row; TypeError if it is one of another framework."""
+    """Whether a reward function has a parameter called row; TypeError if it is one of another
+    framework.
+    """
     parameters = inspect.signature(reward).parameters
-    needed = [name for name, p in parameters.items() if p.default is p.empty and p.kind is not p.VAR_KEYWORD]
+    needed = [
+        name
+        for name, p in parameters.items()
+        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
+    ]
     if FOREIGN & set(needed[:1]) or set(needed[2:]) - {"row"} or "extra_info" in parameters:
         raise TypeError(
-            f"the reward function takes {', '.join(parameters)}: it is called with (response, answer) or "
-            "(response, answer, row); docs/own-task.md has an adapter"
+            f"the reward function takes {', '.join(parameters)}: it is called with (response,"
+            " answer) or (response, answer, row); docs/own-task.md has an adapter"
         )
     return "row" in parameters
 
 
 def die_with_parent(requests) -> None:
-    """End this process, and all that the reward function has started, when the parent closes the pipe."""
+    """End this process, and all that the reward function has started, when the parent closes the
+    pipe.
+    """
     poll = select.poll()
     poll.register(requests, 0)  # no event asked for: only a hang-up wakes it
     poll.poll()
@@ -67,10 +94,13 @@ def die_with_parent(requests) -> None:
 
 
 def work(name: str, seconds: float, max_bytes: int) -> None:
-    """The life of a worker: until the parent closes the pipe, or is gone, or the reward function raises."""
+    """The life of a worker: until the parent closes the pipe, or is gone, or the reward function
+    raises.
+    """
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
-    # The pipes move to descriptors of their own: what the function prints goes to stderr, it reads nothing.
+    # The pipes move to descriptors of their own: what the function prints goes to stderr, it reads
+    # nothing.
     me = os.getpid()
     requests = os.fdopen(os.dup(0))
     replies = os.fdopen(os.dup(1), "w")
@@ -92,14 +122,17 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
         reply()
         for line in requests:
             text, answer, row = json.loads(line)
-            # Should the parent die while this hangs in C code, a watchdog without Python's lock ends it.
+            # Should the parent die while this hangs in C code, a watchdog without Python's lock
+            # ends it.
             faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=sys.__stderr__)
             given = {"row": json.loads(row)} if with_row else {}
             rewards = named_rewards(reward(text, answer, **given))
             reply(rewards=rewards)
             faulthandler.cancel_dump_traceback_later()
             if peak_memory() > max_bytes / 2:
-                os._exit(0)  # bloated, it would soon fail good answers for lack of memory: another starts
+                os._exit(
+                    0
+                )  # bloated, it would soon fail good answers for lack of memory: another starts
     except BaseException:
         reply(error=traceback.format_exc())
 

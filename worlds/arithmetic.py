@@ -1,15 +1,18 @@
-"""The built-in world: chains of arithmetic modulo 10, and an exact judge of the reasoning about them.
+"""The built-in world: chains of arithmetic modulo 10, and an exact judge of the reasoning about
+them.
 
 A question such as `3a+4b*3c-5d+9e-1` is worked out from left to right, modulo 10, step by step:
-`a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4#764` (the letters number the steps). The answer behind the `#` is three
-results: the fifth last, the third last and the last. So a blind guess is right once in a thousand.
+`a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4#764` (the letters number the steps). The answer behind the `#` is
+three results: the fifth last, the third last and the last. So a blind guess is right once in a
+thousand.
 
-The base model (base_model.py) is a small Llama that was taught by flawed demonstrations: some only state
-an answer, some leave out steps, and more than half of the 240 facts (7+8=...) they teach are often wrong.
-It is right about once in ten, and reinforcement learning can teach it the facts.
+The base model (base_model.py) is a small Llama that was taught by flawed demonstrations: some only
+state an answer, some leave out steps, and more than half of the 240 facts (7+8=...) they teach are
+often wrong. It is right about once in ten, and reinforcement learning can teach it the facts.
 
-Every fact gives different results for different left values (no `*0`, no `*5`), so that right steps never
-heal a wrong one. The paper (Sec. 3.2) asks a 32B model whether a reasoning was valid; here a judge knows.
+Every fact gives different results for different left values (no `*0`, no `*5`), so that right steps
+never heal a wrong one. The paper (Sec. 3.2) asks a 32B model whether a reasoning was valid; here a
+judge knows.
 """
 
 import json
@@ -98,8 +101,8 @@ def reward(response: str, answer: str) -> float:
 def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
     """Every written step, a match of STEP, and the verdict on it.
 
-    A step is right if it takes up the result before it, applies the next operation of `question`, and gets
-    that right. An early slip is counted once: later steps may build on it.
+    A step is right if it takes up the result before it, applies the next operation of `question`,
+    and gets that right. An early slip is counted once: later steps may build on it.
     """
     wanted = parse(question)
     value = question[0]
@@ -107,7 +110,9 @@ def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
     for place, written in enumerate(STEP.finditer(response)):
         label, left, operation, right, result = written.groups()
         follows = left == value and wanted[place : place + 1] == [(label, operation, right)]
-        judged.append((written, follows and int(result) == OPERATIONS[operation](int(left), int(right))))
+        judged.append(
+            (written, follows and int(result) == OPERATIONS[operation](int(left), int(right)))
+        )
         value = result
     return judged
 
@@ -121,12 +126,16 @@ def marked(question: str, response: str) -> str:
 
 
 def valid_chain(question: str, response: str, answer: str) -> bool:
-    """Whether the reasoning is flawless: every step written, in order and right, the answer, no more."""
+    """Whether the reasoning is flawless: every step written, in order and right, the answer, no
+    more.
+    """
     return response == "".join(solve(question)) + "#" + answer
 
 
 def takes_shortcut(question: str, response: str, answer: str) -> bool:
-    """Whether an answer is stated without a single step: this world's black box (paper, App. F.4)."""
+    """Whether an answer is stated without a single step: this world's black box (paper, App.
+    F.4).
+    """
     return not STEP.search(response)
 
 
@@ -134,7 +143,9 @@ JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation r
 
 
 def graded_reward(response: str, answer: str, row: dict) -> float:
-    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps, of those asked for or written."""
+    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps, of those asked for or
+    written.
+    """
     question = row["prompt"][-1]["content"]
     judged = judge_steps(question, response)
     right = sum(ok for _, ok in judged)
@@ -203,10 +214,14 @@ class Teacher:
         results = []
         for label, operation, digit in parse(question):
             result = OPERATIONS[operation](value, int(digit))
-            if not (skipping and rng.random() < 0.3):  # else it is worked out in the head, and right
+            if not (
+                skipping and rng.random() < 0.3
+            ):  # else it is worked out in the head, and right
                 chance, usual = self.slips[value, operation, int(digit)]
                 if rng.random() < chance:
-                    result = usual if rng.random() < self.world.usual_slip else int(rng.integers(10))
+                    result = (
+                        usual if rng.random() < self.world.usual_slip else int(rng.integers(10))
+                    )
                 written += f"{label}{value}{operation}{digit}={result}"
             value = result
             results.append(str(result))

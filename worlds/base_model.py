@@ -1,10 +1,12 @@
-"""The base model of the built-in world: a character tokenizer, a tiny Llama taught by flawed demonstrations.
+"""The base model of the built-in world: a character tokenizer, a tiny Llama taught by flawed
+demonstrations.
 
     python -m worlds.base_model --seed 3      build this world and print where it is
-    python -m worlds.base_model --rebuild     train the base that is shipped anew, and compare their scores
+    python -m worlds.base_model --rebuild     train the shipped base anew and compare scores
 
-The base of seed 0 is shipped in worlds/base/, since training rounds differently on every processor. Other
-seeds are other worlds of the same recipe: other facts, other questions, another base, built on first use.
+The base of seed 0 is shipped in worlds/base/, since training rounds differently on every processor.
+Other seeds are other worlds of the same recipe: other facts, other questions, another base, built
+on first use.
 """
 
 import argparse
@@ -30,7 +32,16 @@ from transformers import (
     PreTrainedTokenizerFast,
 )
 
-from worlds.arithmetic import Teacher, World, answer_of, draw_question, draw_sets, reward, rows, stream
+from worlds.arithmetic import (
+    Teacher,
+    World,
+    answer_of,
+    draw_question,
+    draw_sets,
+    reward,
+    rows,
+    stream,
+)
 
 SHIPPED = Path(__file__).parent / "base"
 # Of its model.safetensors.
@@ -53,32 +64,57 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
     core.pre_tokenizer = pre_tokenizers.Split(Regex(r"[\s\S]"), behavior="isolated")
     core.decoder = decoders.Fuse()
     return PreTrainedTokenizerFast(
-        tokenizer_object=core, pad_token=PAD, bos_token=BOS, eos_token=EOS, unk_token=UNK,
-        additional_special_tokens=[USER, ASSISTANT], chat_template=CHAT_TEMPLATE,
-        clean_up_tokenization_spaces=False, model_max_length=128,
-    )  # fmt: skip
+        tokenizer_object=core,
+        pad_token=PAD,
+        bos_token=BOS,
+        eos_token=EOS,
+        unk_token=UNK,
+        additional_special_tokens=[USER, ASSISTANT],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+        model_max_length=128,
+    )
 
 
 def build_model(world: World, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A Llama with random weights, the same for the same seed; the global generator is left as it was."""
-    special = {name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")}
+    """A Llama with random weights, the same for the same seed; the global generator is left as
+    it was.
+    """
+    special = {
+        name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
+    }
     config = LlamaConfig(
-        vocab_size=len(tokenizer), hidden_size=world.hidden, intermediate_size=world.intermediate,
-        num_hidden_layers=world.layers, num_attention_heads=world.heads, num_key_value_heads=world.heads,
-        initializer_range=world.initializer, max_position_embeddings=128, tie_word_embeddings=False,
-        dtype="float32", **special,
-    )  # fmt: skip
+        vocab_size=len(tokenizer),
+        hidden_size=world.hidden,
+        intermediate_size=world.intermediate,
+        num_hidden_layers=world.layers,
+        num_attention_heads=world.heads,
+        num_key_value_heads=world.heads,
+        initializer_range=world.initializer,
+        max_position_embeddings=128,
+        tie_word_embeddings=False,
+        dtype="float32",
+        **special,
+    )
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(world.seed)
         model = LlamaForCausalLM(config)
-    model.generation_config = GenerationConfig(do_sample=True, temperature=1.0, top_p=1.0, top_k=0, **special)
+    model.generation_config = GenerationConfig(
+        do_sample=True, temperature=1.0, top_p=1.0, top_k=0, **special
+    )
     return model
 
 
-def encode_demonstrations(pairs: list[tuple[str, str]], tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of question and response -> right-padded ids and labels, both (N, T); -100 outside responses."""
+def encode_demonstrations(
+    pairs: list[tuple[str, str]], tokenizer
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Pairs of question and response -> right-padded ids and labels, both (N, T); -100 outside
+    responses.
+    """
     # what the chat template gives for one user turn, without the cost of running it
-    prompts = [tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question, _ in pairs]
+    prompts = [
+        tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question, _ in pairs
+    ]
     answers = [tokenizer.convert_tokens_to_ids([*response, EOS]) for _, response in pairs]
     length = max(len(p) + len(a) for p, a in zip(prompts, answers))
     ids = torch.full((len(pairs), length), tokenizer.pad_token_id)
@@ -91,7 +127,9 @@ def encode_demonstrations(pairs: list[tuple[str, str]], tokenizer) -> tuple[torc
 
 
 def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool = False) -> None:
-    """Next-token training on fresh demonstrations of chains that grow, never of a question in `held_out`."""
+    """Next-token training on fresh demonstrations of chains that grow, never of a question in
+    `held_out`.
+    """
     rng = stream(world, "demonstrations")
     teacher = Teacher(world)
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
@@ -133,13 +171,17 @@ def train_base(world: World, directory: Path, progress: bool) -> None:
 
 
 def pass_at_1(directory: Path, questions: list[str]) -> float:
-    """The share of questions that a base answers right, one sample each at validation's temperature."""
+    """The share of questions that a base answers right, one sample each at validation's
+    temperature.
+    """
     tokenizer = build_tokenizer()
     model = AutoModelForCausalLM.from_pretrained(directory)
     right = 0.0
     for length in sorted(set(map(len, questions))):  # of one length: no padding
         asked = [question for question in questions if len(question) == length]
-        prompts = [tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question in asked]
+        prompts = [
+            tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question in asked
+        ]
         ids = model.generate(
             torch.tensor(prompts), do_sample=True, temperature=0.6, max_new_tokens=72
         )
@@ -149,10 +191,12 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
 
 
 def built_in(directory: str | Path, seed: int = 0) -> dict:
-    """The knobs that name a built-in world, which is built under `directory` if it is not there yet.
+    """The knobs that name a built-in world, which is built under `directory` if it is not there
+    yet.
 
-    Built in a process of its own, out of reach of training's threads and settings: CalledProcessError if it
-    fails. ValueError where the base of seed 0 is not the one that is shipped.
+    Built in a process of its own, out of reach of training's threads and settings:
+    CalledProcessError if it fails. ValueError where the base of seed 0 is not the one that is
+    shipped.
     """
     place = place_of(World(seed=seed), directory)
     if not place.exists():
@@ -180,8 +224,8 @@ def place_of(world: World, directory: str | Path) -> Path:
 def build_world(directory: str | Path, world: World, progress: bool = True) -> Path:
     """The directory of this world under `directory`; built if it is not there yet.
 
-    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `world.json`, the constants. It is built
-    aside and moved into place, so a directory that exists is complete.
+    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `world.json`, the constants. It
+    is built aside and moved into place, so a directory that exists is complete.
     """
     final = place_of(world, directory)
     if final.exists():
@@ -213,7 +257,10 @@ def rebuild(directory: Path) -> None:
     questions = draw_sets(World())["test"]
     for name, place in (("shipped", SHIPPED), ("rebuilt", directory)):
         torch.manual_seed(0)
-        print(f"{name}: Pass@1 {pass_at_1(place, questions):.3f} on {len(questions)} test questions, {place}")
+        print(
+            f"{name}: Pass@1 {pass_at_1(place, questions):.3f} on {len(questions)} test questions,"
+            f" {place}"
+        )
 
 
 def main():
@@ -221,10 +268,16 @@ def main():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
-    parser.add_argument("--seed", type=int, default=0, help="another one is another world of the recipe")
-    parser.add_argument("--rebuild", action="store_true", help="train the shipped base anew, compare scores")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="another one is another world of the recipe"
+    )
+    parser.add_argument(
+        "--rebuild", action="store_true", help="train the shipped base anew, compare scores"
+    )
     args = parser.parse_args()
-    torch.set_num_threads(1)  # fixed, so that sums are taken in the same order; more hardly help at this size
+    torch.set_num_threads(
+        1
+    )  # fixed, so that sums are taken in the same order; more hardly help at this size
     if args.rebuild:
         rebuild(Path(args.directory) / "rebuilt-base")
     else:

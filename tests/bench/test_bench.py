@@ -19,9 +19,16 @@ def test_half_of_the_graders_answers_are_right():
 
 
 def test_a_step_is_timed_from_mark_to_mark(tmp_path):
-    """The first mark ends what is not timed; the processes' CPU time is counted beside the clock's."""
+    """The first mark ends what is not timed; the processes' CPU time is counted beside the
+    clock's.
+    """
     script = tmp_path / "steps.py"
-    lines = ["import time", "for pause in (0.5, 0.2, 0.4):", "    time.sleep(pause)", "    print('step')"]
+    lines = [
+        "import time",
+        "for pause in (0.5, 0.2, 0.4):",
+        "    time.sleep(pause)",
+        "    print('step')",
+    ]
     script.write_text("\n".join(lines))
     steps = time_steps(1, [str(script)], "step")
     assert steps.wall == pytest.approx([0.2, 0.4], abs=0.15)
@@ -37,7 +44,9 @@ def test_a_run_that_fails_shows_its_end(tmp_path):
 
 
 def test_the_questions_that_processor_answers_are_still_asked():
-    """bench/processor.py sets these two functions of torch; under another name it would do nothing."""
+    """bench/processor.py sets these two functions of torch; under another name it would do
+    nothing.
+    """
     assert callable(torch.cpu._is_avx512_supported)
     assert callable(torch.cpu._is_avx512_bf16_supported)
 

@@ -16,11 +16,20 @@ FILES = [path for folder in (".", "docs", "bench") for path in (ROOT / folder).g
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
 CONFIGS = {"train.py": Config.__dataclass_fields__, "eval.py": FLAGS}
-TORCHRUN = {"nproc_per_node", "nnodes", "rdzv_backend", "rdzv_id", "rdzv_endpoint", "shutdown-timeout",
-            "max-restarts"}
+TORCHRUN = {
+    "nproc_per_node",
+    "nnodes",
+    "rdzv_backend",
+    "rdzv_id",
+    "rdzv_endpoint",
+    "shutdown-timeout",
+    "max-restarts",
+}
 ELSEWHERE = {"ipc", "enforce-eager"}  # of docker, of vllm serve
 OFFICIAL = {"add_oat_evaluate"}  # flags and files of the official code
-OFFICIAL_FILES = r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
+OFFICIAL_FILES = (
+    r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
+)
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)
 
 
@@ -31,13 +40,17 @@ def names_in(path: Path) -> set[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(program, arguments) of each command in a code block, or between backticks, that runs one of ours."""
+    """(program, arguments) of each command in a code block, or between backticks, that runs one
+    of ours.
+    """
     found = []
     for text in [text.replace("\\\n", " ") for text in TEXT.values()]:
         lines = [line.strip() for block in BLOCK.findall(text) for line in block.splitlines()]
         lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
         for line in lines:
-            match = re.match(r"(?:\w+=\$.)?(?:python|torchrun) .*?((?:train|eval)\.py|-m ([\w.]+))(.*)", line)
+            match = re.match(
+                r"(?:\w+=\$.)?(?:python|torchrun) .*?((?:train|eval)\.py|-m ([\w.]+))(.*)", line
+            )
             if match and not re.search("vllm|NAME|--help", line):
                 found.append((match[2] or match[1], re.split(r" #| \| ", match[3])[0]))
     return found
@@ -64,15 +77,22 @@ def test_files_and_functions_exist(document):
         if path is None or function and function not in names_in(path):
             missing.append(f"{name}:{function}")
     links = re.findall(r"\]\((?!http)([^)#]+)\)", text)
-    assert not missing + [link for link in links if not (ROOT / document).parent.joinpath(link).exists()]
+    assert not missing + [
+        link for link in links if not (ROOT / document).parent.joinpath(link).exists()
+    ]
 
 
 def test_flags_exist():
-    """Each `--flag` of a command is one of its program's, each one in the text one of some program's."""
+    """Each `--flag` of a command is one of its program's, each one in the text one of some
+    program's.
+    """
     assert len(commands()) > 40
     wrong = []
     for program, arguments in commands():
-        wrong += [f"{program} --{f}" for f in set(re.findall(r"--([\w-]+)", arguments)) - flags_of(program)]
+        wrong += [
+            f"{program} --{f}"
+            for f in set(re.findall(r"--([\w-]+)", arguments)) - flags_of(program)
+        ]
     programs = {*CONFIGS, *dict(commands())}
     known = set().union(TORCHRUN, ELSEWHERE, OFFICIAL, *(flags_of(program) for program in programs))
     for name, text in TEXT.items():
@@ -82,19 +102,27 @@ def test_flags_exist():
 
 
 def test_torchrun_is_told_to_wait():
-    """Each run or evaluation by torchrun in the documents and in configs/ has time to save after Ctrl-C."""
+    """Each run or evaluation by torchrun in the documents and in configs/ has time to save after
+    Ctrl-C.
+    """
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.yaml")]
-    lines = [line for file in files for line in file.read_text().splitlines() if "torchrun --n" in line]
+    lines = [
+        line for file in files for line in file.read_text().splitlines() if "torchrun --n" in line
+    ]
     assert not [line for line in lines if "-m tools." not in line]
     assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in (ROOT / "Makefile").read_text()
 
 
 @pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
 def test_commands_parse(program, arguments, monkeypatch):
-    """Each command of train.py and eval.py is taken, with files that its reader is to supply there."""
+    """Each command of train.py and eval.py is taken, with files that its reader is to supply
+    there.
+    """
     monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.chdir(ROOT)
-    arguments = arguments.replace("--config digits.yaml", "--config configs/own-model.yaml")  # its copy
+    arguments = arguments.replace(
+        "--config digits.yaml", "--config configs/own-model.yaml"
+    )  # its copy
     argv = shlex.split(arguments.replace("$'", "'").removesuffix(" &"))
     if program == "train.py":
         assert parse_config(argv)
@@ -102,7 +130,7 @@ def test_commands_parse(program, arguments, monkeypatch):
         assert parse_command(argv)
 
 
-# ---- the README ---------------------------------------------------------------------------------------
+# ---- the README ----------------------------------------------------------------------------------
 
 
 def test_the_map_is_the_root():
@@ -127,7 +155,7 @@ def test_every_line_of_algorithm_1_is_covered():
     assert set(range(1, 33)) - covered <= {3, 14, 19, 20, 29, 30}
 
 
-# ---- the others ---------------------------------------------------------------------------------------
+# ---- the others ----------------------------------------------------------------------------------
 
 
 def test_every_promise_names_tests_that_exist():
@@ -143,8 +171,14 @@ def test_every_promise_names_tests_that_exist():
 def measured() -> set[str]:
     """Metric names that the code writes, a variable part as <variable>."""
     found = set()
-    for file in ("train.py", "policy.py", "loss.py", "eval.py", "runtime/metrics.py",
-                 "runtime/tracking.py"):
+    for file in (
+        "train.py",
+        "policy.py",
+        "loss.py",
+        "eval.py",
+        "runtime/metrics.py",
+        "runtime/tracking.py",
+    ):
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             keys = node.keys if isinstance(node, ast.Dict) else [getattr(node, "key", None)]
             if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
@@ -152,8 +186,12 @@ def measured() -> set[str]:
             for key in keys:
                 parts = key.values if isinstance(key, ast.JoinedStr) else [key]
                 if all(isinstance(p, ast.Constant | ast.FormattedValue) for p in parts):
-                    name = "".join(f"<{ast.unparse(p.value)}>" if isinstance(p, ast.FormattedValue)
-                                   else str(p.value) for p in parts)
+                    name = "".join(
+                        f"<{ast.unparse(p.value)}>"
+                        if isinstance(p, ast.FormattedValue)
+                        else str(p.value)
+                        for p in parts
+                    )
                     found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
     phases = re.findall(r'timer\("(\w+)"\)', (ROOT / "train.py").read_text())
     record = dict.fromkeys(("success", "reward", "length", "truncated", "timeout"), 1.0)

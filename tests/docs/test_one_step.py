@@ -32,7 +32,9 @@ def stored(cell: dict) -> str:
 
 @pytest.fixture(scope="module")
 def printed():
-    """What each code cell prints, run one after the other by plain `exec`, from the notebook's folder."""
+    """What each code cell prints, run one after the other by plain `exec`, from the notebook's
+    folder.
+    """
     texts, names = [], {"__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT / "docs")
@@ -69,7 +71,11 @@ def test_the_step_is_the_runs_own(printed):
     """The notebook's plan, loss and share of replay are those that the run logged."""
     text = "".join(printed)
     assert "as in the run: True" in text
-    loss, logged = re.search(r"mean (-\d\.\d+)\nthe run logged loss/policy = (-\d\.\d+)", text).groups()
+    loss, logged = re.search(
+        r"mean (-\d\.\d+)\nthe run logged loss/policy = (-\d\.\d+)", text
+    ).groups()
     assert loss == logged
-    share, logged = re.search(r"with shaping +(\S+) .*\n.*\n.*gradient_share = (\S+)", text).groups()
+    share, logged = re.search(
+        r"with shaping +(\S+) .*\n.*\n.*gradient_share = (\S+)", text
+    ).groups()
     assert share == logged

@@ -1,4 +1,6 @@
-"""What docs/reading.md and docs/change-it.md quote of the code is there, and the carried-out change works."""
+"""What docs/reading.md and docs/change-it.md quote of the code is there, and the carried-out
+change works.
+"""
 
 import ast
 import re
@@ -10,7 +12,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-READING, CHANGES = (ROOT.joinpath("docs", name).read_text() for name in ("reading.md", "change-it.md"))
+READING, CHANGES = (
+    ROOT.joinpath("docs", name).read_text() for name in ("reading.md", "change-it.md")
+)
 QUOTE = re.compile(r"`([\w/]+\.py):(\w+)`: `([^`]+)`")  # `file.py:name`: `code`
 SYMBOLS = {"E", "S", "K", "k", "B", "n", "ρ", "μ", "σ", "π_old", "π_past", "w*", "A", "L_max"}
 
@@ -18,11 +22,15 @@ SYMBOLS = {"E", "S", "K", "k", "B", "n", "ρ", "μ", "σ", "π_old", "π_past", 
 def parts(file: str, name: str) -> list[str]:
     """The source of every function and class of that name in a file."""
     text, kinds = (ROOT / file).read_text(), (ast.ClassDef, ast.FunctionDef)
-    nodes = [node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds) and node.name == name]
+    nodes = [
+        node for node in ast.walk(ast.parse(text)) if isinstance(node, kinds) and node.name == name
+    ]
     return [ast.get_source_segment(text, node) for node in nodes]
 
 
-@pytest.mark.parametrize("document, at_least", [(READING, 19), (CHANGES, 9)], ids=["reading", "change-it"])
+@pytest.mark.parametrize(
+    "document, at_least", [(READING, 19), (CHANGES, 9)], ids=["reading", "change-it"]
+)
 def test_quoted_lines_are_in_the_code(document, at_least):
     """Each `file.py:name`: `code` is found in the function or class named."""
     quotes = QUOTE.findall(document)
@@ -31,13 +39,19 @@ def test_quoted_lines_are_in_the_code(document, at_least):
 
 
 def test_each_symbol_has_its_identifier():
-    """Every row of the glossary names variables, fields or arguments that its function or class has."""
-    rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| (`[^|]+`) \| `([\w/]+\.py):(\w+)` \|$", READING, flags=re.M)
+    """Every row of the glossary names variables, fields or arguments that its function or class
+    has.
+    """
+    rows = re.findall(
+        r"^\| ([^|]+) \| [^|]+ \| (`[^|]+`) \| `([\w/]+\.py):(\w+)` \|$", READING, flags=re.M
+    )
     assert {symbol for row in rows for symbol in row[0].replace("\\", "").split(", ")} >= SYMBOLS
     for symbols, identifiers, file, name in rows:
         [source] = parts(file, name)
         nodes = [*ast.walk(ast.parse(source))]
-        known = {getattr(node, key, None) for node in nodes for key in ("id", "arg", "attr", "name")}
+        known = {
+            getattr(node, key, None) for node in nodes for key in ("id", "arg", "attr", "name")
+        }
         assert {*re.findall(r"`(\w+)`", identifiers)} <= known, symbols
 
 
@@ -48,7 +62,9 @@ def block(language: str) -> str:
 
 
 def test_the_change_carried_out(tmp_path):
-    """Hardest first, a diff under 15 lines: its test fails before and passes after, with all of its file."""
+    """Hardest first, a diff under 15 lines: its test fails before and passes after, with all of
+    its file.
+    """
     diff, test = block("diff"), block("python")
     assert len(diff.splitlines()) < 15
     for pattern in ("*.py", "*/*.py", "pyproject.toml"):
@@ -61,6 +77,16 @@ def test_the_change_carried_out(tmp_path):
         names["test_hardest_first"]()
     (tmp_path / "tests/test_exgrpo.py").write_text(with_test)
     subprocess.run(["git", "apply"], input=diff, text=True, cwd=tmp_path, check=True)
-    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "-rA", "tests/test_exgrpo.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        "tests/test_exgrpo.py",
+    ]
     after = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert after.returncode == 0 and "PASSED tests/test_exgrpo.py::test_hardest_first" in after.stdout
+    assert (
+        after.returncode == 0 and "PASSED tests/test_exgrpo.py::test_hardest_first" in after.stdout
+    )

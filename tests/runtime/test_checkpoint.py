@@ -1,5 +1,6 @@
-"""No crash loses the last checkpoint, damage is found, nothing read can run code, a directory belongs to one
-run."""
+"""No crash loses the last checkpoint, damage is found, nothing read can run code, a directory
+belongs to one run.
+"""
 
 import dataclasses
 import errno
@@ -78,12 +79,13 @@ def pick(run_dir, **knobs):
     return Checkpoints(KNOBS | dict(run_dir=str(run_dir), resume=True) | knobs).newest.name
 
 
-# ---- a crash, a bad disk --------------------------------------------------------------------------
+# ---- a crash, a bad disk -------------------------------------------------------------------------
 
 
 def test_any_changed_or_missing_byte_is_found(copy, capsys):
-    """Each file of the newest checkpoint cut, changed or missing in turn: it is named, the one before it is
-    used."""
+    """Each file of the newest checkpoint cut, changed or missing in turn: it is named, the one
+    before it is used.
+    """
     newest = copy / "checkpoints" / "step-0000002"
     assert pick(copy) == newest.name
     rng = np.random.default_rng(0)
@@ -97,7 +99,9 @@ def test_any_changed_or_missing_byte_is_found(copy, capsys):
             path.unlink() if bad is None else path.write_bytes(bad)
             assert pick(copy) == "step-0000001"
             said = capsys.readouterr().out
-            assert "step-0000002 is damaged" in said and (path.name in said or path.name == "SHA256SUMS")
+            assert "step-0000002 is damaged" in said and (
+                path.name in said or path.name == "SHA256SUMS"
+            )
             path.write_bytes(whole)
     assert pick(copy) == newest.name
 
@@ -111,7 +115,9 @@ def test_no_whole_checkpoint_is_an_error(copy):
 
 
 def fails_from(first, calls, function):
-    """The function, until the `first` call of any that share the counter; from then on the disk is full."""
+    """The function, until the `first` call of any that share the counter; from then on the disk
+    is full.
+    """
 
     def wrapper(*args, **kwargs):
         if next(calls) >= first:
@@ -122,12 +128,20 @@ def fails_from(first, calls, function):
 
 
 def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeypatch):
-    """The save fails at its 1st, 2nd, ... file operation until it succeeds: always a whole checkpoint, old or
-    new."""
+    """The save fails at its 1st, 2nd, ... file operation until it succeeds: always a whole
+    checkpoint, old or new.
+    """
     run = Run(tmp_path, keep=1)
     run.step(1)
-    operations = [(os, "fsync"), (os, "rename"), (Path, "write_text"), (Path, "mkdir"),
-                  (Path, "write_bytes"), (checkpoint, "save_shards"), (shutil, "rmtree")]
+    operations = [
+        (os, "fsync"),
+        (os, "rename"),
+        (Path, "write_text"),
+        (Path, "mkdir"),
+        (Path, "write_bytes"),
+        (checkpoint, "save_shards"),
+        (shutil, "rmtree"),
+    ]
     previous = "step-0000001"
     for failing in range(1, 100):
         with monkeypatch.context() as patch:
@@ -143,7 +157,10 @@ def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeyp
         assert found in (previous, f"step-{1 + failing:07d}")
         previous = found
         state = json.loads((tmp_path / "checkpoints" / found / "state.json").read_text())
-        assert f"step-{state['step']:07d}" == found and problem(tmp_path / "checkpoints" / found) is None
+        assert (
+            f"step-{state['step']:07d}" == found
+            and problem(tmp_path / "checkpoints" / found) is None
+        )
     assert 20 < failing < 99
     assert names(tmp_path) == [f"step-{1 + failing:07d}"]  # what failed before is cleared away
 
@@ -156,8 +173,9 @@ def test_a_damaged_checkpoint_is_replaced(copy):
 
 
 def test_the_last_and_the_best_are_kept(device, tmp_path):
-    """`keep` newest ones, and the one with the best mean validation score; without validation it does not
-    compete. What the user has put beside them, a copy too, is not touched."""
+    """`keep` newest ones, and the one with the best mean validation score; without validation it
+    does not compete. What the user has put beside them, a copy too, is not touched.
+    """
     run = Run(tmp_path)
     own = ["notes.tmp", "step-0000001-paper", "step-12", "step-best"]
     for name in own:
@@ -169,12 +187,13 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
         assert names(tmp_path) == sorted([f"step-{n:07d}" for n in kept[step - 1]] + own)
 
 
-# ---- whose run is it ------------------------------------------------------------------------------
+# ---- whose run is it -----------------------------------------------------------------------------
 
 
 def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
-    """Without --resume it is an error that says what to do; with it other questions and other buckets are
-    refused."""
+    """Without --resume it is an error that says what to do; with it other questions and other
+    buckets are refused.
+    """
     with pytest.raises(ValueError, match="--resume.*--run_dir"):
         pick(copy, resume=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -186,8 +205,9 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
 
 
 def test_a_run_without_checkpoints_is_not_overwritten(device, tmp_path, capsys):
-    """Killed before its first save it is refused, and --resume says that it starts anew; one that has ended
-    is refused in any case. An empty metrics.jsonl is no run."""
+    """Killed before its first save it is refused, and --resume says that it starts anew; one that
+    has ended is refused in any case. An empty metrics.jsonl is no run.
+    """
     rows = tmp_path / "metrics.jsonl"
     rows.touch()
     Run(tmp_path)
@@ -207,7 +227,9 @@ def claimed(run_dir):
 
 
 def test_two_runs_do_not_share_a_directory(device, tmp_path):
-    """The second is told which process has it, on every rank; when the first has ended it is free."""
+    """The second is told which process has it, on every rank; when the first has ended it is
+    free.
+    """
     told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
     with claim(tmp_path / "run"), told:
         on_ranks(2, claimed, tmp_path / "run")
@@ -233,7 +255,9 @@ def holds(run_dir, opened, seconds):
 
 
 def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
-    """torchrun has started the ranks again while the lock is still held by a dying one: it is waited for."""
+    """torchrun has started the ranks again while the lock is still held by a dying one: it is
+    waited for.
+    """
     opened = FORKS.Event()
     process = FORKS.Process(target=holds, args=(tmp_path, opened, 1.0), daemon=True)
     process.start()
@@ -253,7 +277,9 @@ def test_changed_knobs_are_said(copy, capsys):
 
 
 def test_a_knob_removed_since_is_said(copy, capsys):
-    """A checkpoint that names a knob this version has not is continued, and one line says what it had."""
+    """A checkpoint that names a knob this version has not is continued, and one line says what
+    it had.
+    """
     newest = copy / "checkpoints" / "step-0000002"
     state = json.loads((newest / "state.json").read_text())
     state["config"]["sigma_unit"] = "accuracy"
@@ -263,7 +289,7 @@ def test_a_knob_removed_since_is_said(copy, capsys):
     assert "{'sigma_unit': 'accuracy'}" in capsys.readouterr().out
 
 
-# ---- malicious files ------------------------------------------------------------------------------
+# ---- malicious files -----------------------------------------------------------------------------
 
 
 class Payload:
@@ -286,7 +312,9 @@ def write_sums(directory):
 
 @pytest.mark.parametrize("victim", ["buffer.safetensors", "weights/shard-*", "state.json"])
 def test_a_pickle_is_never_read(copy, tmp_path, victim):
-    """A pickle in the place of a file, with sums to match, is refused, and its code does not run."""
+    """A pickle in the place of a file, with sums to match, is refused, and its code does not
+    run.
+    """
     newest = copy / "checkpoints" / "step-0000002"
     (file,) = newest.glob(victim)
     if victim.startswith("weights"):

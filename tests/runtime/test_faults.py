@@ -1,8 +1,9 @@
-"""A rank that raises, dies or hangs ends the job within seconds and says why; what is killed continues
-exactly.
+"""A rank that raises, dies or hangs ends the job within seconds and says why; what is killed
+continues exactly.
 
-CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos     # `make chaos`; CHAOS_SEED: other
-moments
+    CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos  # `make chaos`
+
+CHAOS_SEED: other moments.
 """
 
 import inspect
@@ -34,14 +35,22 @@ from runtime.faults import watchdog
 from runtime.memory import advice
 from train import train
 
-# ---- two ranks, one fault -------------------------------------------------------------------------
+# ---- two ranks, one fault ------------------------------------------------------------------------
 
 
 def life(rank: int, port: str, log: str, program, *args) -> None:
-    """A rank of two under `ranks.run`, its output in a file, or in a pipe that nobody reads where `log` is
-    empty."""
-    os.environ.update(RANK=str(rank), WORLD_SIZE="2", LOCAL_RANK=str(rank), LOCAL_WORLD_SIZE="2",
-                      MASTER_PORT=port, MASTER_ADDR="127.0.0.1", CUDA_VISIBLE_DEVICES="")
+    """A rank of two under `ranks.run`, its output in a file, or in a pipe that nobody reads where
+    `log` is empty.
+    """
+    os.environ.update(
+        RANK=str(rank),
+        WORLD_SIZE="2",
+        LOCAL_RANK=str(rank),
+        LOCAL_WORLD_SIZE="2",
+        MASTER_PORT=port,
+        MASTER_ADDR="127.0.0.1",
+        CUDA_VISIBLE_DEVICES="",
+    )
     torch.set_num_threads(1)
     read, write = os.pipe()
     os.close(read)
@@ -54,7 +63,9 @@ def life(rank: int, port: str, log: str, program, *args) -> None:
 def two_ranks(log, program, *args) -> list:
     """Two processes that live it."""
     port = free_port()
-    processes = [FORKS.Process(target=life, args=(rank, port, str(log), program, *args)) for rank in (0, 1)]
+    processes = [
+        FORKS.Process(target=life, args=(rank, port, str(log), program, *args)) for rank in (0, 1)
+    ]
     for process in processes:
         process.start()
     return processes
@@ -123,7 +134,11 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
     log = (tmp_path / "log").read_text()
     assert codes == [1, 1] and seconds < 30
     assert log.count("ValueError: row 7 is bad") == 1 and "rank 1 stops in phase 'rollout'" in log
-    assert "rank 0 stops in phase 'rollout'" in log and "rank 1 died" in log and log.count("Traceback") == 1
+    assert (
+        "rank 0 stops in phase 'rollout'" in log
+        and "rank 1 died" in log
+        and log.count("Traceback") == 1
+    )
 
 
 @pytest.mark.parametrize("fault", [is_killed, leaves_early])
@@ -135,8 +150,9 @@ def test_a_rank_that_dies_ends_the_job(tmp_path, fault):
 
 
 def test_a_hang_is_cut_with_every_stack(tmp_path):
-    """After hang_timeout both ranks say their phase and their stacks, one after the other: where rank 1
-    sleeps, where rank 0 waits for it."""
+    """After hang_timeout both ranks say their phase and their stacks, one after the other: where
+    rank 1 sleeps, where rank 0 waits for it.
+    """
     codes, seconds = suffer(tmp_path / "log", waits_for_ever, limit=2.0)
     assert codes == [1, 1] and seconds < 20
     first, name, second = (tmp_path / "log").read_text().partition("rank 1")
@@ -151,8 +167,9 @@ def test_a_hang_ends_where_nobody_can_be_told():
 
 
 def test_a_run_outlives_its_console():
-    """`train.py | head`: what nobody reads is lost, the run goes on to its end. Ranks that end one after the
-    other do not take each other for dead."""
+    """`train.py | head`: what nobody reads is lost, the run goes on to its end. Ranks that end one
+    after the other do not take each other for dead.
+    """
     codes, _ = suffer("", talks)
     assert codes == [0, 0]
 
@@ -160,13 +177,21 @@ def test_a_run_outlives_its_console():
 def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
     """Of a rank that could not speak, what the other one saw, with advice above it."""
     program = tmp_path / "program.py"
-    program.write_text("import os, signal\n"
-                       "from runtime import ranks\nfrom runtime.faults import watchdog\n"
-                       f"{inspect.getsource(is_killed)}\n{inspect.getsource(faulty)}\n"
-                       "ranks.run(lambda: faulty(is_killed, 60.0))\n")
+    program.write_text(
+        "import os, signal\n"
+        "from runtime import ranks\nfrom runtime.faults import watchdog\n"
+        f"{inspect.getsource(is_killed)}\n{inspect.getsource(faulty)}\n"
+        "ranks.run(lambda: faulty(is_killed, 60.0))\n"
+    )
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
-    done = subprocess.run([*torchrun, program], text=True, timeout=120,
-                          capture_output=True, env=os.environ | {"PYTHONPATH": str(ROOT)}, check=False)
+    done = subprocess.run(
+        [*torchrun, program],
+        text=True,
+        timeout=120,
+        capture_output=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
     lines = done.stderr.rstrip().splitlines()
     assert done.returncode == 1 and set(lines[-1]) == {"="}
     assert re.search("rank 0 stops in phase 'rollout', .*rank 1 died", lines[-2])
@@ -174,7 +199,7 @@ def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
     assert re.search(silent, done.stderr)
 
 
-# ---- faults that a step notices -------------------------------------------------------------------
+# ---- faults that a step notices ------------------------------------------------------------------
 
 
 def test_out_of_memory_names_the_knobs():
@@ -195,13 +220,16 @@ def disagree():
 
 
 def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
-    """More ranks than GPUs, and a driver that torch cannot use, end before anything is set up; hidden GPUs
-    are no error."""
+    """More ranks than GPUs, and a driver that torch cannot use, end before anything is set up;
+    hidden GPUs are no error.
+    """
     monkeypatch.setenv("LOCAL_RANK", "2")
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
         patch.setattr(torch.cuda, "device_count", lambda: 2)
-        with pytest.raises(RuntimeError, match="local rank 2, but this process sees 2 GPU.*nproc_per_node"):
+        with pytest.raises(
+            RuntimeError, match="local rank 2, but this process sees 2 GPU.*nproc_per_node"
+        ):
             ranks.setup()
     monkeypatch.setattr(torch.version, "cuda", "13.0")
     monkeypatch.setattr(ranks, "DRIVER", tmp_path)
@@ -209,7 +237,9 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match="CUDA 13.0 finds no GPU"):
         ranks.setup()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setattr(ranks, "_introduce", lambda timeout: None)  # the fixture's group is there already
+    monkeypatch.setattr(
+        ranks, "_introduce", lambda timeout: None
+    )  # the fixture's group is there already
     assert ranks.setup().type == "cpu"
 
 
@@ -220,19 +250,22 @@ def test_ranks_that_drift_apart_are_told_of_what(device):
 
 
 def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
-    """Where the kernel's count of processes killed for memory rose: the machine's memory and the knobs; else
-    not."""
+    """Where the kernel's count of processes killed for memory rose: the machine's memory and the
+    knobs; else not.
+    """
     counter = tmp_path / "vmstat"
     monkeypatch.setattr(faults, "COUNTERS", counter)
     counter.write_text("pgfault 9\noom_kill 2\noom_kill_x 7\n")
     watched = faults.Watchdog()
     assert watched.death(["rank 1", "rank 3"]) == "rank 1 and rank 3 died"
     counter.write_text("pgfault 9\noom_kill 3\n")
-    assert re.match("rank 1 died: the machine ran out of memory.*tokens_per_micro_batch.*lora_rank",
-                    watched.death(["rank 1"]))
+    assert re.match(
+        "rank 1 died: the machine ran out of memory.*tokens_per_micro_batch.*lora_rank",
+        watched.death(["rank 1"]),
+    )
 
 
-# ---- interrupted runs equal uninterrupted ones ----------------------------------------------------
+# ---- interrupted runs equal uninterrupted ones ---------------------------------------------------
 
 
 def no_score(pairs):
@@ -240,8 +273,9 @@ def no_score(pairs):
 
 
 def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
-    """Questions drawn from the stream, and retired ones put back into it, are where they were; what is saved
-    is that, and the plan made again is the same."""
+    """Questions drawn from the stream, and retired ones put back into it, are where they were; what
+    is saved is that, and the plan made again is the same.
+    """
     questions = [Question(i, "q", np.array([i]), "a", "s") for i in range(60)]
     experience = Experience(Config(batch_size=8, reinstate_every=1), questions)
     experience.plan(0, no_score)
@@ -295,7 +329,9 @@ def launch(world, run_dir, *more) -> list:
 def finish(processes, run_dir) -> None:
     for process in processes:
         process.join(200)
-    assert [process.exitcode for process in processes] == [0, 0], Path(f"{run_dir}.log").read_text()[-6000:]
+    assert [process.exitcode for process in processes] == [0, 0], Path(
+        f"{run_dir}.log"
+    ).read_text()[-6000:]
 
 
 def result(run_dir: Path, step: int | None = None) -> dict:
@@ -304,18 +340,33 @@ def result(run_dir: Path, step: int | None = None) -> dict:
     last = max((run_dir / "checkpoints").glob(f"step-{step:07d}" if step else "step-*"))
     state = json.loads((last / "state.json").read_text())
     tensors = {}
-    for path in [*last.rglob("*.safetensors"), *([] if step else run_dir.glob("model/*.safetensors"))]:
-        tensors |= {f"{path.name}:{name}": value.numpy().tobytes() for name, value in load_file(path).items()}
-    rows = [{name: value for name, value in row.items() if not name.startswith("time/")}
-            for row in metrics(run_dir) if step is None or row["step"] <= step]
-    return {**{name: value for name, value in state.items() if name != "config"}, "rows": rows, **tensors}
+    for path in [
+        *last.rglob("*.safetensors"),
+        *([] if step else run_dir.glob("model/*.safetensors")),
+    ]:
+        tensors |= {
+            f"{path.name}:{name}": value.numpy().tobytes()
+            for name, value in load_file(path).items()
+        }
+    rows = [
+        {name: value for name, value in row.items() if not name.startswith("time/")}
+        for row in metrics(run_dir)
+        if step is None or row["step"] <= step
+    ]
+    return {
+        **{name: value for name, value in state.items() if name != "config"},
+        "rows": rows,
+        **tensors,
+    }
 
 
 def same_run(run_dir: Path, reference: Path, step: int | None = None, without: tuple = ()) -> None:
     """Equal bits at the end, or after so many steps, but for metrics of these prefixes."""
     ours, theirs = result(run_dir, step), result(reference, step)
     for rows in (ours["rows"], theirs["rows"]):
-        rows[:] = [{n: value for n, value in row.items() if not n.startswith(without)} for row in rows]
+        rows[:] = [
+            {n: value for n, value in row.items() if not n.startswith(without)} for row in rows
+        ]
     assert len(ours) > 20 and [name for name in theirs if ours.get(name) != theirs[name]] == []
 
 
@@ -368,7 +419,9 @@ INTERRUPTED = [  # phase, the how manieth since the start, steps that are saved
 
 
 def interrupted_again_and_again(argv: list[str], saved: str) -> None:
-    """Runs that are interrupted, each after a step that the one before has not made, and a last one."""
+    """Runs that are interrupted, each after a step that the one before has not made, and a last
+    one.
+    """
     alone = watchdog.enter
     for phase, nth, step in INTERRUPTED:
         interrupt_in(phase, nth)
@@ -382,8 +435,10 @@ def interrupted_again_and_again(argv: list[str], saved: str) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
-    """SIGTERM to one rank: in plan and rollout the step is left, in the update finished, a validation is left
-    out, and only the last made up for. After all of that the bits are those of a run left alone."""
+    """SIGTERM to one rank: in plan and rollout the step is left, in the update finished, a
+    validation is left out, and only the last made up for. After all of that the bits are those of a
+    run left alone.
+    """
     run, log = tmp_path / "run", Path(f"{tmp_path}/run.log")
     argv = arguments(world, run, *LONG, "--steps", "6", "--save_every", "0", "--keep", "1")
     finish(two_ranks(log, interrupted_again_and_again, argv, f"{run}/checkpoints"), run)
@@ -397,7 +452,9 @@ def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
     ours, theirs = result(run, 6), result(uninterrupted, 6)
     made_up_for = ours["rows"].pop()
     ours["rows"][-1] |= made_up_for
-    theirs["rows"][3] = {n: value for n, value in theirs["rows"][3].items() if not n.startswith("val/")}
+    theirs["rows"][3] = {
+        n: value for n, value in theirs["rows"][3].items() if not n.startswith("val/")
+    }
     assert made_up_for["step"] == 6 and "interrupted: step 3 is not validated" in text
     assert len(ours) > 20 and [name for name in theirs if ours.get(name) != theirs[name]] == []
 
@@ -417,18 +474,24 @@ def score(response, answer):
 
 @pytest.mark.slow
 def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
-    """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume without being
-    told to. Then SIGHUP to torchrun, while a reward takes for ever: they leave the step, save and end."""
+    """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume
+    without being told to. Then SIGHUP to torchrun, while a reward takes for ever: they leave the
+    step, save and end.
+    """
     run, log = tmp_path / "run", tmp_path / "run.log"
     (tmp_path / "slow_reward.py").write_text(SLOW.format(tmp_path))
     torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     knobs = [*LONG, "--save_every", "1", "--reward", "slow_reward:score", "--verify_timeout", "600"]
     command = [*torchrun, "--max_restarts=1", "train.py", *arguments(world, run, *knobs)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "PYTHONPATH": str(tmp_path),
-                                "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60"}
+    environment = os.environ | {
+        "OMP_NUM_THREADS": "1",
+        "PYTHONPATH": str(tmp_path),
+        "TORCH_ELASTIC_SHUTDOWN_TIMEOUT": "60",
+    }
     with open(log, "ab") as output:
-        job = subprocess.Popen(command, cwd=ROOT, env=environment, stdout=output, stderr=output,
-                               start_new_session=True)
+        job = subprocess.Popen(
+            command, cwd=ROOT, env=environment, stdout=output, stderr=output, start_new_session=True
+        )
     job.is_alive = lambda: job.poll() is None
     wait_for(lambda: (run / "checkpoints" / "step-0000001").exists(), job)
     os.kill(children(job.pid)[0], signal.SIGKILL)
@@ -440,7 +503,9 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
     text = log.read_text()
     assert "SIGHUP: leaving the step (rollout)" in text and "saved after step" in text, text[-6000:]
     finish(launch(world, run, *LONG, "--steps", "6", "--resume"), run)
-    same_run(run, uninterrupted, 6, without=("val/valid/", "val/shortcut/"))  # a reward of one's own has none
+    same_run(
+        run, uninterrupted, 6, without=("val/valid/", "val/shortcut/")
+    )  # a reward of one's own has none
 
 
 def with_vllm(world, whole: Path, resumed: Path) -> None:
@@ -454,15 +519,18 @@ def with_vllm(world, whole: Path, resumed: Path) -> None:
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_a_run_with_vllm_continues_exactly(world, tmp_path):
-    """With vLLM as the engine too, a run resumed from its second checkpoint ends with the same bits."""
+    """With vLLM as the engine too, a run resumed from its second checkpoint ends with the same
+    bits.
+    """
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
     same_run(tmp_path / "resumed", tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_resumed_on_one_rank(world, uninterrupted, tmp_path):
-    """A checkpoint of two ranks continued by one: the same plan and samples, losses of the next step within
-    1e-5."""
+    """A checkpoint of two ranks continued by one: the same plan and samples, losses of the next
+    step within 1e-5.
+    """
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     for path in (run / "checkpoints").glob("step-*"):
         if path.name != "step-0000002":
@@ -472,7 +540,9 @@ def test_resumed_on_one_rank(world, uninterrupted, tmp_path):
     ours, theirs = (metrics(directory)[3] for directory in (run, uninterrupted))
     for name in theirs:
         if not name.startswith("time/"):
-            exact = name.startswith(("buckets/", "rollout/", "reward/", "replay/questions", "replay/age"))
+            exact = name.startswith(
+                ("buckets/", "rollout/", "reward/", "replay/questions", "replay/age")
+            )
             near = theirs[name] if exact else pytest.approx(theirs[name], rel=1e-5, abs=1e-5)
             assert ours[name] == near, name
 
@@ -484,7 +554,9 @@ def train_from(argv: list[str]) -> None:
 def children(pid: int) -> list[int]:
     """Process ids of the ranks that a torchrun has started."""
     try:
-        return [int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+        return [
+            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        ]
     except (FileNotFoundError, ProcessLookupError):
         return []
 
@@ -510,9 +582,15 @@ def kill_at_random(processes, run_dir: Path, rng: random.Random) -> str:
 
 @pytest.mark.slow
 def test_chaos(world, uninterrupted, tmp_path, capsys):
-    """SIGKILL of one rank or of both at random moments, CHAOS_KILLS times: the run finishes, with the same
-    bits."""
-    run, rng, log, slowest = tmp_path / "run", random.Random(os.environ.get("CHAOS_SEED", "0")), [], 0.0
+    """SIGKILL of one rank or of both at random moments, CHAOS_KILLS times: the run finishes, with
+    the same bits.
+    """
+    run, rng, log, slowest = (
+        tmp_path / "run",
+        random.Random(os.environ.get("CHAOS_SEED", "0")),
+        [],
+        0.0,
+    )
     settings = [*LONG, "--save_every", "1", "--resume"]
     processes = launch(world, run, *settings)
     while len(log) < KILLS and processes[0].is_alive():
@@ -526,5 +604,8 @@ def test_chaos(world, uninterrupted, tmp_path, capsys):
     finish(processes, run)
     assert log, "the run ended before anything was killed"
     with capsys.disabled():
-        print(f"\nchaos: {len(log)} kills ({'; '.join(log)}); the job was down after at most {slowest:.1f} s")
+        print(
+            f"\nchaos: {len(log)} kills ({'; '.join(log)}); the job was down after at most"
+            f" {slowest:.1f} s"
+        )
     same_run(run, uninterrupted)

@@ -15,7 +15,9 @@ EOS = 2
 
 
 class Recorder:
-    """Stands for vLLM's `LLM`: keeps how it was made and the names and arguments of the calls, in order."""
+    """Stands for vLLM's `LLM`: keeps how it was made and the names and arguments of the calls,
+    in order.
+    """
 
     def __init__(self, **arguments):
         self.arguments, self.calls = arguments, []
@@ -41,33 +43,48 @@ def recorded(monkeypatch, tiny_model):
 
 
 def test_vllm_takes_the_arguments_for_a_gpu(recorded):
-    """Every one is a field of vLLM's EngineArgs, and those that training rests on have their values."""
+    """Every one is a field of vLLM's EngineArgs, and those that training rests on have their
+    values.
+    """
     from vllm import EngineArgs
 
-    config = Config(max_prompt_length=100, max_response_length=156, dtype="bfloat16", rollout_memory=0.3)
+    config = Config(
+        max_prompt_length=100, max_response_length=156, dtype="bfloat16", rollout_memory=0.3
+    )
     arguments = EngineArgs(**recorded(config).llm.arguments)
     assert arguments.enable_sleep_mode and arguments.enable_prefix_caching
     assert arguments.enable_chunked_prefill and not arguments.enforce_eager
     assert (arguments.max_model_len, arguments.dtype) == (256, "bfloat16")
-    assert (arguments.gpu_memory_utilization, arguments.logprobs_mode) == (0.3, "processed_logprobs")
+    assert (arguments.gpu_memory_utilization, arguments.logprobs_mode) == (
+        0.3,
+        "processed_logprobs",
+    )
     assert arguments.distributed_executor_backend == "external_launcher"
 
 
 def test_order_of_sleep_and_wake(recorded):
-    """Sleep drops the weights; space for them, all of them, no old prefixes, and only then the cache."""
+    """Sleep drops the weights; space for them, all of them, no old prefixes, and only then the
+    cache.
+    """
     engine = recorded(Config(max_prompt_length=100, max_response_length=100))
     weights = [(name, torch.zeros(1)) for name in sorted(engine.names)]
     engine.sleep()
     engine.wake(iter(weights))
     assert engine.llm.calls == [
-        ("sleep", 2), ("wake_up", ["weights"]), ("collective_rpc", "reload_weights", weights),
-        ("reset_prefix_cache",), ("wake_up", ["kv_cache"])]
+        ("sleep", 2),
+        ("wake_up", ["weights"]),
+        ("collective_rpc", "reload_weights", weights),
+        ("reset_prefix_cache",),
+        ("wake_up", ["kv_cache"]),
+    ]
 
 
 def on_a_pretended_gpu(port: str):
-    """The backend asked for where there are GPUs; objects and a barrier with NCCL replaced by a backend that
-    moves nothing, so that what arrives came through the CPU's."""
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401  registers the backend "fake"
+    """The backend asked for where there are GPUs; objects and a barrier with NCCL replaced by a
+    backend that moves nothing, so that what arrives came through the CPU's.
+    """
+    # It registers the backend "fake".
+    from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
     join, asked = dist.init_process_group, []
 
@@ -86,7 +103,9 @@ def on_a_pretended_gpu(port: str):
 
 
 def test_objects_travel_over_the_cpu(device):
-    """With GPUs the group has gloo for the CPU and NCCL for tensors on GPUs; objects take the first."""
+    """With GPUs the group has gloo for the CPU and NCCL for tensors on GPUs; objects take the
+    first.
+    """
     results = on_ranks(2, on_a_pretended_gpu, free_port())
     for rank, (asked, device_name, everyone) in enumerate(results):
         assert asked == ["cpu:gloo,cuda:nccl"] and device_name == f"cuda:{rank}"

@@ -1,5 +1,6 @@
-"""LoRA: gradients by the chain rule, nothing but adapters moves, and what leaves is an ordinary merged
-model."""
+"""LoRA: gradients by the chain rule, nothing but adapters moves, and what leaves is an ordinary
+merged model.
+"""
 
 import json
 
@@ -25,22 +26,31 @@ from rollout import HFEngine
 
 pytest.importorskip("peft")
 
-LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)  # α / r = 2; a large ε: smooth steps
+LORA = dict(
+    lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3
+)  # α / r = 2; a large ε: smooth steps
 
 
 def adapters(policy):
     """{name: whole tensor} of what is trained."""
     parameters = policy.module.lm.named_parameters()
-    return {name: p.full_tensor().detach().numpy().copy() for name, p in parameters if p.requires_grad}
+    return {
+        name: p.full_tensor().detach().numpy().copy() for name, p in parameters if p.requires_grad
+    }
 
 
 def report(directory, groups, save_to):
-    """What one rank sees of a policy that is trained by two mini-batches, and of the next one's gradients."""
+    """What one rank sees of a policy that is trained by two mini-batches, and of the next one's
+    gradients.
+    """
     seen = {"start": full_weights(make_policy(directory, **LORA))}
     policy = make_policy(directory, **LORA, gradient_checkpointing=True, tokens_per_micro_batch=60)
     policy.update([groups[:3], groups[3:]], 0.2)
-    seen |= {"adapters": adapters(policy), "weights": full_weights(policy),
-             "scores": policy.score(pairs_of(groups))}
+    seen |= {
+        "adapters": adapters(policy),
+        "weights": full_weights(policy),
+        "scores": policy.score(pairs_of(groups)),
+    }
     seen["metrics"], seen["gradients"] = gradients(policy, groups)
     seen["with_moments"] = sum(bool(state) for state in policy.optimizer.state.values())
     policy.save_pretrained(save_to)
@@ -60,24 +70,34 @@ def reports(tiny_model, groups, tmp_path_factory):
 
 
 def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, groups):
-    """With G the gradient of W in an ordinary policy on the saved, merged model, alone and in one piece, two
-    ranks with checkpointing and several micro-batches have ∂A = α/r Bᵀ G and ∂B = α/r G Aᵀ."""
+    """With G the gradient of W in an ordinary policy on the saved, merged model, alone and in one
+    piece, two ranks with checkpointing and several micro-batches have ∂A = α/r Bᵀ G and ∂B = α/r G
+    Aᵀ.
+    """
     (seen, _), saved = reports
     trained = seen["adapters"]
     metrics, of_weights = gradients(make_policy(saved), groups)
     expected = {}
-    for name in (name.removesuffix(".lora_A.default.weight") for name in trained if ".lora_A." in name):
-        (a, b), g = (trained[f"{name}.lora_{x}.default.weight"] for x in "AB"), of_weights[f"{name}.weight"]
-        expected |= {f"{name}.lora_A.default.weight": 2 * b.T @ g,
-                     f"{name}.lora_B.default.weight": 2 * g @ a.T}
+    for name in (
+        name.removesuffix(".lora_A.default.weight") for name in trained if ".lora_A." in name
+    ):
+        (a, b), g = (
+            (trained[f"{name}.lora_{x}.default.weight"] for x in "AB"),
+            of_weights[f"{name}.weight"],
+        )
+        expected |= {
+            f"{name}.lora_A.default.weight": 2 * b.T @ g,
+            f"{name}.lora_B.default.weight": 2 * g @ a.T,
+        }
     assert len(expected) == 2 * 2 * 7  # A and B, two layers, seven matrices
     assert_same_gradients(seen["gradients"], expected, 1e-4)
     assert metrics["loss/policy"] == pytest.approx(seen["metrics"]["loss/policy"], rel=1e-4)
 
 
 def test_only_adapters_are_trained(tiny_model, reports):
-    """A fresh policy is the model bit for bit; after two steps exactly the decoder's matrices have moved,
-    embedding, norms and head have not; only adapters have moments."""
+    """A fresh policy is the model bit for bit; after two steps exactly the decoder's matrices have
+    moved, embedding, norms and head have not; only adapters have moments.
+    """
     reference = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
     for seen in reports[0]:
         for name, weight in seen["start"].items():
@@ -90,8 +110,9 @@ def test_only_adapters_are_trained(tiny_model, reports):
 
 
 def test_the_saved_model_is_an_ordinary_one(reports, groups):
-    """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are those of
-    the adapters."""
+    """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are
+    those of the adapters.
+    """
     (seen, _), saved = reports
     files = {path.name for path in saved.iterdir()}
     assert files == {"config.json", "generation_config.json", "model.safetensors"}
@@ -104,7 +125,9 @@ def test_the_saved_model_is_an_ordinary_one(reports, groups):
 
 
 def saved_names(directory, place):
-    """What stands in the file of a saved model, of adapters in bfloat16 and of one trained as a whole."""
+    """What stands in the file of a saved model, of adapters in bfloat16 and of one trained as a
+    whole.
+    """
     names = []
     for i, knobs in enumerate([LORA | {"dtype": "bfloat16"}, {}]):
         make_policy(directory, **knobs).save_pretrained(place / str(i))
@@ -114,8 +137,9 @@ def saved_names(directory, place):
 
 
 def test_a_tied_head_is_saved_once(tiny_models, tmp_path):
-    """On two ranks, where every gathered tensor has memory of its own: no second copy of the embedding, and
-    what is loaded is the model bit for bit; a head of its own is saved."""
+    """On two ranks, where every gathered tensor has memory of its own: no second copy of the
+    embedding, and what is loaded is the model bit for bit; a head of its own is saved.
+    """
     for tied, directory in tiny_models.items():
         names, _ = on_ranks(2, saved_names, directory, tmp_path / str(tied))
         assert [("lm_head.weight" in n) for n in names] == [not tied] * 2
@@ -131,16 +155,27 @@ def biased_model(tmp_path_factory, tokenizer) -> str:
     directory = str(tmp_path_factory.mktemp("biased"))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(2)
-        LlamaForCausalLM(LlamaConfig(
-            vocab_size=len(tokenizer), hidden_size=64, intermediate_size=96, num_hidden_layers=2,
-            num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=64, attention_bias=True,
-            tie_word_embeddings=True, initializer_range=0.15)).save_pretrained(directory)
+        LlamaForCausalLM(
+            LlamaConfig(
+                vocab_size=len(tokenizer),
+                hidden_size=64,
+                intermediate_size=96,
+                num_hidden_layers=2,
+                num_attention_heads=4,
+                num_key_value_heads=2,
+                max_position_embeddings=64,
+                attention_bias=True,
+                tie_word_embeddings=True,
+                initializer_range=0.15,
+            )
+        ).save_pretrained(directory)
     return directory
 
 
 def test_the_engine_runs_the_merged_weights(device, biased_model):
-    """What the engine generates after the sync has the policy's own log-probs: drift below 1e-5 nats, far
-    above it before."""
+    """What the engine generates after the sync has the policy's own log-probs: drift below 1e-5
+    nats, far above it before.
+    """
     policy = make_policy(biased_model, **LORA)
     engine = HFEngine(policy.config, biased_model, 2, device)
     questions = [Question(i, "", np.array([1, 5 + i, 9], np.int32), "", "") for i in range(6)]
@@ -148,8 +183,10 @@ def test_the_engine_runs_the_merged_weights(device, biased_model):
     def generated():
         prompts = [question.prompt_ids for question in questions]
         responses = engine.generate(prompts, list(range(6)), KNOBS["temperature"], 12)
-        return [Group(question, [response], advantages=np.array([(-1.0) ** question.id], np.float32))
-                for question, response in zip(questions, responses)]
+        return [
+            Group(question, [response], advantages=np.array([(-1.0) ** question.id], np.float32))
+            for question, response in zip(questions, responses)
+        ]
 
     policy.update([generated()], None)
     assert policy.update([generated()], None)["engine/drift"] > 1e-3
@@ -164,7 +201,9 @@ def test_bfloat16_freezes_a_bfloat16_model(tiny_model, groups, tmp_path):
     policy.update([groups], None)
     kinds = {(p.dtype, p.requires_grad) for p in policy.module.lm.parameters()}
     assert kinds == {(torch.bfloat16, False), (torch.float32, True)}
-    assert {v.dtype for state in policy.optimizer.state.values() for v in state.values()} == {torch.float32}
+    assert {v.dtype for state in policy.optimizer.state.values() for v in state.values()} == {
+        torch.float32
+    }
     trained = adapters(policy)
     base = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16).state_dict()
     name = "model.layers.1.mlp.down_proj"

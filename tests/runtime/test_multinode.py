@@ -16,11 +16,27 @@ from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-KNOBS = dict(steps=3, batch_size=4, num_rollouts=4, max_prompt_length=64, max_response_length=24,
-             start_threshold=-1, eval_every=0, reward="bench.step:coin", lr=1e-3,
-             tokens_per_micro_batch=128)  # several per rank
-COMPARED = ("loss/policy", "loss/grad_norm", "loss/entropy", "reward/pass_at_1", "rollout/tokens",
-            "replay/questions", "buckets/trajectories")
+KNOBS = dict(
+    steps=3,
+    batch_size=4,
+    num_rollouts=4,
+    max_prompt_length=64,
+    max_response_length=24,
+    start_threshold=-1,
+    eval_every=0,
+    reward="bench.step:coin",
+    lr=1e-3,
+    tokens_per_micro_batch=128,
+)  # several per rank
+COMPARED = (
+    "loss/policy",
+    "loss/grad_norm",
+    "loss/entropy",
+    "reward/pass_at_1",
+    "rollout/tokens",
+    "replay/questions",
+    "buckets/trajectories",
+)
 
 
 def flags(directory: Path, model: str, **knobs) -> list[str]:
@@ -55,13 +71,31 @@ def steps(directory: Path) -> list[dict]:
 
 def agents(argv: list[str], nodes: int) -> None:
     """A run by torchrun, one agent and one rank per node, over loopback."""
-    port, environment = free_port(), {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    port, environment = (
+        free_port(),
+        {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
+    )
     environment.pop("MASTER_PORT")
-    torchrun = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nodes}", "--nproc_per_node=1",
-                "--master_addr=127.0.0.1", f"--master_port={port}"]
-    processes = [subprocess.Popen([*torchrun, f"--node_rank={node}", "train.py", *argv], cwd=ROOT, text=True,
-                                  env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-                 for node in range(nodes)]
+    torchrun = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        f"--nnodes={nodes}",
+        "--nproc_per_node=1",
+        "--master_addr=127.0.0.1",
+        f"--master_port={port}",
+    ]
+    processes = [
+        subprocess.Popen(
+            [*torchrun, f"--node_rank={node}", "train.py", *argv],
+            cwd=ROOT,
+            text=True,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        for node in range(nodes)
+    ]
     try:
         for process in processes:
             output, _ = process.communicate(timeout=300)
@@ -105,8 +139,9 @@ def test_restarts_of_several_nodes_are_refused(monkeypatch):
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_two_ranks_share_one_engine(tmp_path, tiny_model):
-    """rollout_tp=2: what the shared engine generates has the policy's own log-probs. One of the two asked to
-    stop, both leave the rollout: neither waits for the other in the engine."""
+    """rollout_tp=2: what the shared engine generates has the policy's own log-probs. One of the two
+    asked to stop, both leave the rollout: neither waits for the other in the engine.
+    """
     argv = flags(tmp_path / "run", tiny_model, engine="vllm", rollout_tp=2)
     on_ranks(2, interrupted_in_the_third_rollout, argv, timeout=300)
     assert (tmp_path / "run" / "checkpoints" / "step-0000002").exists()

@@ -1,4 +1,6 @@
-"""A real policy's weights and AdamW state, adapters too: on disk and back, on any number of ranks."""
+"""A real policy's weights and AdamW state, adapters too: on disk and back, on any number of
+ranks.
+"""
 
 import numpy as np
 import pytest
@@ -26,8 +28,10 @@ def policy_of(models, case, **more):
 
 def state(policy):
     """{name: whole tensor} of all that a checkpoint holds."""
-    whole = {name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-             for name, tensor in policy.tensors().items()}
+    whole = {
+        name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
+        for name, tensor in policy.tensors().items()
+    }
     return {name: tensor.numpy().copy() for name, tensor in whole.items()}
 
 
@@ -62,21 +66,24 @@ def saved(tiny_models, groups, tmp_path_factory):
 
 @pytest.mark.parametrize("ranks, tolerance", [(1, 1e-5), (2, 0.0)])
 def test_weights_and_moments_go_on_exactly(tiny_models, groups, saved, ranks, tolerance):
-    """Saved by two ranks and loaded by one and by two: the same bits, then the same next step, to the bit
-    on two."""
+    """Saved by two ranks and loaded by one and by two: the same bits, then the same next step, to
+    the bit on two.
+    """
     directory, reference = saved
     for seen in on_ranks(ranks, steps, tiny_models, groups, directory, False):
         for case, (restored, trained) in reference.items():
             assert seen[case][0].keys() == restored.keys(), case
             for name in restored:
                 assert np.array_equal(seen[case][0][name], restored[name]), (case, name)
-                np.testing.assert_allclose(seen[case][1][name], trained[name], rtol=0, atol=tolerance,
-                                           err_msg=name)
+                np.testing.assert_allclose(
+                    seen[case][1][name], trained[name], rtol=0, atol=tolerance, err_msg=name
+                )
 
 
 def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
-    """The moments that `tensors` makes are AdamW's own beginning: the first step is the same with them and
-    without."""
+    """The moments that `tensors` makes are AdamW's own beginning: the first step is the same with
+    them and without.
+    """
     one, other = make_policy(tiny_model), make_policy(tiny_model)
     one.tensors()
     for policy in (one, other):
@@ -86,8 +93,9 @@ def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
 
 
 def test_another_model_is_refused(tiny_models, saved):
-    """Adapters of another rank, a model without them, and one with a tied head are told that it is another
-    model's."""
+    """Adapters of another rank, a model without them, and one with a tied head are told that it is
+    another model's.
+    """
     directory, _ = saved
     wider = policy_of(tiny_models, "adapters", lora_rank=2)
     plain, tied = (policy_of(tiny_models, case) for case in ("all weights", "tied head"))
@@ -97,7 +105,9 @@ def test_another_model_is_refused(tiny_models, saved):
 
 
 def replicate(directory):
-    """Two ranks that hold the same rows, as two nodes of one GPU do, write them; is the same read back?"""
+    """Two ranks that hold the same rows, as two nodes of one GPU do, write them; is the same
+    read back?
+    """
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     tensors = {}
     for i in range(40):
@@ -107,11 +117,15 @@ def replicate(directory):
     written = save_shards(tensors, directory)
     empty = {name: torch.zeros_like(tensor) for name, tensor in tensors.items()}
     load_shards(directory, empty)
-    return written, all(torch.equal(empty[name].to_local(), tensors[name].to_local()) for name in tensors)
+    return written, all(
+        torch.equal(empty[name].to_local(), tensors[name].to_local()) for name in tensors
+    )
 
 
 def test_replicas_are_written_once(tmp_path):
-    """What two ranks hold alike is on disk once, in several files, each named by the rank that wrote it."""
+    """What two ranks hold alike is on disk once, in several files, each named by the rank that
+    wrote it.
+    """
     (first, first_equal), (second, second_equal) = on_ranks(2, replicate, tmp_path)
     assert first_equal and second_equal
     assert sorted(first + second) == sorted(path.name for path in tmp_path.iterdir())

@@ -1,5 +1,6 @@
-"""What a run writes down: metrics.jsonl and its copies in TensorBoard and W&B, the model card, the generation
-settings."""
+"""What a run writes down: metrics.jsonl and its copies in TensorBoard and W&B, the model card, the
+generation settings.
+"""
 
 import dataclasses
 import json
@@ -30,18 +31,33 @@ ROOT = Path(__file__).parent.parent.parent
 def config(tmp_path) -> Config:
     questions = tmp_path / "openr1.parquet"
     questions.touch()
-    return Config(model="org/Model-7B", train_files=[str(questions)], run_dir=str(tmp_path / "my-run"),
-                  response_prefix="<think>\n", rope_theta=40000.0, batch_size=128, lr=1e-6)
+    return Config(
+        model="org/Model-7B",
+        train_files=[str(questions)],
+        run_dir=str(tmp_path / "my-run"),
+        response_prefix="<think>\n",
+        rope_theta=40000.0,
+        batch_size=128,
+        lr=1e-6,
+    )
 
 
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
-    """Method, data, steps, scores, and every knob that is no path; its head is one that the hub can read."""
+    """Method, data, steps, scores, and every knob that is no path; its head is one that the hub
+    can read.
+    """
     knobs = dataclasses.asdict(config)
     card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316})
     _, head, body = card.split("---\n", 2)
-    assert yaml.safe_load(head) == {"library_name": "transformers", "pipeline_tag": "text-generation",
-                                    "base_model": "org/Model-7B", "tags": ["exgrpo", "grpo", "rlvr"]}
-    assert "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
+    assert yaml.safe_load(head) == {
+        "library_name": "transformers",
+        "pipeline_tag": "text-generation",
+        "base_model": "org/Model-7B",
+        "tags": ["exgrpo", "grpo", "rlvr"],
+    }
+    assert (
+        "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
+    )
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body
     for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir"}:
         assert f"    {name}: {knobs[name]!r}\n" in body
@@ -76,8 +92,9 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
 
 
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
-    """A score that the first validation did not have stands as nan in the table; result.json and the curves
-    are written."""
+    """A score that the first validation did not have stands as nan in the table; result.json and
+    the curves are written.
+    """
     tracker = Tracker(str(tmp_path), 10)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
     tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
@@ -88,8 +105,9 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
 
 
 def test_what_is_no_number_is_null(tmp_path):
-    """metrics.jsonl is JSON by the standard, which has no NaN; read again the value is NaN, and written again
-    the same text."""
+    """metrics.jsonl is JSON by the standard, which has no NaN; read again the value is NaN, and
+    written again the same text.
+    """
     first = Tracker(str(tmp_path), 10)
     first.start()
     first.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
@@ -103,7 +121,7 @@ def test_what_is_no_number_is_null(tmp_path):
     assert again.text() == (tmp_path / "metrics.jsonl").read_text() == text
 
 
-# ---- TensorBoard and W&B --------------------------------------------------------------------------
+# ---- TensorBoard and W&B -------------------------------------------------------------------------
 
 
 def row(step: int, life: int) -> dict:
@@ -112,8 +130,9 @@ def row(step: int, life: int) -> dict:
 
 
 def two_lives(run_dir: Path, tracker: str) -> list[dict]:
-    """A process that dies after step 5, then steps 4 to 6 by one that goes on from step 3; the rows that
-    count."""
+    """A process that dies after step 5, then steps 4 to 6 by one that goes on from step 3; the rows
+    that count.
+    """
     first = Tracker(str(run_dir), 10, tracker, {"rho": 0.5})
     first.start()
     for step in range(6):
@@ -131,17 +150,24 @@ def two_lives(run_dir: Path, tracker: str) -> list[dict]:
 def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
     """{metric: (step, value) of every point} as TensorBoard itself reads run_dir/tensorboard."""
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    events = accumulator.EventAccumulator(str(run_dir / "tensorboard"), size_guidance={"scalars": 0}).Reload()
-    return {name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]}
+    events = accumulator.EventAccumulator(
+        str(run_dir / "tensorboard"), size_guidance={"scalars": 0}
+    ).Reload()
+    return {
+        name: [(e.step, e.value) for e in events.Scalars(name)] for name in events.Tags()["scalars"]
+    }
 
 
 def test_tensorboard_has_every_point_once(tmp_path):
-    """After a crash and a resume: the steps of metrics.jsonl with its values, NaN included; nothing of the
-    lost steps."""
+    """After a crash and a resume: the steps of metrics.jsonl with its values, NaN included; nothing
+    of the lost steps.
+    """
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     rows = two_lives(tmp_path, "tensorboard")
     found = points(tmp_path)
-    assert found["loss/entropy"] == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
+    assert (
+        found["loss/entropy"] == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
+    )
     assert [step for step, value in found["loss/grad_norm"] if math.isnan(value)] == [2]
     assert len(found["loss/grad_norm"]) == 7
 
@@ -163,8 +189,9 @@ class StandIn:
 
 @pytest.mark.parametrize("mode, sent", [("online", [6]), ("offline", [0, 1, 2, 3, 4, 5, 6])])
 def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatch, mode, sent):
-    """The resumed process asks for the first one's run and sends what W&B lacks; offline it sends the whole
-    run."""
+    """The resumed process asks for the first one's run and sends what W&B lacks; offline it sends
+    the whole run.
+    """
     runs = []
 
     def init(**arguments):
@@ -213,20 +240,30 @@ def test_nothing_waits_for_a_tracker_after_an_exception(tmp_path):
         assert recorder.closed == (error is None)
 
 
-# ---- samples.jsonl, and text that somebody else wrote ---------------------------------------------
+# ---- samples.jsonl, and text that somebody else wrote --------------------------------------------
 
 HOSTILE = "a|`$x^$<img>\x1b[2J\u202e\ud800\n# b"
 
 
 def group(question: str, rewards: list[float], replayed: bool = False) -> SimpleNamespace:
     """A group whose responses say `question`, a space and their number."""
-    said = [Trajectory(np.array([i], np.int32), np.zeros(1, np.float32), reward=r, also={"odd": math.nan})
-            for i, r in enumerate(rewards)]
-    return SimpleNamespace(question=SimpleNamespace(text=question), trajectories=said, replayed=replayed)
+    said = [
+        Trajectory(
+            np.array([i], np.int32), np.zeros(1, np.float32), reward=r, also={"odd": math.nan}
+        )
+        for i, r in enumerate(rewards)
+    ]
+    return SimpleNamespace(
+        question=SimpleNamespace(text=question), trajectories=said, replayed=replayed
+    )
 
 
-GROUPS = [group("q0", [0, 1, 1]), group("q1", [1, 0, 0], replayed=True), group("q2", [1, 0, 0]),
-          group("q3", [1, 1, 0])]
+GROUPS = [
+    group("q0", [0, 1, 1]),
+    group("q1", [1, 0, 0], replayed=True),
+    group("q2", [1, 0, 0]),
+    group("q3", [1, 1, 0]),
+]
 
 
 def written(run_dir: Path) -> list[tuple]:
@@ -239,9 +276,15 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path):
     tracker = Tracker(str(tmp_path), 10)
     tracker.start()
     tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}", 0.5)
-    assert written(tmp_path) == [(1, "q0", 0, False), (1, "q0", 1, False), (1, "q1", 1, True),
-                                 (1, "q2", 1, False)]
-    first = json.loads((tmp_path / "samples.jsonl").read_text().split("\n")[0], parse_constant=pytest.fail)
+    assert written(tmp_path) == [
+        (1, "q0", 0, False),
+        (1, "q0", 1, False),
+        (1, "q1", 1, True),
+        (1, "q2", 1, False),
+    ]
+    first = json.loads(
+        (tmp_path / "samples.jsonl").read_text().split("\n")[0], parse_constant=pytest.fail
+    )
     assert first["text"] == "\x1b[31m0" and first["rewards"] == {"score": 0, "odd": None}
 
 
@@ -271,7 +314,9 @@ def write_on_a_rank(run_dir: str) -> None:
 
 
 def test_one_rank_writes(tmp_path):
-    """Two ranks: one event file with one point, under a name that no file could hold; every sample once."""
+    """Two ranks: one event file with one point, under a name that no file could hold; every
+    sample once.
+    """
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     on_ranks(2, write_on_a_rank, str(tmp_path))
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
@@ -279,8 +324,9 @@ def test_one_rank_writes(tmp_path):
 
 
 def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
-    """A data_source of formula, markup, control characters and half a character: table, curves and card are
-    written, and show it as text."""
+    """A data_source of formula, markup, control characters and half a character: table, curves and
+    card are written, and show it as text.
+    """
     tracker = Tracker(str(tmp_path), 10)
     tracker.start()
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
@@ -298,24 +344,39 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
 def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer, monkeypatch):
     """The run ends well, with the rest of what it writes."""
     tracker = Tracker(str(tmp_path), 10, "tensorboard")
-    tracker.rows, tracker.writer = [{"step": 1, "val/pass_at_1/a": 0.25}], Recorder()  # has no `log`
+    tracker.rows, tracker.writer = (
+        [{"step": 1, "val/pass_at_1/a": 0.25}],
+        Recorder(),
+    )  # has no `log`
     monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
     tracker.log(1, {})
     tracker.finish()
     (tmp_path / "README.md").mkdir()
     describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows, 1)
     said = capsys.readouterr().out
-    for what in ("curve.png: ZeroDivision", "step 1 in tensorboard", "the model card: IsADirectory"):
+    for what in (
+        "curve.png: ZeroDivision",
+        "step 1 in tensorboard",
+        "the model card: IsADirectory",
+    ):
         assert f"note: without {what}" in said
     assert (tmp_path / "result.json").exists() and (tmp_path / "generation_config.json").exists()
 
 
-@pytest.mark.parametrize("text, shown", [
-    ("plain é 数\n\tline", "plain é 数\n\tline"), ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
-    ("a\rb\x9b", r"a\rb\x9b"), ("\u202e\u2066\u200b", r"\u202e\u2066\u200b"),
-    ("1\u00a0000 \u2028", "1\u00a0000 \\u2028")])
+@pytest.mark.parametrize(
+    "text, shown",
+    [
+        ("plain é 数\n\tline", "plain é 数\n\tline"),
+        ("\x1b]0;title\x07", r"\x1b]0;title\x07"),
+        ("a\rb\x9b", r"a\rb\x9b"),
+        ("\u202e\u2066\u200b", r"\u202e\u2066\u200b"),
+        ("1\u00a0000 \u2028", "1\u00a0000 \\u2028"),
+    ],
+)
 def test_what_steers_a_terminal_is_shown_instead(text, shown):
-    """Escapes, control and bidirectional characters, half characters; letters of any script stay."""
+    """Escapes, control and bidirectional characters, half characters; letters of any script
+    stay.
+    """
     assert printable(text) == shown
     shown.encode()
 

@@ -8,16 +8,30 @@ import pytest
 from tools.compare import difference, main
 from worlds.benchmarks import AVERAGES
 
-A = {"model": "A", "pass_at_1/aime": 0.316, "interval/aime": [0.2, 0.45], "samples/aime": 32,
-     "average/in_distribution": 0.316, "average_of/in_distribution": ["AIME24"]}  # fmt: skip
-B = {"model": "B", "pass_at_1/aime": 0.25, "samples/aime": 32,
-     "pass_at_1/math": 0.5, "interval/math": [0.4, 0.6], "samples/math": 1,
-     "average/in_distribution": 0.4,
-     "average_of/in_distribution": list(AVERAGES["in_distribution"])}  # fmt: skip
+A = {
+    "model": "A",
+    "pass_at_1/aime": 0.316,
+    "interval/aime": [0.2, 0.45],
+    "samples/aime": 32,
+    "average/in_distribution": 0.316,
+    "average_of/in_distribution": ["AIME24"],
+}
+B = {
+    "model": "B",
+    "pass_at_1/aime": 0.25,
+    "samples/aime": 32,
+    "pass_at_1/math": 0.5,
+    "interval/math": [0.4, 0.6],
+    "samples/math": 1,
+    "average/in_distribution": 0.4,
+    "average_of/in_distribution": list(AVERAGES["in_distribution"]),
+}
 
 
 def evaluation(directory, scores, responses=(), **settings) -> str:
-    """A directory as eval.py leaves it; responses: questions, each with a text, right where it has a 7."""
+    """A directory as eval.py leaves it; responses: questions, each with a text, right where it
+    has a 7.
+    """
     directory.mkdir()
     (directory / "scores.json").write_text(json.dumps(scores))
     (directory / "settings.json").write_text(json.dumps(settings))
@@ -36,38 +50,57 @@ def test_scores_side_by_side(tmp_path, capsys):
         (tmp_path / name / "scores.json").write_text(json.dumps(scores))
     main([str(tmp_path / "a"), str(tmp_path / "b"), "--label", "a", "b"])
     assert capsys.readouterr().out.splitlines() == [
-        "|  | a | b |", "| --- | --- | --- |",
+        "|  | a | b |",
+        "| --- | --- | --- |",
         "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
         "| math (Pass@1) | – | 50.0 [40.0, 60.0] |",
-        "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |"]  # fmt: skip
+        "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |",
+    ]
 
 
 def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
-    """By hand: q is right in 1 of 2 responses and then in both, r in both times, s never; t is not asked
-    again: differences 1/2, 0, 0, their mean 16.7 ± 1.96 · 28.9 / √3 points. The first answers stand above."""
+    """By hand: q is right in 1 of 2 responses and then in both, r in both times, s never; t is not
+    asked again: differences 1/2, 0, 0, their mean 16.7 ± 1.96 · 28.9 / √3 points. The first answers
+    stand above.
+    """
     before = [("t", "7"), ("q", "a long\nway"), ("q", "7"), ("r", "7"), ("s", "6\x1b[2J")]
     after = [("q", "is 7"), ("r", "7"), ("s", "5"), ("u", "7")]
     old = evaluation(tmp_path / "old", {"model": "m"}, before, eval_temperature=0.6, model="m")
     new = evaluation(tmp_path / "new", {"model": "m"}, after, eval_temperature=1.0, model="n")
     main([old, new, "--label", "before", "after", "--first", "2"])
     assert capsys.readouterr().out.splitlines() == [
-        "---- q  [7]", "before, wrong: a long", "way", "after, right: is 7",
-        "---- r  [7]", "before, right: 7", "after, right: 7", "",
-        "|  | before | after |", "| --- | --- | --- |", "",
-        "| minus before, in points, same questions | after |", "| --- | --- |",
-        "| x | +16.7 [-16.0, +49.3] of 3 |", "",
-        "eval_temperature differs: 0.6 (before), 1.0 (after)"]  # fmt: skip
+        "---- q  [7]",
+        "before, wrong: a long",
+        "way",
+        "after, right: is 7",
+        "---- r  [7]",
+        "before, right: 7",
+        "after, right: 7",
+        "",
+        "|  | before | after |",
+        "| --- | --- | --- |",
+        "",
+        "| minus before, in points, same questions | after |",
+        "| --- | --- |",
+        "| x | +16.7 [-16.0, +49.3] of 3 |",
+        "",
+        "eval_temperature differs: 0.6 (before), 1.0 (after)",
+    ]
     main([old, new, "--first", "9"])
     assert f"{old}, wrong: 6\\x1b[2J" in capsys.readouterr().out  # hostile text is shown as text
 
 
 def results(values) -> dict:
-    """The records of questions of which each has the response that `values` says is right or not."""
+    """The records of questions of which each has the response that `values` says is right or
+    not.
+    """
     return {question: [{"success": value}] for question, value in values}
 
 
 def test_the_interval_covers_the_difference_in_95_of_100():
-    """Paired draws of 200 questions whose true difference is 10 points: covered in 92 to 98% of 400."""
+    """Paired draws of 200 questions whose true difference is 10 points: covered in 92 to 98% of
+    400.
+    """
     rng, covered = np.random.default_rng(0), 0
     for _ in range(400):
         ease = rng.uniform(0, 0.9, 200)
@@ -79,18 +112,29 @@ def test_the_interval_covers_the_difference_in_95_of_100():
 
 
 def test_no_spread_is_no_certainty():
-    """Questions that both models miss, or that one learned by the same share, have no interval of width 0."""
-    none, third, two_thirds = (results(enumerate(shares)) for shares in ([0, 0], [0, 1 / 3], [1 / 3, 2 / 3]))
+    """Questions that both models miss, or that one learned by the same share, have no interval
+    of width 0.
+    """
+    none, third, two_thirds = (
+        results(enumerate(shares)) for shares in ([0, 0], [0, 1 / 3], [1 / 3, 2 / 3])
+    )
     assert difference(none, none) == "+0.0 (of each of 2, so without an interval)"
     assert difference(third, two_thirds).startswith("+33.3 (of each of 2,")
 
 
-@pytest.mark.parametrize("scores, said", [
-    (None, "No such file.*: a run; `eval.py --model .*/model --output DIR` scores it"),
-    ("no JSON", "Expecting value"), ("[]", "no scores.json of"),
-    ('{"pass_at_1/aime": 0.5}', "no scores.json of"),
-    ('{"model": "m", "questions/x": 1, "samples/x": 1}', "scores of 1 responses of x, beside 2 in responses"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "scores, said",
+    [
+        (None, "No such file.*: a run; `eval.py --model .*/model --output DIR` scores it"),
+        ("no JSON", "Expecting value"),
+        ("[]", "no scores.json of"),
+        ('{"pass_at_1/aime": 0.5}', "no scores.json of"),
+        (
+            '{"model": "m", "questions/x": 1, "samples/x": 1}',
+            "scores of 1 responses of x, beside 2 in responses",
+        ),
+    ],
+)
 def test_what_holds_no_scores_is_named(tmp_path, scores, said):
     """A run, a damaged file, one of another kind, or of fewer responses than lie beside it."""
     directory = tmp_path / "it"

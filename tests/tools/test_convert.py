@@ -43,7 +43,9 @@ def lenient(monkeypatch):
 
 
 def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
-    """JSONL with columns of its own and answers in boxes: rows that training reads, a report of the rest."""
+    """JSONL with columns of its own and answers in boxes: rows that training reads, a report of
+    the rest.
+    """
     rows = [
         {"problem": "1+1=?", "solution": r"It is \boxed{2}."},
         {"problem": "1+1=?", "solution": r"Clearly \boxed{2}"},
@@ -61,10 +63,17 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
     main([source, "--output", str(out), "--extract", "box", "--system", "Think first."])
     report = capsys.readouterr().out
     for said in (
-        "11 read", "4 kept\n", "1 repeated", "2 without an answer, for example: 'six', None",
-        "1 without a question, for example: ' '", "2 with several answers, for example: '4', '5'",
+        "11 read",
+        "4 kept\n",
+        "1 repeated",
+        "2 without an answer, for example: 'six', None",
+        "1 without a question, for example: ' '",
+        "2 with several answers, for example: '4', '5'",
         "1 answers unreadable, for example: 'E_{1},E_{2}'",
-        "1 kept though no plain mathematics: do they need a --reward of yours?, for example: 'assert f",
+        (
+            "1 kept though no plain mathematics: do they need a --reward of yours?, for example:"
+            " 'assert f"
+        ),
     ):
         assert said in report
     assert pyarrow.parquet.read_table(out).to_pylist()[0] == {
@@ -72,21 +81,25 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         "ability": "math",
         "reward_model": {"ground_truth": "2", "style": "rule"},
         "prompt": [
-            {"role": "system", "content": "Think first."}, {"role": "user", "content": "1+1=?"}
+            {"role": "system", "content": "Think first."},
+            {"role": "user", "content": "1+1=?"},
         ],
         "extra_info": {"index": 0, "split": "default"},
     }
     config = Config(max_prompt_length=100, prompt_template="{question}")
     questions, _ = load_questions([str(out)], config, tokenizer)
     assert [(q.text, q.answer, q.source) for q in questions] == [
-        ("1+1=?", "2", "mine"), ("b?", r"\frac{1}{2}", "mine"), ("1+1=?", "2", "other"),
+        ("1+1=?", "2", "mine"),
+        ("b?", r"\frac{1}{2}", "mine"),
+        ("1+1=?", "2", "other"),
         ("d?", "assert f(0)==1", "mine"),
     ]
 
 
 def test_the_papers_training_set(tmp_path, out, monkeypatch):
-    """Rows in the columns of OpenR1-Math-46k, by the real library: worked solutions and unreadable golds go,
-    system turns stay."""
+    """Rows in the columns of OpenR1-Math-46k, by the real library: worked solutions and unreadable
+    golds go, system turns stay.
+    """
     datasets = pytest.importorskip("datasets", reason=INSTALL_DATASETS)
     prompts = [
         [{"role": "system", "content": "Think."}, {"role": "user", "content": f"question {i}?"}]
@@ -94,11 +107,17 @@ def test_the_papers_training_set(tmp_path, out, monkeypatch):
     ]
     golds = ["56", "E_{1},E_{2}", r"\frac{1}{2}"]
     rows = [
-        {"data_source": "openr1", "prompt": prompt, "reward_model": {"ground_truth": gold},
-         "target": [{"role": "assistant", "content": "a long solution"}]}
+        {
+            "data_source": "openr1",
+            "prompt": prompt,
+            "reward_model": {"ground_truth": gold},
+            "target": [{"role": "assistant", "content": "a long solution"}],
+        }
         for prompt, gold in zip(prompts, golds)
     ]
-    monkeypatch.setattr(datasets, "load_dataset", lambda *_, split: datasets.Dataset.from_list(rows))
+    monkeypatch.setattr(
+        datasets, "load_dataset", lambda *_, split: datasets.Dataset.from_list(rows)
+    )
     main(["Elliott/Openr1-Math-46k-8192", "--output", str(out)])
     kept = pyarrow.parquet.read_table(out).to_pylist()
     assert [r["reward_model"]["ground_truth"] for r in kept] == ["56", r"\frac{1}{2}"]
@@ -107,7 +126,9 @@ def test_the_papers_training_set(tmp_path, out, monkeypatch):
 
 
 def test_hub_names(out, monkeypatch, lenient):
-    """Subset and split reach the library, only the columns needed are read; the source has its name."""
+    """Subset and split reach the library, only the columns needed are read; the source has its
+    name.
+    """
     asked = []
 
     class Table:
@@ -119,23 +140,46 @@ def test_hub_names(out, monkeypatch, lenient):
 
     library = SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or Table())
     monkeypatch.setitem(sys.modules, "datasets", library)
-    main(["org/name", "--output", str(out), "--subset", "main", "--split", "test", "--extract", "####"])
+    main(
+        [
+            "org/name",
+            "--output",
+            str(out),
+            "--subset",
+            "main",
+            "--split",
+            "test",
+            "--extract",
+            "####",
+        ]
+    )
     assert asked == [(("org/name", "main"), {"split": "test"}), ["question", "answer"]]
     assert pairs(out) == [("How many?", "4")]
 
 
 def test_values_of_awkward_columns():
-    """A column of whole numbers with gaps reads as floats, which NaN fills; a list of one is its item."""
+    """A column of whole numbers with gaps reads as floats, which NaN fills; a list of one is its
+    item.
+    """
     values = (7.0, 2.5, ["7"], {"ground_truth": "7"}, float("nan"), None, True, ["1", "2"])
     assert [answer_of(value, "") for value in values] == ["7", "2.5", "7", "7", *[None] * 4]
 
 
 def test_turns():
-    """Text becomes a user turn, a system turn is replaced, worked solutions go; the rest is no question."""
+    """Text becomes a user turn, a system turn is replaced, worked solutions go; the rest is no
+    question.
+    """
     user, system = {"role": "user", "content": "1?"}, {"role": "system", "content": "S"}
-    assert turns_of("1?", None) == turns_of([user, {"role": "assistant", "content": "1"}], None) == [user]
+    assert (
+        turns_of("1?", None)
+        == turns_of([user, {"role": "assistant", "content": "1"}], None)
+        == [user]
+    )
     assert turns_of([{"role": "system", "content": ""}, user], None) == [user]
-    assert turns_of([{"role": "system", "content": "old"}, user | {"extra": 1}], "S") == [system, user]
+    assert turns_of([{"role": "system", "content": "old"}, user | {"extra": 1}], "S") == [
+        system,
+        user,
+    ]
     for nothing in ([], [system], None, 3, "", [{"role": "user"}], ["1?"]):
         assert turns_of(nothing, None) is None
 
@@ -149,20 +193,43 @@ def test_extra_info_is_kept(tmp_path, out, lenient):
     assert first | extra == first and second["index"] == 1 and second["tests"] is None
 
 
-@pytest.mark.parametrize("name, text, flags, said", [
-    ("in.csv", "question,answer\n1+1,2\n", "", "neither Parquet nor JSONL, which has one .* of CSV"),
-    ("in.json", json.dumps([SUM]), "", "neither Parquet nor JSONL, which has one .* of a JSON array"),
-    ("in.jsonl", json.dumps([SUM]), "", "neither Parquet nor JSONL"),
-    ("in.jsonl", json.dumps(SUM), "--question task", "no column of .*name one with --question"),
-    ("in.jsonl", json.dumps(SUM), "--extract box", "0 questions are left.*does it need --extract"),
-    ("in.jsonl", json.dumps(SUM), "--held_out 1", "1 questions are left, 1 to be held out"),
-    ("in.jsonl", json.dumps(SUM | {"extra_info": {"t": {}}}), "", "must have one type"),
-    ("in.jsonl", json.dumps(SUM | {"data_source": ["a"]}), "", "data_source: must be printable text"),
-    ("in.jsonl", json.dumps(SUM), "--system prompt.txt", "prompt.txt is no sentence"),
-    ("in.jsonl", json.dumps(SUM), "--set max_terms=3", "are for gym:NAME"),
-    ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
-    ("org/name", "", "", f"org/name is no .jsonl or .parquet; .*{INSTALL_DATASETS}"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "name, text, flags, said",
+    [
+        (
+            "in.csv",
+            "question,answer\n1+1,2\n",
+            "",
+            "neither Parquet nor JSONL, which has one .* of CSV",
+        ),
+        (
+            "in.json",
+            json.dumps([SUM]),
+            "",
+            "neither Parquet nor JSONL, which has one .* of a JSON array",
+        ),
+        ("in.jsonl", json.dumps([SUM]), "", "neither Parquet nor JSONL"),
+        ("in.jsonl", json.dumps(SUM), "--question task", "no column of .*name one with --question"),
+        (
+            "in.jsonl",
+            json.dumps(SUM),
+            "--extract box",
+            "0 questions are left.*does it need --extract",
+        ),
+        ("in.jsonl", json.dumps(SUM), "--held_out 1", "1 questions are left, 1 to be held out"),
+        ("in.jsonl", json.dumps(SUM | {"extra_info": {"t": {}}}), "", "must have one type"),
+        (
+            "in.jsonl",
+            json.dumps(SUM | {"data_source": ["a"]}),
+            "",
+            "data_source: must be printable text",
+        ),
+        ("in.jsonl", json.dumps(SUM), "--system prompt.txt", "prompt.txt is no sentence"),
+        ("in.jsonl", json.dumps(SUM), "--set max_terms=3", "are for gym:NAME"),
+        ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
+        ("org/name", "", "", f"org/name is no .jsonl or .parquet; .*{INSTALL_DATASETS}"),
+    ],
+)
 def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
     """One sentence each, and nothing is written, half files included."""
     monkeypatch.setitem(sys.modules, "datasets", None)
@@ -178,7 +245,9 @@ def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
 def test_a_reward_that_cannot_be_imported(tmp_path, out, monkeypatch):
     """Its name in one sentence."""
     source = write_jsonl(tmp_path / "in.jsonl", [SUM])
-    monkeypatch.setattr(sys, "argv", ["convert", source, "--output", str(out), "--reward", "nosuch:score"])
+    monkeypatch.setattr(
+        sys, "argv", ["convert", source, "--output", str(out), "--reward", "nosuch:score"]
+    )
     with pytest.raises(ValueError, match="nosuch"):
         command()
 
@@ -192,13 +261,17 @@ def test_dates_are_refused(tmp_path, out, lenient):
 
 
 def test_some_are_held_out(tmp_path, lenient):
-    """--held_out 3 of 10: none in both files, none lost, the same ones again; no file is written over."""
+    """--held_out 3 of 10: none in both files, none lost, the same ones again; no file is written
+    over.
+    """
     rows = [{"question": f"{i}?", "answer": i} for i in range(10)]
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     drawn = []
     for name in ("a", "b"):
         main([source, "--output", str(tmp_path / f"{name}.parquet"), "--held_out", "3"])
-        drawn.append([pairs(tmp_path / f"{name}.parquet"), pairs(tmp_path / f"{name}-test.parquet")])
+        drawn.append(
+            [pairs(tmp_path / f"{name}.parquet"), pairs(tmp_path / f"{name}-test.parquet")]
+        )
     assert drawn[0] == drawn[1] and [len(part) for part in drawn[0]] == [7, 3]
     assert sorted(drawn[0][0] + drawn[0][1]) == [(f"{i}?", str(i)) for i in range(10)]
     (tmp_path / "a.parquet").unlink()

@@ -1,4 +1,6 @@
-"""The doctor finds this machine fit, every line says wrong where the world is, and the formula is true."""
+"""The doctor finds this machine fit, every line says wrong where the world is, and the formula
+is true.
+"""
 
 import json
 import os
@@ -29,7 +31,7 @@ CHECKS = {check.__name__: check for check in MACHINE + TRIALS}
 Usage = namedtuple("Usage", "total")
 
 
-# ---- this machine ----------------------------------------------------------------------------------
+# ---- this machine --------------------------------------------------------------------------------
 
 
 def knobs(directory: Path, model: str) -> dict:
@@ -65,7 +67,9 @@ def test_this_machine_is_fit(healthy):
 
 def old_driver(patch, case, directory):
     file = directory / "version"
-    file.write_text("NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.183.01  Release Build\n")
+    file.write_text(
+        "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  535.183.01  Release Build\n"
+    )
     patch.setattr(ranks, "DRIVER", file)
     patch.setattr(torch.version, "cuda", "13.0")
 
@@ -110,7 +114,9 @@ def little_patience(patch, case, directory):
 
 def sharp_attention(patch, case, directory):
     packed = trials.packed_attention
-    patch.setattr(trials, "packed_attention", lambda *a, scaling, **k: packed(*a, scaling=2 * scaling, **k))
+    patch.setattr(
+        trials, "packed_attention", lambda *a, scaling, **k: packed(*a, scaling=2 * scaling, **k)
+    )
 
 
 def hoard(patch, case, directory):
@@ -128,20 +134,23 @@ def no_gradient(patch, case, directory):
     patch.setattr(Policy, "update", lambda *args: {"loss/grad_norm": 0.0, "made": torch.ones(1)})
 
 
-@pytest.mark.parametrize("check, break_it, said", [
-    ("driver", old_driver, "needs 580"),
-    ("ranks_reach_each_other", wrong_sums, "NCCL_DEBUG"),
-    ("shared_memory", container, "--ipc=host"),
-    ("model_and_questions", long_prompts, "raise max_prompt_length"),
-    ("memory", little_memory, "fewer ranks"),
-    ("memory", busy_gpu, "nvidia-smi"),
-    ("drift", another_temperature, "max_drift"),
-    ("sync", old_weights, "old weights"),
-    ("generation", little_patience, "hang_timeout"),
-    ("packed_kernel", sharp_attention, "--dtype float32"),
-    ("update_memory", hoard, "more than the formula"),
-    ("update_memory", no_gradient, "no gradient"),
-])
+@pytest.mark.parametrize(
+    "check, break_it, said",
+    [
+        ("driver", old_driver, "needs 580"),
+        ("ranks_reach_each_other", wrong_sums, "NCCL_DEBUG"),
+        ("shared_memory", container, "--ipc=host"),
+        ("model_and_questions", long_prompts, "raise max_prompt_length"),
+        ("memory", little_memory, "fewer ranks"),
+        ("memory", busy_gpu, "nvidia-smi"),
+        ("drift", another_temperature, "max_drift"),
+        ("sync", old_weights, "old weights"),
+        ("generation", little_patience, "hang_timeout"),
+        ("packed_kernel", sharp_attention, "--dtype float32"),
+        ("update_memory", hoard, "more than the formula"),
+        ("update_memory", no_gradient, "no gradient"),
+    ],
+)
 def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypatch, tmp_path):
     """In a world where one thing is broken its line says so, and what to do."""
     case, told = replace(healthy[0]), []
@@ -149,7 +158,9 @@ def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypat
     try:
         assert not examine(case, [CHECKS[check]], told.append)
     except (RuntimeError, ValueError):
-        assert "mend this first" in told[0]  # it raised: it is the last check, and its rank tells it
+        assert (
+            "mend this first" in told[0]
+        )  # it raised: it is the last check, and its rank tells it
     assert told[0].startswith("wrong") and said in told[0]
 
 
@@ -164,7 +175,9 @@ def of_rank(argv: dict) -> list[str]:
 
 
 def test_the_worst_rank_counts(tiny_model, tmp_path):
-    """Two ranks make all checks together; rank 0 tells what is wrong on one of them, with its number."""
+    """Two ranks make all checks together; rank 0 tells what is wrong on one of them, with its
+    number.
+    """
     told, silent = on_ranks(2, of_rank, knobs(tmp_path, tiny_model))
     wrong = [line for line in told if line.startswith("wrong")]
     assert len(told) == len(CHECKS) and silent == []
@@ -173,25 +186,28 @@ def test_the_worst_rank_counts(tiny_model, tmp_path):
 
 @pytest.mark.slow
 @needs_cpu_vllm
-@pytest.mark.parametrize("length, code, verdicts", [
-    (64, 0, ["ok"] * len(CHECKS)),
-    (1, 1, ["ok", "ok", "ok", "wrong"]),
-])
+@pytest.mark.parametrize(
+    "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok", "ok", "ok", "wrong"])]
+)
 def test_the_command(tiny_model, tmp_path, length, code, verdicts):
-    """With vLLM: a line for each check on stdout and nothing else; exit code 1 if anything is wrong."""
+    """With vLLM: a line for each check on stdout and nothing else; exit code 1 if anything is
+    wrong.
+    """
     file = tmp_path / "run.yaml"
     values = knobs(tmp_path, tiny_model) | {"engine": "vllm", "max_prompt_length": length}
     file.write_text(json.dumps(values))
     group = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in group}
     command = [sys.executable, "-m", "tools.doctor", "--config", str(file)]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
+    )
     _, *lines = done.stdout.splitlines()  # the first names the machine
     assert [line.split()[0] for line in lines if line[0] != " "] == verdicts, done.stderr[-2000:]
     assert done.returncode == code
 
 
-# ---- the formula -----------------------------------------------------------------------------------
+# ---- the formula ---------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -223,20 +239,24 @@ def shares(config: Config, count: int) -> tuple[float, float]:
     for p in case.policy.module.parameters():
         moments = [v.to_local() for v in case.policy.optimizer.state.get(p, {}).values() if v.ndim]
         held += sum(t.nbytes for t in [p.to_local(), *moments])
-    # of two: on a busy machine gloo's threads give a buffer back late now and then, 15% more at most
+    # of two: on a busy machine gloo's threads give a buffer back late now and then, 15% more at
+    # most
     peak = min(peak_tensor_bytes(lambda: update(case, count)) for _ in range(2))
     planned = case.planned(count * case.longest)
     return held / sum(planned.held.values()), peak / sum(planned.update.values())
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("world_size, dtype, checkpointing, lora_rank", [
-    (1, "float32", False, 0),
-    (2, "float32", True, 0),
-    (1, "bfloat16", False, 32),
-])
-def test_the_formula_is_what_an_update_takes(middling_model, world_size, dtype, checkpointing, lora_rank):
-    """Held bytes are exact; the peak is the formula's within 10%, by every way of keeping activations."""
+@pytest.mark.parametrize(
+    "world_size, dtype, checkpointing, lora_rank",
+    [(1, "float32", False, 0), (2, "float32", True, 0), (1, "bfloat16", False, 32)],
+)
+def test_the_formula_is_what_an_update_takes(
+    middling_model, world_size, dtype, checkpointing, lora_rank
+):
+    """Held bytes are exact; the peak is the formula's within 10%, by every way of keeping
+    activations.
+    """
     if lora_rank:
         pytest.importorskip("peft")
     config = Config(
@@ -254,7 +274,9 @@ def test_the_formula_is_what_an_update_takes(middling_model, world_size, dtype, 
 
 
 def test_micro_batches_fit_what_is_left():
-    """More memory, larger micro-batches, from 256 tokens to 16,384: they fit, twice as many would not."""
+    """More memory, larger micro-batches, from 256 tokens to 16,384: they fit, twice as many
+    would not.
+    """
     config = Config(gradient_checkpointing=True)
     shape = SHAPES["Qwen2.5-Math-1.5B"]
     chosen = []
@@ -267,17 +289,29 @@ def test_micro_batches_fit_what_is_left():
 
 
 def test_shapes_have_the_published_sizes(tmp_path):
-    """Parameter counts of the paper's models; a config.json is read, or refused for another family."""
+    """Parameter counts of the paper's models; a config.json is read, or refused for another
+    family.
+    """
     published = {"Qwen2.5-Math-7B": 7.616, "Qwen2.5-Math-1.5B": 1.544, "Llama-3.1-8B": 8.030}
     for name, billions in published.items():
         assert SHAPES[name].parameters / 1e9 == pytest.approx(billions, abs=0.001)
-    about = dict(model_type="qwen2", hidden_size=1536, num_hidden_layers=28, num_attention_heads=12,
-                 num_key_value_heads=2, intermediate_size=8960, vocab_size=151_936, tie_word_embeddings=True)
+    about = dict(
+        model_type="qwen2",
+        hidden_size=1536,
+        num_hidden_layers=28,
+        num_attention_heads=12,
+        num_key_value_heads=2,
+        intermediate_size=8960,
+        vocab_size=151_936,
+        tie_word_embeddings=True,
+    )
     (tmp_path / "config.json").write_text(json.dumps(about))
     assert shape_of(str(tmp_path)) == SHAPES["Qwen2.5-Math-1.5B"]
     with pytest.raises(ValueError, match="no shape of"):
         shape_of("somebody/unknown")
-    with pytest.raises(ValueError, match="type gpt2 is not built in: its config.json has no hidden_size"):
+    with pytest.raises(
+        ValueError, match="type gpt2 is not built in: its config.json has no hidden_size"
+    ):
         Shape.of({"model_type": "gpt2", "n_embd": 8, "vocab_size": 9})
 
 
@@ -286,7 +320,9 @@ def formula(monkeypatch, capsys):
     """What the command prints of a file of configs/ on other GPUs."""
 
     def run(file: str, *flags: str) -> str:
-        monkeypatch.setattr(sys, "argv", ["doctor", "--config", str(ROOT / "configs" / file), *flags])
+        monkeypatch.setattr(
+            sys, "argv", ["doctor", "--config", str(ROOT / "configs" / file), *flags]
+        )
         doctor.main()
         return capsys.readouterr().out
 
@@ -294,7 +330,9 @@ def formula(monkeypatch, capsys):
 
 
 def test_the_page_shows_what_the_formula_prints(formula):
-    """docs/scaling.md: GB of each phase, and that it fits; with every file whose head names its GPUs."""
+    """docs/scaling.md: GB of each phase, and that it fits; with every file whose head names its
+    GPUs.
+    """
     pytest.importorskip("peft")
     row = r"\| `(qwen\S+)`\S*(?: all weights)? \| (\d) × (\d+) GB \| (\S+) \| (\S+) \| (\S+) \|"
     page = re.findall(row, (ROOT / "docs" / "scaling.md").read_text())
@@ -303,15 +341,24 @@ def test_the_page_shows_what_the_formula_prints(formula):
         assert f"| sum | {' | '.join(phases)} |" in printed and "It fits" in printed
     shown = {tuple(found[:3]) for found in page}
     for path in (ROOT / "configs").glob("*.yaml"):
-        for gpus, gigabytes in re.findall(r"(\d+) GPUs? of (\d+) GB", path.read_text().splitlines()[0]):
+        for gpus, gigabytes in re.findall(
+            r"(\d+) GPUs? of (\d+) GB", path.read_text().splitlines()[0]
+        ):
             assert (path.name, gpus, gigabytes) in shown
 
 
-@pytest.mark.parametrize("gpus, gigabytes, sentence", [
-    ("2", "40", "GB too much. Lower tokens_per_micro_batch"),
-    ("1", "180", "It does not run: rollout_tp 2 must divide"),  # two GPUs for each response, one is there
-    ("8", "20", "raise rollout_memory"),
-])
+@pytest.mark.parametrize(
+    "gpus, gigabytes, sentence",
+    [
+        ("2", "40", "GB too much. Lower tokens_per_micro_batch"),
+        (
+            "1",
+            "180",
+            "It does not run: rollout_tp 2 must divide",
+        ),  # two GPUs for each response, one is there
+        ("8", "20", "raise rollout_memory"),
+    ],
+)
 def test_too_small_a_machine_is_called_so(formula, gpus, gigabytes, sentence):
     """By the same formula, on fewer or smaller GPUs."""
     assert sentence in formula("qwen2.5-math-7b.yaml", "--gpus", gpus, "--memory", gigabytes)

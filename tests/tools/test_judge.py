@@ -1,4 +1,6 @@
-"""The chat-model judge with a scripted engine, its verdict reader, and the code detector of App. F.4."""
+"""The chat-model judge with a scripted engine, its verdict reader, and the code detector of App.
+F.4.
+"""
 
 import json
 
@@ -20,19 +22,32 @@ class FakeEngine:
 
     def generate(self, prompts, seeds, temperature, max_tokens):
         self.asked += [(self.tokenizer.decode(ids), temperature, max_tokens) for ids in prompts]
-        ids = [np.array(self.tokenizer(a)["input_ids"] + [self.tokenizer.eos_token_id],
-                        dtype=np.int32) for a in self.answers]
-        return [Trajectory(i, np.zeros(len(i), dtype=np.float32), finished=self.finished) for i in ids]
+        ids = [
+            np.array(self.tokenizer(a)["input_ids"] + [self.tokenizer.eos_token_id], dtype=np.int32)
+            for a in self.answers
+        ]
+        return [
+            Trajectory(i, np.zeros(len(i), dtype=np.float32), finished=self.finished) for i in ids
+        ]
 
 
 def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
-    """Question, answer and response, braces and all, stand in the prompt; the last box of each reply
-    decides."""
-    items = [{"question": f"What is {i}+1?", "answer": str(i + 1),
-              "response": rf"\boxed{{{i + 1}}} since {{x}}"}
-             for i in range(3)]
-    replies = [r"Step 1 is right. \boxed{yes}", r"Not \boxed{yes}: step 2 is wrong. \boxed{no}",
-               "I cannot say."]
+    """Question, answer and response, braces and all, stand in the prompt; the last box of each
+    reply decides.
+    """
+    items = [
+        {
+            "question": f"What is {i}+1?",
+            "answer": str(i + 1),
+            "response": rf"\boxed{{{i + 1}}} since {{x}}",
+        }
+        for i in range(3)
+    ]
+    replies = [
+        r"Step 1 is right. \boxed{yes}",
+        r"Not \boxed{yes}: step 2 is wrong. \boxed{no}",
+        "I cannot say.",
+    ]
     engine = FakeEngine(tokenizer, replies)
     assert judge(engine, tokenizer, items, CONFIG) == [True, False, None]
     for item, (prompt, temperature, max_tokens) in zip(items, engine.asked):
@@ -42,8 +57,9 @@ def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
 
 
 def test_no_verdict_is_read_where_none_was_given(tokenizer):
-    """A judge that ran out of tokens, whatever boxes it quoted; a prompt too long, or with a special token
-    that would write the judge's turn, is not asked."""
+    """A judge that ran out of tokens, whatever boxes it quoted; a prompt too long, or with a
+    special token that would write the judge's turn, is not asked.
+    """
     item = {"question": "1+1?", "answer": "2", "response": "2"}
     cut = FakeEngine(tokenizer, [r"I am to end with \boxed{no}"], finished=False)
     assert judge(cut, tokenizer, [item], CONFIG) == [None]
@@ -56,50 +72,84 @@ def test_no_verdict_is_read_where_none_was_given(tokenizer):
 
 def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsys):
     """JSONL in, JSONL out with both verdicts, and the share of what could be judged."""
-    items = [{"question": "1+1?", "answer": "2", "response": r} for r in ("two", "```\n1+1\n```", "hm")]
+    items = [
+        {"question": "1+1?", "answer": "2", "response": r} for r in ("two", "```\n1+1\n```", "hm")
+    ]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
     engine = FakeEngine(tokenizer, [r"\boxed{yes}", r"\boxed{no}", "?"])
     monkeypatch.setattr("tools.judge.make_engine", lambda *_: engine)
-    main(["--model", tiny_model, "--responses", f"{tmp_path}/in.jsonl", "--out", f"{tmp_path}/out.jsonl"])
+    main(
+        [
+            "--model",
+            tiny_model,
+            "--responses",
+            f"{tmp_path}/in.jsonl",
+            "--out",
+            f"{tmp_path}/out.jsonl",
+        ]
+    )
     judged = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
     expected = [(True, False), (False, True), (None, False)]
-    assert judged == [{**item, "valid": valid, "code": code} for item, (valid, code) in zip(items, expected)]
+    assert judged == [
+        {**item, "valid": valid, "code": code} for item, (valid, code) in zip(items, expected)
+    ]
     assert "3 responses, 2 judged, 0.500 of these valid" in capsys.readouterr().out
 
 
 def test_what_is_judged(tmp_path):
-    """eval.py's responses.jsonl is taken by the text of its question and the right answer; what lacks
-    something is named."""
+    """eval.py's responses.jsonl is taken by the text of its question and the right answer; what
+    lacks something is named.
+    """
     ours = {"question": "1+1?", "answer": "2", "response": "2"}
     theirs = {"question": "f00d", "text": "1+1?", "gold": "2", "answer": "3"}
     file = tmp_path / "in.jsonl"
-    file.write_text(json.dumps(ours) + "\n" + json.dumps(theirs | {"response": "a\u2028b"},
-                                                         ensure_ascii=False) + "\n")
+    file.write_text(
+        json.dumps(ours)
+        + "\n"
+        + json.dumps(theirs | {"response": "a\u2028b"}, ensure_ascii=False)
+        + "\n"
+    )
     read = [(item["question"], item["answer"], item["response"]) for item in read_items(file)]
     assert read == [("1+1?", "2", "2"), ("1+1?", "2", "a\u2028b")]
-    for bad in ({"question": "1+1?", "response": "2"},
-                {"question": "f00d", "gold": "2", "answer": "3", "response": "2"}):
+    for bad in (
+        {"question": "1+1?", "response": "2"},
+        {"question": "f00d", "gold": "2", "answer": "3", "response": "2"},
+    ):
         file.write_text(json.dumps(ours) + "\n" + json.dumps(bad))
         with pytest.raises(ValueError, match="item 2 lacks (answer|text)"):
             read_items(file)
 
 
-@pytest.mark.parametrize("text, verdict", [
-    (r"\boxed{ No }", False), (r"\boxed{\text{yes}}", True), (r"\boxed{YES.}", True),
-    ("yes", None), (r"\boxed{yes", None), (r"\boxed{yes or no}", None),
-])
+@pytest.mark.parametrize(
+    "text, verdict",
+    [
+        (r"\boxed{ No }", False),
+        (r"\boxed{\text{yes}}", True),
+        (r"\boxed{YES.}", True),
+        ("yes", None),
+        (r"\boxed{yes", None),
+        (r"\boxed{yes or no}", None),
+    ],
+)
 def test_verdicts(text, verdict):
     """Only a closed box with yes or no counts."""
     assert parse_verdict(text) is verdict
 
 
-@pytest.mark.parametrize("text, code", [
-    ("We add 3 and 4.\n```python\nprint(3+4)\n```\nSo 7.", True),
-    ("def f(x):\n    return x\nprint(f(2))", True),
-    ("We import one fact: a prime has two divisors.\nThis is for i in the range given.", False),
-    ("For n in {1, 2}: even.\nfor n in {1, 2}: odd.\nwhile x = 2: fine.\nimport x and y: no", False),
-    ("Let f(x) = x^2 and `x` be 3.", False), ("", False),
-])
+@pytest.mark.parametrize(
+    "text, code",
+    [
+        ("We add 3 and 4.\n```python\nprint(3+4)\n```\nSo 7.", True),
+        ("def f(x):\n    return x\nprint(f(2))", True),
+        ("We import one fact: a prime has two divisors.\nThis is for i in the range given.", False),
+        (
+            "For n in {1, 2}: even.\nfor n in {1, 2}: odd.\nwhile x = 2: fine.\nimport x and y: no",
+            False,
+        ),
+        ("Let f(x) = x^2 and `x` be 3.", False),
+        ("", False),
+    ],
+)
 def test_code_detector(text, code):
     """A fenced block, or two lines of Python; words that happen to be keywords are not code."""
     assert has_code(text) is code

@@ -1,4 +1,6 @@
-"""docs/own-task.md works as it stands: its numbered steps, in order, in a fresh copy of the files."""
+"""docs/own-task.md works as it stands: its numbered steps, in order, in a fresh copy of the
+files.
+"""
 
 import importlib.util
 import json
@@ -20,10 +22,15 @@ VLLM = importlib.util.find_spec("vllm") is not None
 
 
 def steps() -> list[str]:
-    """The code blocks of the numbered sections, of that which serves only where vLLM is installed."""
+    """The code blocks of the numbered sections, of that which serves only where vLLM is
+    installed.
+    """
     numbered = re.split(r"^## (?=\d)|^## ", (ROOT / "docs" / "own-task.md").read_text(), flags=re.M)
-    blocks = ["\n".join(re.findall(r"^```\n(.*?)^```", part, flags=re.M | re.S))
-              for part in numbered if part[0].isdigit()]
+    blocks = [
+        "\n".join(re.findall(r"^```\n(.*?)^```", part, flags=re.M | re.S))
+        for part in numbered
+        if part[0].isdigit()
+    ]
     assert "vllm" in blocks[-1] and len(blocks) == 9
     return blocks if VLLM else blocks[:-1]
 
@@ -36,15 +43,34 @@ def done(tmp_path_factory) -> tuple[Path, list[str]]:
         shutil.copy(file, directory)
     for folder in ("worlds", "verifier", "runtime", "tools"):
         shutil.copytree(ROOT / folder, directory / folder)
-    foreign = ("VLLM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")  # of this process's own group and engines
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(foreign)}
-    environment |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
-                    "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    foreign = (
+        "VLLM_",
+        "RANK",
+        "WORLD_SIZE",
+        "LOCAL_",
+        "MASTER_",
+    )  # of this process's own group and engines
+    environment = {
+        name: value for name, value in os.environ.items() if not name.startswith(foreign)
+    }
+    environment |= {
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+        "VLLM_NO_USAGE_STATS": "1",
+        "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+    }
     script = f"\necho '{BREAK}'\n".join(steps()).replace("8000", free_port())
     script = "trap 'jobs -p | xargs -r kill' EXIT\n" + script  # a server must not outlive a failure
     with open(directory / "script.log", "w") as log:
-        shell = subprocess.run(["bash", "-euo", "pipefail", "-c", script], cwd=directory, env=environment,
-                               stdout=subprocess.PIPE, stderr=log, text=True, timeout=900)
+        shell = subprocess.run(
+            ["bash", "-euo", "pipefail", "-c", script],
+            cwd=directory,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+            timeout=900,
+        )
     logs = [log.read_text()[-4000:] for log in directory.glob("*.log")]
     assert shell.returncode == 0, "\n".join([shell.stdout[-3000:], *logs])
     return directory, shell.stdout.split(BREAK)
@@ -56,20 +82,27 @@ def metrics(run: Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_the_guide_runs_to_its_end(done):
-    """A step for each section: a table of both models, the difference on the same questions, a page."""
+    """A step for each section: a table of both models, the difference on the same questions, a
+    page.
+    """
     directory, printed = done
     assert len(printed) == 8 + VLLM
     row = r"\| digits \(Pass@1\) \| [\d.]+ \[[\d., ]+\] \| [\d.]+ \[[\d., ]+\] \|"
-    assert re.search(row, printed[6]) and re.search(r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|", printed[6])
+    assert re.search(row, printed[6]) and re.search(
+        r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|", printed[6]
+    )
     assert "| runs/before | runs/after |" in printed[6] and "differs" not in printed[6]
     assert (directory / "report.html").stat().st_size > 10_000
-    assert {"curve.png", "model", "step-4"} <= {path.name for path in (directory / "runs/digits").iterdir()}
+    assert {"curve.png", "model", "step-4"} <= {
+        path.name for path in (directory / "runs/digits").iterdir()
+    }
 
 
 @pytest.mark.slow
 def test_the_interrupted_run_went_on(done):
-    """Saved before its last step and resumed on one rank, each step once; bfloat16 on two ranks and LoRA in
-    it without a knob more, their drift that of the precision."""
+    """Saved before its last step and resumed on one rank, each step once; bfloat16 on two ranks and
+    LoRA in it without a knob more, their drift that of the precision.
+    """
     directory, printed = done
     rows = metrics(directory / "runs/digits")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
@@ -82,8 +115,9 @@ def test_the_interrupted_run_went_on(done):
 
 @pytest.mark.slow
 def test_the_readers_reward_decides(done):
-    """Each of the 25 responses is worth what the guide's function says of it and its row; the named rewards
-    of training are logged."""
+    """Each of the 25 responses is worth what the guide's function says of it and its row; the named
+    rewards of training are logged.
+    """
     lines = (done[0] / "runs/before/responses.jsonl").read_text().splitlines()
     rows, reward = [json.loads(line) for line in lines], {}
     exec((done[0] / "digits.py").read_text(), reward)
@@ -97,7 +131,9 @@ def test_the_readers_reward_decides(done):
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="vLLM is not installed")
 def test_the_server_answers(done):
-    """With the guide's flags on a CPU, to the guide's question, what transformers makes of the same model."""
+    """With the guide's flags on a CPU, to the guide's question, what transformers makes of the
+    same model.
+    """
     (choice,) = json.loads((done[0] / "reply.json").read_text())["choices"]
     directory = done[0] / "runs/digits/step-4"
     tokenizer = AutoTokenizer.from_pretrained(directory)

@@ -1,5 +1,6 @@
-"""The report page: its numbers against independent ones, its errors, and the page itself in headless
-Chromium."""
+"""The report page: its numbers against independent ones, its errors, and the page itself in
+headless Chromium.
+"""
 
 import json
 import math
@@ -33,38 +34,78 @@ HOSTILE = """</script><img src=x onerror="document.title='run'">\u2028&lt;"""
 QUESTIONS = ["3a+4b*2c-5", HOSTILE, "1a+1b+1c+1"]
 VALID, FLAWED, BARE = "a3+4=7b7*2=4c4-5=9#9", "a3+4=8b8*2=6c6-5=1#1", "#9"
 ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a": 0.25}] + [
-    {"reward/pass_at_1": 0.1 * i, "loss/entropy": math.nan if i == 2 else 1 / i, "rollout/length": 20 + i,
-     "replay/ratio": i % 2, "replay/questions": i % 2, "replay/gradient_share": 0.1 * (i % 2),
-     "buckets/retired": i,
-     "buckets/k=1": i, "buckets/k=2": 9 - i, "buckets/k=3": int(i > 1), "replay/from_k=1": i % 2,
-     "fresh/k=0": 2 * i, "fresh/k=4": 1, "replay/k=1": i % 2, "time/rollout": 1.0,
-     "time/update": 0.5, "time/step": 1.5} for i in range(1, 5)]
+    {
+        "reward/pass_at_1": 0.1 * i,
+        "loss/entropy": math.nan if i == 2 else 1 / i,
+        "rollout/length": 20 + i,
+        "replay/ratio": i % 2,
+        "replay/questions": i % 2,
+        "replay/gradient_share": 0.1 * (i % 2),
+        "buckets/retired": i,
+        "buckets/k=1": i,
+        "buckets/k=2": 9 - i,
+        "buckets/k=3": int(i > 1),
+        "replay/from_k=1": i % 2,
+        "fresh/k=0": 2 * i,
+        "fresh/k=4": 1,
+        "replay/k=1": i % 2,
+        "time/rollout": 1.0,
+        "time/update": 0.5,
+        "time/step": 1.5,
+    }
+    for i in range(1, 5)
+]
 
 
 def sample(step: int, text: str, score: float, replayed: bool = False) -> dict:
-    return {"step": step, "question": HOSTILE + "\ud800\x1b[2J", "text": text, "finished": True,
-            "rewards": {"score": score, HOSTILE: math.nan}, "replayed": replayed}
+    return {
+        "step": step,
+        "question": HOSTILE + "\ud800\x1b[2J",
+        "text": text,
+        "finished": True,
+        "rewards": {"score": score, HOSTILE: math.nan},
+        "replayed": replayed,
+    }
 
 
-SAMPLES = [sample(1, "early", 1.0), sample(4, "wrong\u202e", 0.0), sample(4, "5 - 9", 1.0),
-           sample(4, "<b>" + "x" * 1_000_000, 1.0, True)]
+SAMPLES = [
+    sample(1, "early", 1.0),
+    sample(4, "wrong\u202e", 0.0),
+    sample(4, "5 - 9", 1.0),
+    sample(4, "<b>" + "x" * 1_000_000, 1.0, True),
+]
 
 
 def save_run(directory: Path, rho: float = 0.5) -> Path:
-    """A run directory after four steps: two buffered questions (none with rho 0), one retired, a model like
-    no other."""
+    """A run directory after four steps: two buffered questions (none with rho 0), one retired, a
+    model like no other.
+    """
     files = directory.parent / f"{directory.name} files"
     tokenizer = build_tokenizer()
     tokenizer.add_tokens([HOSTILE])
-    build_model(World(hidden=32, layers=1, heads=1, intermediate=32), tokenizer).save_pretrained(files)
+    build_model(World(hidden=32, layers=1, heads=1, intermediate=32), tokenizer).save_pretrained(
+        files
+    )
     tokenizer.save_pretrained(files)
-    rows = [{"data_source": "x", "prompt": [{"role": "user", "content": q}],
-             "reward_model": {"ground_truth": "9"}}
-            for q in QUESTIONS]
+    rows = [
+        {
+            "data_source": "x",
+            "prompt": [{"role": "user", "content": q}],
+            "reward_model": {"ground_truth": "9"},
+        }
+        for q in QUESTIONS
+    ]
     (files / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    config = Config(model=str(files), train_files=[str(files / "train.jsonl")],
-                    reward="worlds.arithmetic:reward",
-                    run_dir=str(directory), max_prompt_length=100, batch_size=2, rho=rho, steps=9)
+    config = Config(
+        model=str(files),
+        train_files=[str(files / "train.jsonl")],
+        reward="worlds.arithmetic:reward",
+        run_dir=str(directory),
+        max_prompt_length=100,
+        batch_size=2,
+        rho=rho,
+        steps=9,
+    )
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.train_files, config, tokenizer)
     tracker = Tracker(config.run_dir, config.steps)
@@ -79,10 +120,13 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
         tracker.log(step, row)
     if rho:
         for q, k, texts in ((0, 3, (VALID, FLAWED, BARE)), (1, 5, (HOSTILE,))):
-            ids = [np.array([*tokenizer(t)["input_ids"], tokenizer.eos_token_id],
-                            dtype=np.int32) for t in texts]
-            experience.buffer.add(q, k,
-                                  [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids])
+            ids = [
+                np.array([*tokenizer(t)["input_ids"], tokenizer.eos_token_id], dtype=np.int32)
+                for t in texts
+            ]
+            experience.buffer.add(
+                q, k, [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids]
+            )
         experience.buffer.retire(2)
     if rho:
         lines = "".join(json.dumps(s) + "\n" for s in SAMPLES)
@@ -96,8 +140,10 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
 @pytest.fixture(scope="module")
 def runs(device, tmp_path_factory) -> list[Path]:
     """Two runs, with replay and without."""
-    return [save_run(tmp_path_factory.mktemp(name) / "run", rho) for name,
-            rho in (("replay", 0.5), ("on-policy", 0.0))]
+    return [
+        save_run(tmp_path_factory.mktemp(name) / "run", rho)
+        for name, rho in (("replay", 0.5), ("on-policy", 0.0))
+    ]
 
 
 @pytest.fixture(scope="module")
@@ -116,16 +162,20 @@ def report(runs, tmp_path_factory) -> Path:
 # ---- what is on it ----
 
 
-def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(described, runs,
-                                                                                           tokenizer):
-    """Entropies, w* and NLL of every token against an ordinary forward pass of the checkpoint's weights."""
+def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(
+    described, runs, tokenizer
+):
+    """Entropies, w* and NLL of every token against an ordinary forward pass of the checkpoint's
+    weights.
+    """
     files = runs[0].parent / "run files"
     lm = AutoModelForCausalLM.from_pretrained(files, dtype=torch.float32)
     with torch.no_grad():
         for p in lm.parameters():
             p.mul_(1.5)
-    prompt = tokenizer.apply_chat_template([{"role": "user", "content": QUESTIONS[0]}],
-                                           add_generation_prompt=True)["input_ids"]
+    prompt = tokenizer.apply_chat_template(
+        [{"role": "user", "content": QUESTIONS[0]}], add_generation_prompt=True
+    )["input_ids"]
     asked = described["browser"]["questions"][0]
     assert asked["text"] == QUESTIONS[0] and asked["k"] == 3 and described["browser"]["step"] == 4
     for text, shown in zip((VALID, FLAWED, BARE), asked["responses"], strict=True):
@@ -135,48 +185,88 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
         np.testing.assert_allclose(shown["now"], logprobs, atol=1e-4)
         assert set(shown["past"]) == {-0.5}
         assert shown["entropy"] == pytest.approx(entropies.mean(), abs=1e-4)
-        assert (shown["nll_then"], shown["nll_now"]) == (0.5, pytest.approx(-logprobs.mean(), abs=1e-4))
-        assert shown["ratio"] == pytest.approx(np.exp(logprobs + 0.5).mean(), abs=1e-4) and shown["step"] == 2
+        assert (shown["nll_then"], shown["nll_now"]) == (
+            0.5,
+            pytest.approx(-logprobs.mean(), abs=1e-4),
+        )
+        assert (
+            shown["ratio"] == pytest.approx(np.exp(logprobs + 0.5).mean(), abs=1e-4)
+            and shown["step"] == 2
+        )
     means = [r["entropy"] for r in asked["responses"]]
     assert [r["chosen"] for r in asked["responses"]] == [m == min(means) for m in means]
     assert len(set(means)) == 3 and described["planned"] == 9
 
 
 def test_steps_are_judged_where_they_stand(described):
-    """The tokens of each written step with the verdict worked out by hand, and the verdict on the chain."""
+    """The tokens of each written step with the verdict worked out by hand, and the verdict on
+    the chain.
+    """
     valid, flawed, bare = described["browser"]["questions"][0]["responses"]
-    assert valid["steps"] == [[0, 6, True], [6, 12, True],
-                              [12, 18, True]] and valid["verdict"] == "flawless chain"
-    assert flawed["steps"] == [[0, 6, False], [6, 12, True],
-                               [12, 18, True]] and flawed["verdict"] == "flawed chain"
+    assert (
+        valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]]
+        and valid["verdict"] == "flawless chain"
+    )
+    assert (
+        flawed["steps"] == [[0, 6, False], [6, 12, True], [12, 18, True]]
+        and flawed["verdict"] == "flawed chain"
+    )
     assert bare["steps"] == [] and bare["verdict"] == "bare answer" and bare["special"] == [2]
 
 
 def test_pieces_join_to_the_text():
-    """A character of several bytes comes with its last token; spaces that a decoder takes from the first
-    token are kept."""
+    """A character of several bytes comes with its last token; spaces that a decoder takes from the
+    first token are kept.
+    """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE({c: i for i, c in enumerate([*alphabet, "<end>"])}, []))
-    core.pre_tokenizer, core.decoder = pre_tokenizers.ByteLevel(add_prefix_space=False), decoders.ByteLevel()
+    core.pre_tokenizer, core.decoder = (
+        pre_tokenizers.ByteLevel(add_prefix_space=False),
+        decoders.ByteLevel(),
+    )
     bytewise, text = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>"), "né 1€\n😀"
     texts, special = pieces(bytewise, bytewise(text)["input_ids"] + [bytewise.eos_token_id])
-    assert texts == ["n", "", "é", " ", "1", "", "", "€", "\n", "", "", "", "😀", "<end>"] and special == [13]
+    assert texts == [
+        "n",
+        "",
+        "é",
+        " ",
+        "1",
+        "",
+        "",
+        "€",
+        "\n",
+        "",
+        "",
+        "",
+        "😀",
+        "<end>",
+    ] and special == [13]
 
     core = Tokenizer(models.WordLevel({"▁a": 0, "▁b": 1, "c": 2, "<unk>": 3}, unk_token="<unk>"))
     core.decoder = decoders.Metaspace()
-    assert pieces(PreTrainedTokenizerFast(tokenizer_object=core), [0, 1, 2, 1])[0] == ["a", " b", "c", " b"]
+    assert pieces(PreTrainedTokenizerFast(tokenizer_object=core), [0, 1, 2, 1])[0] == [
+        "a",
+        " b",
+        "c",
+        " b",
+    ]
 
 
 def test_metrics_that_are_no_numbers_are_gaps(described):
     """NaN, text and infinities become None; so does w* where nothing was replayed."""
     assert described["metrics"]["loss/entropy"] == [None, 1.0, None, pytest.approx(1 / 3), 0.25]
     assert described["metrics"]["replay/ratio"] == [None, 1.0, None, 1.0, None]
-    odd = columns([{"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400}])
-    assert odd == {"step": [1],
-                   "metrics": {"loss/entropy": [None], "time/plan": [None], "rollout/length": [None]}}
+    odd = columns(
+        [{"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400}]
+    )
+    assert odd == {
+        "step": [1],
+        "metrics": {"loss/entropy": [None], "time/plan": [None], "rollout/length": [None]},
+    }
 
 
 class Page(HTMLParser):
@@ -189,7 +279,9 @@ class Page(HTMLParser):
 
     def handle_starttag(self, tag, attributes):
         self.tags.append(tag)
-        self.references += [value for name, value in attributes if name in ("src", "href", "action", "data")]
+        self.references += [
+            value for name, value in attributes if name in ("src", "href", "action", "data")
+        ]
 
     def handle_data(self, data):
         if self.tags:
@@ -211,7 +303,12 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
 def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
     """Right ones first, half a line is none; too much text leaves steps out."""
     shown = said(runs[0])
-    assert [(s["step"], s["kind"]) for s in shown] == [(1, "right"), (4, "right"), (4, "wrong"), (4, "o*")]
+    assert [(s["step"], s["kind"]) for s in shown] == [
+        (1, "right"),
+        (4, "right"),
+        (4, "wrong"),
+        (4, "o*"),
+    ]
     assert shown[1]["text"] == "5 - 9" and shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
     assert said(runs[1]) == []
     lines = [json.dumps(sample(step, "t" * 10, 1.0)) for step in range(1, 9)]
@@ -227,14 +324,18 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
 # ---- errors ----
 
 
-@pytest.mark.parametrize("metrics, flags, said", [
-    (None, [], "has no metrics.jsonl: name the run_dir"), ('{"step": 0', [], "is empty"),
-    ('{"step": 0}\n{\n', [], "metrics.jsonl, line 2: not JSON"),
-    ('{"step": 0}\n' + "[" * 100_000 + "\n", [], "metrics.jsonl, line 2: not JSON"),
-    ('{"step": 0}\n{"loss": 1}\n', [], "metrics.jsonl, line 2: not a row of metrics"),
-    ('{"step": 0}\n', ["--questions", "0"], "--questions must be at least 1"),
-    ('{"step": 0}\n', ["--output", "no/such/out.html"], "in a directory that is there"),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "metrics, flags, said",
+    [
+        (None, [], "has no metrics.jsonl: name the run_dir"),
+        ('{"step": 0', [], "is empty"),
+        ('{"step": 0}\n{\n', [], "metrics.jsonl, line 2: not JSON"),
+        ('{"step": 0}\n' + "[" * 100_000 + "\n", [], "metrics.jsonl, line 2: not JSON"),
+        ('{"step": 0}\n{"loss": 1}\n', [], "metrics.jsonl, line 2: not a row of metrics"),
+        ('{"step": 0}\n', ["--questions", "0"], "--questions must be at least 1"),
+        ('{"step": 0}\n', ["--output", "no/such/out.html"], "in a directory that is there"),
+    ],
+)
 def test_what_cannot_be_read_is_named(tmp_path, capsys, metrics, flags, said):
     """A sentence each, and nothing is written."""
     if metrics:
@@ -245,15 +346,20 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, metrics, flags, said):
 
 
 def test_a_run_without_responses_says_why(runs, device, tmp_path):
-    """No checkpoint yet, other questions than in training, a model that is gone, and knobs of another
-    version."""
+    """No checkpoint yet, other questions than in training, a model that is gone, and knobs of
+    another version.
+    """
+
     def missing(run: Path) -> str:
         return describe(run, [{"step": 0}], 40, device)["browser"]["missing"]
 
     (tmp_path / "new").mkdir()
     assert "no whole checkpoint yet" in missing(tmp_path / "new")
     run = save_run(tmp_path / "run")
-    assert [describe(r, [{"step": 0}], 40, device)["known"] for r in (tmp_path / "new", run)] == [False, True]
+    assert [describe(r, [{"step": 0}], 40, device)["known"] for r in (tmp_path / "new", run)] == [
+        False,
+        True,
+    ]
     train = tmp_path / "run files" / "train.jsonl"
     train.write_text(train.read_text().replace('"9"', '"8"'))
     assert "not the questions that the run was trained on" in missing(run)
@@ -270,15 +376,33 @@ BROWSERS = [shutil.which(name) for name in ("chromium", "chromium-browser", "goo
 BROWSER = next((path for path in BROWSERS if path), None)
 
 
-@pytest.mark.skipif(BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)")
+@pytest.mark.skipif(
+    BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)"
+)
 def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
-    """What Chromium makes of the page: curves, stored responses and hostile text, of which nothing ran."""
-    flags = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run"]
+    """What Chromium makes of the page: curves, stored responses and hostile text, of which
+    nothing ran.
+    """
+    flags = [
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--disable-dev-shm-usage",
+        "--no-first-run",
+    ]
     # Chromium shows half a character, but its own printing of a page ends at one.
     copy = tmp_path / "report.html"
     copy.write_text(report.read_text().replace("\\ud800", ""))
-    command = [BROWSER, *flags, f"--user-data-dir={tmp_path}", "--enable-logging=stderr", "--log-level=0",
-               "--virtual-time-budget=5000", "--dump-dom", copy.as_uri()]  # fmt: skip
+    command = [
+        BROWSER,
+        *flags,
+        f"--user-data-dir={tmp_path}",
+        "--enable-logging=stderr",
+        "--log-level=0",
+        "--virtual-time-budget=5000",
+        "--dump-dom",
+        copy.as_uri(),
+    ]
     opened = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     page = Page(opened.stdout)
     assert "svg" in page.tags and page.tags.count("article") >= 3

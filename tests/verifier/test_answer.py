@@ -1,4 +1,6 @@
-"""An answer must be an answer: leaks that Math-Verify calls right score 0, honest spellings score 1."""
+"""An answer must be an answer: leaks that Math-Verify calls right score 0, honest spellings
+score 1.
+"""
 
 import re
 from collections import Counter
@@ -33,7 +35,9 @@ def test_no_pattern_fills_the_tables():
 
 @pytest.mark.parametrize("table", [HONEST, HONEST_ASIDE], ids=["first", "aside"])
 def test_honest_spellings(table):
-    """Spellings of benchmark golds are right: typography, units, names, equal forms, orders, chains."""
+    """Spellings of benchmark golds are right: typography, units, names, equal forms, orders,
+    chains.
+    """
     assert not [pair for pair in pairs(table) if rewards(*pair)["score"] != 1.0]
 
 
@@ -44,21 +48,38 @@ def test_leaks():
     assert not [pair for pair in pairs(LEAKS_ASIDE) if rewards(*pair)["score"]]
 
 
-@pytest.mark.parametrize("gold", ["$221,$8$", "t(0,4]]", r"$f(x)=a x+b$, where $b$ is an arbitrary integer"])
+@pytest.mark.parametrize(
+    "gold", ["$221,$8$", "t(0,4]]", r"$f(x)=a x+b$, where $b$ is an arbitrary integer"]
+)
 def test_malformed_golds_go_to_math_verify_alone(gold):
     """Unbalanced dollars or brackets and prose are no gold to judge by, and are counted."""
     assert read_gold(gold) is None
     assert math_reward(None, gold)["malformed"] == 1.0
 
 
-@pytest.mark.parametrize(("answer", "gold", "score"), [
-    (r"\pm 2", "2,-2", 1), (r"x=\pm 2", r"\pm2", 1), (r"\pm 3", r"\{-3,3\}", 1), (r"5\pm 2", "7,3", 0),
-    (r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)", "x^2-1", 0),
-    (r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}", "2x", 0), (r"\frac{\mathrm{d}}{2}", r"\frac{d}{2}", 1),
-    (r"71\textbf{65}", "71", 0), (r"\textbf{71}", "71", 1),
-    (r"x \in \{1,2\}", "1,2", 1), (r"x \in (1,2)", "1,2", 0), (r"x \in \{1,1+1\}", "1,2", 0),
-    ("3<x", "x>3", 1), ("x-1>a", "x>a+1", 1), (r"3k-1 \geq 2k+1", r"$k \geqslant 2$", 0)])
+@pytest.mark.parametrize(
+    ("answer", "gold", "score"),
+    [
+        (r"\pm 2", "2,-2", 1),
+        (r"x=\pm 2", r"\pm2", 1),
+        (r"\pm 3", r"\{-3,3\}", 1),
+        (r"5\pm 2", "7,3", 0),
+        (r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)", "x^2-1", 0),
+        (r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}", "2x", 0),
+        (r"\frac{\mathrm{d}}{2}", r"\frac{d}{2}", 1),
+        (r"71\textbf{65}", "71", 0),
+        (r"\textbf{71}", "71", 1),
+        (r"x \in \{1,2\}", "1,2", 1),
+        (r"x \in (1,2)", "1,2", 0),
+        (r"x \in \{1,1+1\}", "1,2", 0),
+        ("3<x", "x>3", 1),
+        ("x-1>a", "x>a+1", 1),
+        (r"3k-1 \geq 2k+1", r"$k \geqslant 2$", 0),
+    ],
+)
 def test_what_attacks_found(answer, gold, score):
-    """A space after ± is typography; a derivative in roman letters is still to be worked out, and so is an
-    inequality that is not solved; numbers side by side are no number; a solution set may have a name."""
+    """A space after ± is typography; a derivative in roman letters is still to be worked out, and
+    so is an inequality that is not solved; numbers side by side are no number; a solution set may
+    have a name.
+    """
     assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == score

@@ -1,4 +1,6 @@
-"""More than 10,000 hostile and random answers go through the worker pool, and the run does not notice."""
+"""More than 10,000 hostile and random answers go through the worker pool, and the run does not
+notice.
+"""
 
 import random
 import time
@@ -13,21 +15,94 @@ TIMEOUT = 1.0  # seconds; a bomb outlasts any
 BOMB_TIMEOUT = 0.2
 MEMORY = 2 * 2**30  # bytes
 REAL = [
-    r"\frac{t}{4} \sin (2 t)", r"\frac{1}{b-a}\left(e^{-a t}-e^{-b t}\right)",
-    r"(-\infty, 2) \cup (3, \infty)", r"\frac{e^{t}}{3}+c e^{-2 t}", r"1 \pm \sqrt{19}", r"62.5\%", "204",
-    "0.000849", "1,2,4,5", "y=2x+1", "5.47e5", r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
-    r"\text{Evelyn}", r"\binom{2n}{n}", r"x \in [-2,7]", r"75^\circ",
-    r"x=\frac{1}{6} \pi+\pi k, \frac{1}{3} \pi+\pi k", r"\frac{\log 2}{\log 2-\log 3}",
+    r"\frac{t}{4} \sin (2 t)",
+    r"\frac{1}{b-a}\left(e^{-a t}-e^{-b t}\right)",
+    r"(-\infty, 2) \cup (3, \infty)",
+    r"\frac{e^{t}}{3}+c e^{-2 t}",
+    r"1 \pm \sqrt{19}",
+    r"62.5\%",
+    "204",
+    "0.000849",
+    "1,2,4,5",
+    "y=2x+1",
+    "5.47e5",
+    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+    r"\text{Evelyn}",
+    r"\binom{2n}{n}",
+    r"x \in [-2,7]",
+    r"75^\circ",
+    r"x=\frac{1}{6} \pi+\pi k, \frac{1}{3} \pi+\pi k",
+    r"\frac{\log 2}{\log 2-\log 3}",
     r"\{1\pm\sqrt{5},-2\}",
-]  # fmt: skip
+]
 PIECES = [
-    "\\", "{", "}", "^", "_", "$", "&", "!", "(", ")", "[", "]", ",", ";", "=", "<", r"\le", "%", "\0",
-    "\n", "'", "-", r"\frac", r"\sqrt", r"\boxed{", r"\left", r"\right", r"\text{", r"\sum_{n=1}^{\infty}",
-    r"\int_0^x", r"\lim_{x \to 0}", r"\begin{cases}", r"\end{cases}", r"\begin{matrix}", r"\\", r"\infty",
-    r"\pi", r"\cup", r"\binom", r"\prod", r"\log_", r"\def\a{\a\a}", r"\newcommand", r"\input{/etc/passwd}",
-    r"\mathbb{R}", "d x", "i", "e", "x", "f(x)", "0", "1", "7", "9999999999", "1e400", "0.1", "½", "٣", "√",
-    "∞", "ﷺ", "\u202e", "\ud800", "数", "__import__('os')", "lambda:0",
-]  # fmt: skip
+    "\\",
+    "{",
+    "}",
+    "^",
+    "_",
+    "$",
+    "&",
+    "!",
+    "(",
+    ")",
+    "[",
+    "]",
+    ",",
+    ";",
+    "=",
+    "<",
+    r"\le",
+    "%",
+    "\0",
+    "\n",
+    "'",
+    "-",
+    r"\frac",
+    r"\sqrt",
+    r"\boxed{",
+    r"\left",
+    r"\right",
+    r"\text{",
+    r"\sum_{n=1}^{\infty}",
+    r"\int_0^x",
+    r"\lim_{x \to 0}",
+    r"\begin{cases}",
+    r"\end{cases}",
+    r"\begin{matrix}",
+    r"\\",
+    r"\infty",
+    r"\pi",
+    r"\cup",
+    r"\binom",
+    r"\prod",
+    r"\log_",
+    r"\def\a{\a\a}",
+    r"\newcommand",
+    r"\input{/etc/passwd}",
+    r"\mathbb{R}",
+    "d x",
+    "i",
+    "e",
+    "x",
+    "f(x)",
+    "0",
+    "1",
+    "7",
+    "9999999999",
+    "1e400",
+    "0.1",
+    "½",
+    "٣",
+    "√",
+    "∞",
+    "ﷺ",
+    "\u202e",
+    "\ud800",
+    "数",
+    "__import__('os')",
+    "lambda:0",
+]
 
 
 def mutant(rng: random.Random) -> str:
@@ -44,24 +119,66 @@ def mutant(rng: random.Random) -> str:
 def handmade() -> list[str]:
     """Answers that are known to hang, bloat or break a symbolic algebra system."""
     tower = "".join(f"{n}^{{" for n in range(9, 2, -1)) + "2" + 7 * "}"
-    nested = [400 * o + "x" + 400 * c for o, c in [("(", ")"), ("{", "}"), ("[", "]"), ("|", "|"), ("-", "")]]
+    nested = [
+        400 * o + "x" + 400 * c
+        for o, c in [("(", ")"), ("{", "}"), ("[", "]"), ("|", "|"), ("-", "")]
+    ]
     continued = 20 * r"1+\cfrac{1}{" + "x" + 20 * "}"
     return [
-        tower, "9^{9^{9^9}}", "(9^9)^{(9^9)^{9^9}}", "10^{10^{10}}!", "100000000!", "((9!)!)!", "5!!!!!!",
-        "2^{2^{100}} - 1", r"\sum_{n=1}^{10^{12}} \sin(n^n)", r"\prod_{n=1}^{10^9} n!",
-        r"\int_0^{\infty} e^{-x^x} \sin(x^{x^x}) dx", r"\lim_{x \to 0} \frac{\sin(x^{x^x})}{x^{1/x}}",
-        r"\binom{10^{10}}{10^9}", r"\log_{9^{9^{9}}} (9^{9^{9^9}})", r"\frac{1}{0}", r"\frac{0}{0}", r"0^0",
-        r"\infty - \infty", "1/" * 300 + "1", "1+" * 400 + "1", "x^" * 300 + "x", "-" * 900, "9" * 900,
-        "9" * 900 + "^" + "9" * 50, "0." + "3" * 900, "1," * 400, "x" * 900, "=" * 900, "1=" * 400 + "1",
-        r"\frac" * 150, r"\sqrt" * 150, r"\sqrt{" * 140 + "2" + "}" * 140,
-        r"\frac{1}{" * 90 + "2" + "}" * 90, continued, r"\boxed{" * 120 + "1" + "}" * 120,
-        r"\text{" * 120 + "1" + "}" * 120, r"\left(" * 100 + r"\right)" * 40, r"(a+b+c+d+e)^{200}",
-        r"(x+y)^{1000000}", r"\sin(" * 90 + "x" + ")" * 90, "x^{99999} + x + 1 = 0", "e^{e^{e^{e^{9}}}}",
+        tower,
+        "9^{9^{9^9}}",
+        "(9^9)^{(9^9)^{9^9}}",
+        "10^{10^{10}}!",
+        "100000000!",
+        "((9!)!)!",
+        "5!!!!!!",
+        "2^{2^{100}} - 1",
+        r"\sum_{n=1}^{10^{12}} \sin(n^n)",
+        r"\prod_{n=1}^{10^9} n!",
+        r"\int_0^{\infty} e^{-x^x} \sin(x^{x^x}) dx",
+        r"\lim_{x \to 0} \frac{\sin(x^{x^x})}{x^{1/x}}",
+        r"\binom{10^{10}}{10^9}",
+        r"\log_{9^{9^{9}}} (9^{9^{9^9}})",
+        r"\frac{1}{0}",
+        r"\frac{0}{0}",
+        r"0^0",
+        r"\infty - \infty",
+        "1/" * 300 + "1",
+        "1+" * 400 + "1",
+        "x^" * 300 + "x",
+        "-" * 900,
+        "9" * 900,
+        "9" * 900 + "^" + "9" * 50,
+        "0." + "3" * 900,
+        "1," * 400,
+        "x" * 900,
+        "=" * 900,
+        "1=" * 400 + "1",
+        r"\frac" * 150,
+        r"\sqrt" * 150,
+        r"\sqrt{" * 140 + "2" + "}" * 140,
+        r"\frac{1}{" * 90 + "2" + "}" * 90,
+        continued,
+        r"\boxed{" * 120 + "1" + "}" * 120,
+        r"\text{" * 120 + "1" + "}" * 120,
+        r"\left(" * 100 + r"\right)" * 40,
+        r"(a+b+c+d+e)^{200}",
+        r"(x+y)^{1000000}",
+        r"\sin(" * 90 + "x" + ")" * 90,
+        "x^{99999} + x + 1 = 0",
+        "e^{e^{e^{e^{9}}}}",
         r"\begin{matrix}" + 200 * "1 &" + r"\end{matrix}",
-        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{10^{9}}", r"\gcd(10^{1000}, 3^{999})",
-        r"\lfloor 10^{10^{10}} \pi \rfloor", r"|" * 300, r"a_{" * 200 + "1" + "}" * 200, "\0" * 900,
-        "$" * 900, "$1$" * 300, "final answer is $1$. I hope", *nested,
-    ]  # fmt: skip
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{10^{9}}",
+        r"\gcd(10^{1000}, 3^{999})",
+        r"\lfloor 10^{10^{10}} \pi \rfloor",
+        r"|" * 300,
+        r"a_{" * 200 + "1" + "}" * 200,
+        "\0" * 900,
+        "$" * 900,
+        "$1$" * 300,
+        "final answer is $1$. I hope",
+        *nested,
+    ]
 
 
 class Pool:
@@ -71,7 +188,9 @@ class Pool:
         self.verifier, self.seen, self.begin = verifier, set(), time.monotonic()
 
     def fire(self, texts: list[str], gold: str) -> list[float]:
-        """Grades the texts: scores are 0 or 1, and a time-out costs no more than the limit and a restart."""
+        """Grades the texts: scores are 0 or 1, and a time-out costs no more than the limit and a
+        restart.
+        """
         begin, timeouts = time.monotonic(), self.verifier.timeouts
         scores = self.verifier.score(texts, [gold] * len(texts))
         self.seen.update(texts)
@@ -88,8 +207,10 @@ class Pool:
 
 @pytest.mark.slow
 def test_hostile_answers():
-    """Bombs, nests, macros, Unicode, a megabyte of digits, mutations of real answers: none stops the pool or
-    outstays the time limit, memory is bounded, and good answers are still graded right in between."""
+    """Bombs, nests, macros, Unicode, a megabyte of digits, mutations of real answers: none stops
+    the pool or outstays the time limit, memory is bounded, and good answers are still graded right
+    in between.
+    """
     with Verifier(workers=2, timeout=BOMB_TIMEOUT, memory=MEMORY) as verifier:
         pool = Pool(verifier)
         bombs = [rf"\boxed{{{bomb}}}" for bomb in handmade()]
@@ -102,11 +223,18 @@ def test_hostile_answers():
             "$x$" * 300_000,
         ]
         assert sum(pool.fire(raw[:2] + [graded_text(text, False, False) for text in raw], "7")) == 0
-        pool.fire(handmade(), r"\sqrt{2}")  # as without require_box, for Math-Verify's own extraction
+        pool.fire(
+            handmade(), r"\sqrt{2}"
+        )  # as without require_box, for Math-Verify's own extraction
     with Verifier(workers=2, timeout=TIMEOUT, memory=MEMORY) as verifier:
         pool.verifier = verifier
 
-        @settings(max_examples=40, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(
+            max_examples=40,
+            deadline=None,
+            derandomize=True,
+            suppress_health_check=list(HealthCheck),
+        )
         @given(st.randoms(), st.text(), st.sampled_from(REAL))
         def fire(rng, text, gold):
             contents = [text, *(mutant(rng) for _ in range(10))]
@@ -119,7 +247,9 @@ def test_hostile_answers():
         assert verifier.timeouts < len(pool.seen) / 50
         for worker in verifier.workers:
             with open(f"/proc/{worker.process.pid}/status") as status:
-                peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+                peak = next(
+                    int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")
+                )
             assert peak < MEMORY
         seconds = time.monotonic() - pool.begin
         print(f"{len(pool.seen)} texts, {verifier.timeouts} time-outs, {seconds:.0f} s")

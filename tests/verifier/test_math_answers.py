@@ -10,8 +10,8 @@ from math_verify import parse, verify
 from reward import graded_text
 from verifier.math_answers import literals_equal, math_reward, official_reward
 
-# (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict", Math-Verify
-# is more generous or more severe than a teacher would be; the table holds it to that.
+# (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict",
+# Math-Verify is more generous or more severe than a teacher would be; the table holds it to that.
 VERDICTS = [
     # integers and decimals
     ("204", r"so \boxed{204}", True),
@@ -65,7 +65,11 @@ VERDICTS = [
     ("x+1", r"\boxed{y+1}", False),
     ("2k", r"\boxed{k+k}", True),
     (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin(t)\cos(t)}", True),
-    (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin t\cos t}", False),  # strict: the last t is a unit
+    (
+        r"\frac{t}{4} \sin (2 t)",
+        r"\boxed{\frac{t}{2}\sin t\cos t}",
+        False,
+    ),  # strict: the last t is a unit
     (r"e^{-2t}", r"\boxed{\frac{1}{e^{2t}}}", True),
     (r"1+2i", r"\boxed{2i+1}", True),
     (r"1+2i", r"\boxed{1-2i}", False),
@@ -91,9 +95,21 @@ VERDICTS = [
     (r"\{1,2\}", r"\boxed{(1,2)}", True),  # lenient
     (r"1 \pm \sqrt{19}", r"\boxed{1+\sqrt{19}, 1-\sqrt{19}}", True),
     # matrices
-    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\boxed{\begin{pmatrix}1&2\\3&4\end{pmatrix}}", True),
-    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\boxed{\begin{bmatrix}1&2\\3&4\end{bmatrix}}", True),
-    (r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}", r"\boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}", False),
+    (
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+        r"\boxed{\begin{pmatrix}1&2\\3&4\end{pmatrix}}",
+        True,
+    ),
+    (
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+        r"\boxed{\begin{bmatrix}1&2\\3&4\end{bmatrix}}",
+        True,
+    ),
+    (
+        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
+        r"\boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}",
+        False,
+    ),
     # units, text, choices
     (r"75^\circ", r"\boxed{75}", True),
     (r"15\mbox{ cm}^2", r"\boxed{15 \text{ cm}^2}", True),
@@ -142,15 +158,51 @@ def test_scientific_notation(mantissa, exponent):
 
 
 def test_multiple_choice_answers():
-    """The letter in the spellings that models use is right; another, two letters or a word are not."""
-    right = ["C", r"\text{C}", "(C)", "C.", "C)", r"\textbf{(C)}", r"\text{(C) days become shorter}", "C: 12",
-             "$C$", "C) 12", r"\textbf{(C)}\ 12", r"\textbf{(C)}12", "(C)~12", r"\mathrm{(C)}\quad 12",
-             "C. A tiger hunts a deer.", "C. H and He only", "C. Vitamin D", r"\textit{C}"]  # fmt: skip
-    wrong = ["B", "(B)", "B) C", "(C) and (B)", "C) or D)", "C7", "Carbon", "C, D", "ABC", "c2", "(C) (B)",
-             "C.B", "C. B.", "C. 12 D. 13", "C) 12 or D"]  # fmt: skip
+    """The letter in the spellings that models use is right; another, two letters or a word are
+    not.
+    """
+    right = [
+        "C",
+        r"\text{C}",
+        "(C)",
+        "C.",
+        "C)",
+        r"\textbf{(C)}",
+        r"\text{(C) days become shorter}",
+        "C: 12",
+        "$C$",
+        "C) 12",
+        r"\textbf{(C)}\ 12",
+        r"\textbf{(C)}12",
+        "(C)~12",
+        r"\mathrm{(C)}\quad 12",
+        "C. A tiger hunts a deer.",
+        "C. H and He only",
+        "C. Vitamin D",
+        r"\textit{C}",
+    ]
+    wrong = [
+        "B",
+        "(B)",
+        "B) C",
+        "(C) and (B)",
+        "C) or D)",
+        "C7",
+        "Carbon",
+        "C, D",
+        "ABC",
+        "c2",
+        "(C) (B)",
+        "C.B",
+        "C. B.",
+        "C. 12 D. 13",
+        "C) 12 or D",
+    ]
     for gold in "CI":  # I is the imaginary unit to Math-Verify
         answers = {answer: answer.replace("C", gold) for answer in right + wrong}
-        scores = {a: math_reward(rf"\boxed{{{text}}}", gold)["score"] for a, text in answers.items()}
+        scores = {
+            a: math_reward(rf"\boxed{{{text}}}", gold)["score"] for a, text in answers.items()
+        }
         assert {a for a in scores if scores[a]} == set(right)
 
 
@@ -164,10 +216,12 @@ def test_golds():
 @pytest.mark.parametrize(
     ("text", "gold", "right"),
     [
-        ("The final answer is 5 - 9 = -4. So $-4$", "-4", 1.0), (r"it is \boxed{5-9}", "-4", 1.0),
-        ("so 65 = 71", "72", 0.0), ("nothing", "1", 0.0),
+        ("The final answer is 5 - 9 = -4. So $-4$", "-4", 1.0),
+        (r"it is \boxed{5-9}", "-4", 1.0),
+        ("so 65 = 71", "72", 0.0),
+        ("nothing", "1", 0.0),
     ],
-)  # fmt: skip
+)
 def test_the_official_grader(text, gold, right):
     """Math-Verify alone, on all of the text, box or not."""
     assert official_reward(text, gold) == right
@@ -188,6 +242,8 @@ LITERALS = st.one_of(
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(LITERALS, LITERALS)
 def test_literals_get_math_verifys_verdict(gold, number):
-    """Numbers in all spellings, near each other: where they are compared here, it is as Math-Verify would."""
+    """Numbers in all spellings, near each other: where they are compared here, it is as
+    Math-Verify would.
+    """
     gold, number = rf"\boxed{{{gold}}}", rf"\boxed{{{number}}}"
     assert literals_equal(gold, number) in (None, verify(parse(gold), parse(number)))

@@ -65,8 +65,9 @@ def test_order_duplicates_and_nothing(verifier):
 
 
 def test_a_hostile_answer_costs_only_itself():
-    """Asked from a thread other than the main one: a bomb scores 0 in about the time limit, is counted, and
-    its neighbours are graded right."""
+    """Asked from a thread other than the main one: a bomb scores 0 in about the time limit, is
+    counted, and its neighbours are graded right.
+    """
     golds = [str(i) for i in range(40)]
     texts = [rf"\boxed{{{gold}}}" for gold in golds]
     texts[7] = BOMB
@@ -108,7 +109,9 @@ def test_killed_worker_is_replaced(module):
 
 
 def test_a_pair_that_kills_its_worker_scores_zero(module):
-    """A pair that ends its worker every time scores 0, is counted, and its neighbours are graded."""
+    """A pair that ends its worker every time scores 0, is counted, and its neighbours are
+    graded.
+    """
     source = """
         import os
         def reward(response, answer):
@@ -120,7 +123,9 @@ def test_a_pair_that_kills_its_worker_scores_zero(module):
 
 
 def test_memory_is_bounded(module):
-    """A worker cannot allocate beyond its limit, and is replaced near it; a big parent does not matter."""
+    """A worker cannot allocate beyond its limit, and is replaced near it; a big parent does not
+    matter.
+    """
     parent = b"x" * 700 * 2**20
     source = """
         import os
@@ -156,20 +161,34 @@ def test_user_function(module):
 @pytest.mark.parametrize(
     ("source", "told"),
     [
-        ("def reward(response, answer): return 1 / 0", "answer 'gold', row .*3a.*ZeroDivisionError"),
+        (
+            "def reward(response, answer): return 1 / 0",
+            "answer 'gold', row .*3a.*ZeroDivisionError",
+        ),
         ("def reward(response, answer): return 'a'", "could not convert"),
         ("def reward(response, answer): return float('nan')", "returned nan"),
         ("def reward(response, answer): return 1e300", "below 1e\\+15"),  # infinite in float32
-        ("def reward(response, answer): return {'length': 0}", "returned {'length': 0}.*needs a `score`"),
-        ("def reward(response, answer): return dict(score=1, mean=2)", "own metrics have the name mean"),
-        ("def reward(data_source, solution_str, ground_truth, extra_info): return 1", "has an adapter"),
+        (
+            "def reward(response, answer): return {'length': 0}",
+            "returned {'length': 0}.*needs a `score`",
+        ),
+        (
+            "def reward(response, answer): return dict(score=1, mean=2)",
+            "own metrics have the name mean",
+        ),
+        (
+            "def reward(data_source, solution_str, ground_truth, extra_info): return 1",
+            "has an adapter",
+        ),
         ("def reward(prompts, completions): return 1", "docs/own-task.md has an adapter"),
         ("x = 1", "AttributeError"),
         ("import no_such", "ModuleNotFoundError"),
     ],
 )
 def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
-    """What raises, returns no finite number, takes other arguments or is not there is never a score of 0."""
+    """What raises, returns no finite number, takes other arguments or is not there is never a
+    score of 0.
+    """
     name = module(source)
     with pytest.raises(RuntimeError, match=f"(?s)my_reward:reward.*{told}"):
         with Verifier(workers=1, function=name) as verifier:
@@ -184,8 +203,9 @@ def test_what_makes_no_verifier(impossible):
 
 
 def test_close_is_prompt_and_leaves_nothing():
-    """Closing in the middle of endless work takes no time, ends the wait for it, and leaves no process and no
-    file descriptor."""
+    """Closing in the middle of endless work takes no time, ends the wait for it, and leaves no
+    process and no file descriptor.
+    """
     descriptors = len(os.listdir("/proc/self/fd"))
     verifier = Verifier(workers=2, timeout=60)
     pids = [worker.process.pid for worker in verifier.workers]
@@ -256,7 +276,9 @@ def test_a_reward_that_forks_shifts_no_score(module):
 
 
 def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
-    """Killed once during its import it is started again; killed every time it is an error that says so."""
+    """Killed once during its import it is started again; killed every time it is an error that
+    says so.
+    """
     source = """
         import os, pathlib, signal
         count = pathlib.Path(__file__).parent / "starts"
@@ -311,7 +333,9 @@ def test_an_option_of_a_reward_keeps_its_default(module):
 
 
 def test_workers_die_with_their_parent(module, tmp_path):
-    """When the parent is killed an idle worker ends at once, one that hangs in C after twice the limit."""
+    """When the parent is killed an idle worker ends at once, one that hangs in C after twice the
+    limit.
+    """
     name = module("""
         import re
         def reward(response, answer):
@@ -328,7 +352,9 @@ print(*[worker.process.pid for worker in verifier.workers], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)
 """
     command = [sys.executable, "-c", script]
-    output = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60).stdout
+    output = subprocess.run(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, timeout=60
+    ).stdout
     pids = output.split()
     assert len(pids) == 2
     assert until(lambda: sum(alive(int(pid)) for pid in pids) <= 1, 2)

@@ -1,4 +1,6 @@
-"""Spellings that Math-Verify takes for something else: what they are worth; and reading them is quick."""
+"""Spellings that Math-Verify takes for something else: what they are worth; and reading them is
+quick.
+"""
 
 import time
 
@@ -12,71 +14,125 @@ PAIRS = [  # gold, answer, is it right
     (r"\langle 1, 2, 3 \rangle", r"\langle 9, 9, 3 \rangle", False),
     (r"\left\langle 1, -2, 3 \right\rangle", r"\left\langle 4, 5, 3 \right\rangle", False),
     (r"\left\langle 1, -2, 3 \right\rangle", r"\langle 1,-2,3\rangle", True),
-    (r"\langle 2, 3 \rangle", r"\langle 2,3\rangle", True), (r"\langle 2,3\rangle", "(2,3)", True),
+    (r"\langle 2, 3 \rangle", r"\langle 2,3\rangle", True),
+    (r"\langle 2,3\rangle", "(2,3)", True),
     (r"\begin{cases} x=1 \\ y=2 \end{cases}", r"\begin{cases} x=5 \\ y=2 \end{cases}", False),
     (r"\begin{cases} x=1 \\ y=2 \end{cases}", r"\begin{cases}x=1\\y=2\end{cases}", True),
     (r"\begin{cases} x=1 \\ y=2 \end{cases}", "x=1,y=2", True),
     ("x=1,y=2", r"\begin{cases} x=7 \\ y=2 \end{cases}", False),
     ("(1,2)", r"\begin{cases} x=1 \\ y=2 \end{cases}", True),
     # a full stop
-    (r"2\sqrt3", r"2\sqrt{3}.", True), (r"\frac12", r"\dfrac{1}{2}.", True), ("(1,2)", "(1,2).", True),
-    (r"\text{Evelyn}", "Evelyn.", True), ("Evelyn", r"\text{Evelyn.}", True), (r"2\pi", r"2\pi.", True),
-    (r"30^\circ", r"30^\circ.", True), ("12", r"12\text{ cm}.", True), (r"25\%", r"25\%.", True),
-    ("[1,2]", "[1,2].", True), (r"\{1,2\}", r"\{1,2\}.", True), ("x^2", "x^{2}.", True), ("5", "5 .", True),
-    (r"1\pm\sqrt{2}", r"1\pm\sqrt{2}.", True), ("5", "5.", True), ("B", "B.", True),
+    (r"2\sqrt3", r"2\sqrt{3}.", True),
+    (r"\frac12", r"\dfrac{1}{2}.", True),
+    ("(1,2)", "(1,2).", True),
+    (r"\text{Evelyn}", "Evelyn.", True),
+    ("Evelyn", r"\text{Evelyn.}", True),
+    (r"2\pi", r"2\pi.", True),
+    (r"30^\circ", r"30^\circ.", True),
+    ("12", r"12\text{ cm}.", True),
+    (r"25\%", r"25\%.", True),
+    ("[1,2]", "[1,2].", True),
+    (r"\{1,2\}", r"\{1,2\}.", True),
+    ("x^2", "x^{2}.", True),
+    ("5", "5 .", True),
+    (r"1\pm\sqrt{2}", r"1\pm\sqrt{2}.", True),
+    ("5", "5.", True),
+    ("B", "B.", True),
     # repeating decimals
-    (r"0.\overline{27}", "0", False), (r"0.\overline{27}", r"\frac{3}{11}", True),
-    (r"0.\overline{27}", "3/11", True), (r"0.\overline{27}", r"0.\overline{27}", True),
-    (r"1.\overline{3}", "3", False), (r"1.\overline{3}", "4/3", True),
-    (r"3.\bar{6}", r"\frac{11}{3}", True), (r"0.1\overline{6}", r"\frac16", True),
-    (r"\frac13", r"0.\overline{3}", True), (r"-0.\overline{3}", r"-\frac13", True),
-    (r".\overline{3}", "1/3", True), (r"\frac13", "0.333", False),
+    (r"0.\overline{27}", "0", False),
+    (r"0.\overline{27}", r"\frac{3}{11}", True),
+    (r"0.\overline{27}", "3/11", True),
+    (r"0.\overline{27}", r"0.\overline{27}", True),
+    (r"1.\overline{3}", "3", False),
+    (r"1.\overline{3}", "4/3", True),
+    (r"3.\bar{6}", r"\frac{11}{3}", True),
+    (r"0.1\overline{6}", r"\frac16", True),
+    (r"\frac13", r"0.\overline{3}", True),
+    (r"-0.\overline{3}", r"-\frac13", True),
+    (r".\overline{3}", "1/3", True),
+    (r"\frac13", "0.333", False),
     # small numbers
-    ("1.6e-19", "9.1e-31", False), ("9.11e-31", r"9.11\times10^{-31}", True), ("1.38e-23", "-1e-20", False),
-    (".0000672", "0.0000674", False), (".0000672", r"6.72 \times 10^{-5}", True),
-    (".0000672", "6.72e-5", True), ("7.4e-12", r"7.4 \times 10^{-12}", True), ("6.5e-2", "0.065", True),
-    ("0", "1e-9", False), ("0", "0.0", True), ("1e-9", "0", False), ("0.0005", r"\frac{1}{2000}", True),
+    ("1.6e-19", "9.1e-31", False),
+    ("9.11e-31", r"9.11\times10^{-31}", True),
+    ("1.38e-23", "-1e-20", False),
+    (".0000672", "0.0000674", False),
+    (".0000672", r"6.72 \times 10^{-5}", True),
+    (".0000672", "6.72e-5", True),
+    ("7.4e-12", r"7.4 \times 10^{-12}", True),
+    ("6.5e-2", "0.065", True),
+    ("0", "1e-9", False),
+    ("0", "0.0", True),
+    ("1e-9", "0", False),
+    ("0.0005", r"\frac{1}{2000}", True),
     # words that multiply
-    ("25", r"25\text{ percent}", False), ("25", "25 percent", False), (r"25\%", r"25\text{ percent}", True),
-    ("0.25", r"25\text{ percent}", True), ("5", r"5\text{ million}", False),
-    ("5000000", r"5\text{ million}", True), (r"5 \text{ million}", "5", False),
-    (r"5 \text{ million}", "5000000", True), ("1200000", "1.2 million", True),
-    ("5", r"5\text{ thousand}", False), ("5", r"5\text{ billion}", False),
+    ("25", r"25\text{ percent}", False),
+    ("25", "25 percent", False),
+    (r"25\%", r"25\text{ percent}", True),
+    ("0.25", r"25\text{ percent}", True),
+    ("5", r"5\text{ million}", False),
+    ("5000000", r"5\text{ million}", True),
+    (r"5 \text{ million}", "5", False),
+    (r"5 \text{ million}", "5000000", True),
+    ("1200000", "1.2 million", True),
+    ("5", r"5\text{ thousand}", False),
+    ("5", r"5\text{ billion}", False),
     # ± in brackets
     (r"\frac{1+\sqrt5}{2},\frac{1-\sqrt5}{2}", r"\frac{1\pm\sqrt{5}}{2}", True),
     (r"\frac12\pm\frac{\sqrt5}{2}", r"\frac{1\pm\sqrt{5}}{2}", True),
     (r"\frac{-3\pm\sqrt{5}}{2}", r"\frac{-3+\sqrt5}{2},\frac{-3-\sqrt5}{2}", True),
     (r"\frac{-3\pm\sqrt{5}}{2}", r"\frac{-3+\sqrt5}{2}", False),
     (r"\frac{-3\pm\sqrt{5}}{2}", r"\frac{3\pm\sqrt5}{2}", False),
-    (r"x=\frac{1\pm\sqrt5}{2}", r"\frac{1\pm\sqrt5}{2}", True), (r"2(1\pm\sqrt3)", r"2\pm2\sqrt3", True),
+    (r"x=\frac{1\pm\sqrt5}{2}", r"\frac{1\pm\sqrt5}{2}", True),
+    (r"2(1\pm\sqrt3)", r"2\pm2\sqrt3", True),
     # the whole line
-    (r"(-\infty,\infty)", r"\mathbb{R}", True), (r"\mathbb{R}", r"(-\infty,\infty)", True),
-    (r"\mathbb{R}", r"\mathbb R", True), ("-1./3", r"-\frac13", True),
-]  # fmt: skip
+    (r"(-\infty,\infty)", r"\mathbb{R}", True),
+    (r"\mathbb{R}", r"(-\infty,\infty)", True),
+    (r"\mathbb{R}", r"\mathbb R", True),
+    ("-1./3", r"-\frac13", True),
+]
 
 
 @pytest.mark.parametrize(("gold", "answer", "right"), PAIRS)
 def test_verdicts(gold, answer, right):
-    """A right answer is paid however it is spelt, a wrong one is not; 25% for 25 is one that needs a rule."""
+    """A right answer is paid however it is spelt, a wrong one is not; 25% for 25 is one that
+    needs a rule.
+    """
     assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == right
 
 
-@pytest.mark.parametrize("gold", [r"0.\overline{3}", r"x=\frac{1\pm\sqrt5}{2}", r"2(1\pm\sqrt3)",
-                                  r"\langle 1, 2 \rangle", r"5 \text{ million}"])
+@pytest.mark.parametrize(
+    "gold",
+    [
+        r"0.\overline{3}",
+        r"x=\frac{1\pm\sqrt5}{2}",
+        r"2(1\pm\sqrt3)",
+        r"\langle 1, 2 \rangle",
+        r"5 \text{ million}",
+    ],
+)
 def test_such_golds_are_read(gold):
     """As golds they parse, and nothing in them is malformed."""
     assert math_reward(None, gold) == {"score": 1.0, "malformed": 0.0}
 
 
-@pytest.mark.parametrize("text", [r"\boxed{1\pm2}", r"\boxed{(1, \pm 2)}", r"\boxed{(\pm1)(\pm2)}",
-                                  r"1 (\pm 2)", r"\boxed{\boxed{1\pm2}}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        r"\boxed{1\pm2}",
+        r"\boxed{(1, \pm 2)}",
+        r"\boxed{(\pm1)(\pm2)}",
+        r"1 (\pm 2)",
+        r"\boxed{\boxed{1\pm2}}",
+    ],
+)
 def test_other_signs_stay(text):
     """A ± outside of brackets, one of two, and one in a list are Math-Verify's to read."""
     assert both_signs(text) == text
 
 
-@pytest.mark.parametrize("piece", [r"\begin{cases}", " ", "1 ", "1. ", "}", r"0.\overline{3}", "1 million ",
-                                   "("])
+@pytest.mark.parametrize(
+    "piece", [r"\begin{cases}", " ", "1 ", "1. ", "}", r"0.\overline{3}", "1 million ", "("]
+)
 def test_hostile_text_is_read_quickly(piece):
     """A hundred thousand characters of anything take no second."""
     start = time.process_time()

@@ -1,4 +1,6 @@
-"""The built-in world: its judge against hand-worked cases, its teacher's quotas, and what a seed fixes."""
+"""The built-in world: its judge against hand-worked cases, its teacher's quotas, and what a seed
+fixes.
+"""
 
 import hashlib
 import json
@@ -47,7 +49,9 @@ CHAIN = "a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4"
 
 
 def test_a_question_is_worked_out_modulo_ten_from_left_to_right():
-    """The answer is the fifth last, the third last and the last result; or the last alone, where asked."""
+    """The answer is the fifth last, the third last and the last result; or the last alone, where
+    asked.
+    """
     assert solve(QUESTION) == ["a3+4=7", "b7*3=1", "c1-5=6", "d6+9=5", "e5-1=4"]
     assert answer_of(QUESTION) == "764" and answer_of(QUESTION, asked=(1,)) == "4"
 
@@ -87,8 +91,12 @@ def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
     ],
 )
 def test_only_the_whole_chain_is_valid(case, response, share):
-    """Every step written, in order and right, the answer and no more; and the share of right steps."""
-    assert valid_chain(QUESTION, CHAIN + "#764", "764") and not valid_chain(QUESTION, response, "764"), case
+    """Every step written, in order and right, the answer and no more; and the share of right
+    steps.
+    """
+    assert valid_chain(QUESTION, CHAIN + "#764", "764") and not valid_chain(
+        QUESTION, response, "764"
+    ), case
     row = {"prompt": [{"role": "user", "content": QUESTION}]}
     assert graded_reward(response, "764", row) == pytest.approx(share), case
 
@@ -101,7 +109,12 @@ def test_wrong_steps_are_marked():
 
 def test_a_shortcut_is_an_answer_without_a_step():
     said = ["#764", "", "b7*3=1#4", CHAIN + "#764"]
-    assert [takes_shortcut(QUESTION, response, "764") for response in said] == [True, True, False, False]
+    assert [takes_shortcut(QUESTION, response, "764") for response in said] == [
+        True,
+        True,
+        False,
+        False,
+    ]
 
 
 def test_sets_have_no_question_in_common_and_the_asked_for_lengths():
@@ -127,18 +140,24 @@ def test_rows_have_the_columns_of_verl():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_badly_taught_facts_come_by_quota(seed):
-    """50 of 100 facts of +, 60 of 100 of -, 28 of 40 of *, evenly from 0.3 to 0.9; the others 0.02."""
+    """50 of 100 facts of +, 60 of 100 of -, 28 of 40 of *, evenly from 0.3 to 0.9; the others
+    0.02.
+    """
     slips = Teacher(World(seed=seed)).slips
     for operation, hard, facts in (("+", 50, 100), ("-", 60, 100), ("*", 28, 40)):
         chances = sorted(chance for (_, o, _), (chance, _) in slips.items() if o == operation)
         assert len(chances) == facts and chances[: facts - hard] == [0.02] * (facts - hard)
         assert chances[facts - hard :] == pytest.approx(np.linspace(0.3, 0.9, hard))
-    assert all(OPERATIONS[o](left, right) != wrong for (left, o, right), (_, wrong) in slips.items())
+    assert all(
+        OPERATIONS[o](left, right) != wrong for (left, o, right), (_, wrong) in slips.items()
+    )
 
 
 def test_a_teacher_slips_as_often_as_the_recipe_says():
-    """Of 4,000 demonstrations 5% are bare answers, all right; of full chains so many steps are wrong as their
-    facts' chances say, within three standard errors; an answer is what its own chain comes to."""
+    """Of 4,000 demonstrations 5% are bare answers, all right; of full chains so many steps are
+    wrong as their facts' chances say, within three standard errors; an answer is what its own chain
+    comes to.
+    """
     world = World()
     rng, teacher = np.random.default_rng(0), Teacher(world)
     bare, slips, expected, variance = 0, 0, 0.0, 0.0
@@ -198,11 +217,17 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
 
 
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
-    """What is there is not built again; other constants are another place; a failed build leaves nothing."""
+    """What is there is not built again; other constants are another place; a failed build leaves
+    nothing.
+    """
     world = build_world(tmp_path, TINY, progress=False)
-    model, tokenizer = (c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer))
+    model, tokenizer = (
+        c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer)
+    )
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
-    assert {json.loads(line)["data_source"] for line in (world / "ood.jsonl").open()} == {"arithmetic-ood"}
+    assert {json.loads(line)["data_source"] for line in (world / "ood.jsonl").open()} == {
+        "arithmetic-ood"
+    }
     monkeypatch.setattr(base_model, "pretrain", lambda *_: 1 / 0)
     assert build_world(tmp_path, TINY) == world
     with pytest.raises(ZeroDivisionError):
@@ -215,7 +240,9 @@ def test_the_shipped_base_is_used_and_no_other(tmp_path):
     knobs = built_in(tmp_path)
     weights = place_of(World(), tmp_path) / "model" / "model.safetensors"
     assert knobs["model"] == str(weights.parent) and knobs["reward"] == "worlds.arithmetic:reward"
-    assert hashlib.sha256((SHIPPED / "model.safetensors").read_bytes()).hexdigest() == SHIPPED_SHA256
+    assert (
+        hashlib.sha256((SHIPPED / "model.safetensors").read_bytes()).hexdigest() == SHIPPED_SHA256
+    )
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match="not the base model that is shipped: remove"):
         built_in(tmp_path)

