@@ -68,9 +68,9 @@ def policy_loss(
     fresh = mask & ~replay
     advantage = advantages.float()[:, None]  # (N, 1)
     # masked before any arithmetic: the gradient of `where` is exactly 0 at poisoned positions
-    log_ratio = torch.where(mask, logprobs.float(), 0) - torch.where(
-        mask, old_logprobs.float(), 0
-    )  # (N, T)
+    new = torch.where(mask, logprobs.float(), 0)
+    old = torch.where(mask, old_logprobs.float(), 0)
+    log_ratio = new - old  # (N, T)
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
     # on-policy term: CLIP(w, A) of Eq. 3
