@@ -61,8 +61,8 @@ FAULTS = [
     ),
     Fault(
         "loss",
-        "logprobs.float(), 0) - torch",
-        "logprobs.float(), 0).detach() - torch",
+        "logprobs.float(), 0)\n    old",
+        "logprobs.float(), 0).detach()\n    old",
         "no gradient",
     ),
     Fault("loss", "shaped * (1 - shaped)", "shaped", "the value of f for its slope"),
