@@ -1,8 +1,17 @@
-"""Record what the models computed in one replaying step of a run, for docs/one_step.ipynb.
+r"""Record what the models computed in one replaying step of a run, for docs/one_step.ipynb.
 
-    python docs/record_step.py --start_threshold -1 --steps 8 --run_dir runs/one_step
+    export OMP_NUM_THREADS=1
+    WORLD=$(python -c "from worlds.base_model import World, build_world; \
+        print(build_world('.cache', World(asked=(1,))))")
+    python docs/record_step.py --model $WORLD/model --train_files $WORLD/train.jsonl \
+        --val_files $WORLD/test.jsonl --reward worlds.arithmetic:reward --engine hf \
+        --start_threshold -1 --steps 3 --eval_every 0 --run_dir runs/one_step
 
-The step is the first that can choose: E holds at least ENOUGH questions.
+The second line builds the built-in world with only the last result asked, in five to ten minutes.
+There a lucky response is paid now and then, so that a question can have several right responses and
+o* a choice. Another processor builds another base, and more steps may be needed.
+
+The step is the first with something to choose from: E holds at least ENOUGH questions.
 
 It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new
 responses with the engine's log-probs and their rewards, and the log-probs that each mini-batch
