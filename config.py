@@ -285,9 +285,8 @@ def _problems(c: Config):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.engine == "vllm" and not find_spec("vllm"):
         yield "engine='vllm' is not installed: run `make install`, or choose --engine hf"
-    if c.tracker != "none" and not getattr(
-        find_spec(c.tracker), "origin", None
-    ):  # a directory has no origin
+    # A mere directory of the library's name is found, too, but has no origin.
+    if c.tracker != "none" and not getattr(find_spec(c.tracker), "origin", None):
         yield (
             f"tracker={c.tracker} needs a library that is not installed:"
             f" {INSTALL_TRACKER[c.tracker]}"

@@ -35,9 +35,8 @@ class Question:
     prompt_ids: np.ndarray  # int32 (P,), with the generation prompt
     answer: str
     source: str  # data_source: what validation is reported by
-    row: dict | None = (
-        None  # data_source, extra_info and prompt as read, for a reward function that asks
-    )
+    # data_source, extra_info and prompt as read, for a reward function that asks for them.
+    row: dict | None = None
 
 
 def sample_seed(*key) -> int:
@@ -69,10 +68,12 @@ def with_built_in_world(config: Config) -> Config:
     if ranks.rank() == 0:
         built_in(WORLDS, config.world_seed)
     ranks.barrier()
-    given = {name: value for name in ("model", "val_files") if (value := getattr(config, name))}
-    if config.reward != "math":
-        given["reward"] = config.reward
-    return dataclasses.replace(config, **built_in(WORLDS, config.world_seed) | given)
+    knobs = built_in(WORLDS, config.world_seed)
+    for name in ("model", "val_files", "reward"):
+        value = getattr(config, name)
+        if value and value != "math":  # it was given
+            knobs[name] = value
+    return dataclasses.replace(config, **knobs)
 
 
 def read_data(
@@ -110,7 +111,8 @@ def readable(
     train_set, tests = read_data(config, tokenizer, say)
     checkpoints.check_questions(fingerprint(train_set))
     saved = (checkpoints.saved or {}).get("unreadable", {})
-    kept, dropped = [], {}
+    kept = []
+    dropped = {}
     for questions in (train_set, tests):
         key = f"{config.reward} {fingerprint(questions)}"  # others are asked anew
         if key in saved:
@@ -123,19 +125,20 @@ def readable(
                 )
         if ids:
             say(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
-        dropped[key], gone = ids, set(ids)
+        dropped[key] = ids
+        gone = set(ids)
         kept.append([q for q in questions if q.id not in gone])
     return kept[0], first_of_each_source(kept[1], config.eval_questions), dropped
 
 
 def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     """The first n questions of each data_source, source by source; all, as they are, for n = 0."""
-    sources = sorted({q.source for q in questions})
-    return (
-        [q for s in sources for q in [q for q in questions if q.source == s][:n]]
-        if n
-        else questions
-    )
+    if not n:
+        return questions
+    first = []
+    for source in sorted({q.source for q in questions}):
+        first += [q for q in questions if q.source == source][:n]
+    return first
 
 
 def unreadable(
@@ -145,7 +148,8 @@ def unreadable(
     answers, which Math-Verify alone judges (a collective: a time limit decides too). ValueError
     where it can read none.
     """
-    answers, rows = [q.answer for q in questions], [q.row for q in questions]
+    answers = [q.answer for q in questions]
+    rows = [q.row for q in questions]
     checks = ranks.map_shares(
         [1] * len(answers),
         lambda share: check_golds([answers[i] for i in share], [rows[i] for i in share]),
@@ -172,7 +176,9 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     ValueError names file, row and column for missing columns, empty files, rows of the wrong form,
     and a question of one data_source with two answers.
     """
-    questions, seen, counts = [], {}, Counter()
+    questions = []
+    seen = {}  # (data_source, prompt) -> where it stands, and its answer
+    counts = Counter()
     special = special_tokens(tokenizer)
     for file in files:
         for row_number, row in enumerate(read_rows(file)):
@@ -201,9 +207,15 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             if again:  # for Avg@k, say
                 counts["repeated"] += 1
                 continue
-            question, about = turns[-1]["content"], {name: row.get(name) for name in ROW}
             questions.append(
-                Question(len(questions), question, ids, answer, row["data_source"], about)
+                Question(
+                    id=len(questions),
+                    text=turns[-1]["content"],
+                    prompt_ids=ids,
+                    answer=answer,
+                    source=row["data_source"],
+                    row={name: row.get(name) for name in ROW},
+                )
             )
     if files and not questions:
         raise ValueError(

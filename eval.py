@@ -21,6 +21,7 @@ from config import Config
 from runtime.flags import knob, or_refuse, parse_flags
 
 BLOCK = 512  # responses of an engine, which has as many at a time; what a kill costs at most
+# The knobs that a response and its reward depend on.
 DECISIVE = (
     "model",
     "max_response_length",
@@ -35,7 +36,7 @@ DECISIVE = (
     "dtype",
     "rope_theta",
     "max_position_embeddings",
-)  # a response and its reward depend on them
+)
 FLAGS = (
     *DECISIVE,
     "data",
@@ -168,9 +169,8 @@ def _record(
     """One response as plain values, by its question, sample number and named rewards."""
     config = grader.config
     built_in = config.reward.startswith("worlds.arithmetic:")
-    text = (
-        grader.text(trajectory.token_ids) if texts or built_in else ""
-    )  # takes time where it is long
+    # Decoding takes time where responses are long, so it is done only where it is asked for.
+    text = grader.text(trajectory.token_ids) if texts or built_in else ""
     record = {
         "source": question.source,
         "question": _key(question),

@@ -38,30 +38,46 @@ def roll_out(
     A response is graded while others are generated, by the first of the `rollout_tp` ranks of an
     engine.
     """
-    tp, max_tokens = grader.config.rollout_tp, grader.config.max_response_length
+    tp = grader.config.rollout_tp
+    max_tokens = grader.config.max_response_length
 
     def work(share: list[int]) -> list[list[Trajectory]]:
         """The trajectories of the questions with these indices, this rank's share."""
-        flat = [(questions[i], seed) for i in share for seed in seeds[i]]
+        asked = []  # a question and a seed for each response
+        for i in share:
+            asked += [(questions[i], seed) for seed in seeds[i]]
         pending = {}
 
         def on_finish(index: int, trajectory: Trajectory) -> None:
             if ranks.rank() % tp == 0:
-                pending[index] = grader.submit(flat[index][0], trajectory.token_ids)
+                question, _ = asked[index]
+                pending[index] = grader.submit(question, trajectory.token_ids)
 
-        prompts, each = [q.prompt_ids for q, _ in flat], [seed for _, seed in flat]
-        made = engine.generate(prompts, each, temperature, max_tokens, on_finish)
-        ranks.watchdog.wait(future for p in pending.values() for future in p.under_way())
+        made = engine.generate(
+            [question.prompt_ids for question, _ in asked],
+            [seed for _, seed in asked],
+            temperature,
+            max_tokens,
+            on_finish,
+        )
+        futures = []
+        for grading in pending.values():
+            futures += grading.under_way()
+        ranks.watchdog.wait(futures)
         for index, trajectory in enumerate(made):
             if not np.isfinite(trajectory.logprobs).all():  # None, of vLLM, is nan by now
                 raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
             trajectory.step = step
-            rewards = (
-                pending[index].rewards()[0] if pending else {"score": 0.0}
-            )  # else another rank's count
-            trajectory.reward, trajectory.also = rewards.pop("score"), rewards
-        made = iter(made)
-        return [[next(made) for _ in seeds[i]] for i in share]
+            # Where another rank of this engine grades, its rewards are the ones that count.
+            rewards = pending[index].rewards()[0] if pending else {"score": 0.0}
+            trajectory.reward = rewards.pop("score")
+            trajectory.also = rewards
+        grouped = []
+        start = 0
+        for i in share:
+            grouped.append(made[start : start + len(seeds[i])])
+            start += len(seeds[i])
+        return grouped
 
     return ranks.map_shares([len(s) for s in seeds], work, tp)
 
@@ -97,29 +113,24 @@ class VLLMEngine:
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
         if on_gpu and config.dtype == "float32":
-            os.environ.setdefault(
-                "TRITON_F32_DEFAULT", "ieee"
-            )  # else attention multiplies in TF32: drift
+            # Otherwise attention multiplies in TF32 and drifts from the policy.
+            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
-        self.eos_token_id, self.on_gpu, self.dtype = (
-            eos_token_id,
-            on_gpu,
-            getattr(torch, config.dtype),
-        )
-        self.names = set(
-            load_model(config, model, "auto").state_dict()
-        )  # vLLM makes up what is missing
+        self.eos_token_id = eos_token_id
+        self.on_gpu = on_gpu
+        self.dtype = getattr(torch, config.dtype)
+        # vLLM makes up a weight that is missing, so the names are taken from the model itself.
+        self.names = set(load_model(config, model, "auto").state_dict())
         self.llm = LLM(
             model=model,
             dtype=config.dtype,
             max_model_len=length,
             seed=0,
             enforce_eager=not on_gpu,
-            block_size=None
-            if on_gpu
-            else 32,  # the CPU kernel works on whole blocks: 128 would cost a fifth
+            # The CPU kernel works on whole blocks: its 128 would cost a fifth more time.
+            block_size=None if on_gpu else 32,
             tensor_parallel_size=config.rollout_tp,
             distributed_executor_backend="external_launcher",
             # its buffers and sleep mode's mapped memory do not agree
@@ -165,7 +176,8 @@ class VLLMEngine:
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
-        engine, results = self.llm.llm_engine, [None] * len(prompts)
+        engine = self.llm.llm_engine
+        results = [None] * len(prompts)
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             params = SamplingParams(
                 temperature=temperature,
@@ -181,7 +193,8 @@ class VLLMEngine:
             self.leave_if_asked()
             for output in engine.step():
                 if output.finished:
-                    index, best = int(output.request_id), output.outputs[0]
+                    index = int(output.request_id)
+                    best = output.outputs[0]
                     ids = np.array(best.token_ids, dtype=np.int32)
                     logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
                     results[index] = Trajectory(
@@ -240,19 +253,15 @@ class HFEngine:
     """
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
-        self.eos_token_id, self.device, self.dtype = (
-            eos_token_id,
-            device,
-            getattr(torch, config.dtype),
-        )
+        self.eos_token_id = eos_token_id
+        self.device = device
+        self.dtype = getattr(torch, config.dtype)
         length = config.max_prompt_length + config.max_response_length
-        self.batch_size = min(
-            512, max(16, 2**18 // length)
-        )  # the cache of keys and values grows with both
+        # The cache of keys and values grows with the batch and with the length.
+        self.batch_size = min(512, max(16, 2**18 // length))
         self.model = load_model(config, model, self.dtype).to(device).eval()
-        head = (
-            self.model.get_output_embeddings()
-        )  # computes in float32, as the policy's; tied no longer
+        # The head computes in float32, as the policy's does, and is tied no longer.
+        head = self.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().float())
         head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
         self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours

@@ -15,9 +15,8 @@ from pathlib import Path
 
 from config import Config, from_command_line
 
-CONFIG = (
-    from_command_line() if __name__ == "__main__" else None
-)  # refuses before seconds of imports
+# A wrong command line is refused here, before the imports that take seconds.
+CONFIG = from_command_line() if __name__ == "__main__" else None
 
 from buffer import ReplayBuffer
 from data import Question, load_tokenizer, readable, with_built_in_world
@@ -46,8 +45,8 @@ def train(config: Config) -> dict[str, float]:
         claim(config.run_dir),
         Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
         make_verifier(config) as verifier,
-        suppress(ranks.Interrupted),
-    ):  # the run is saved
+        suppress(ranks.Interrupted),  # the run is saved by then
+    ):
         algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
     return tracker.latest
 
@@ -61,7 +60,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
     )
     engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
     engine.sleep()  # makes room on a GPU while the policy loads
-    policy, experience = Policy(config, config.model, device), Experience(config, questions)
+    policy = Policy(config, config.model, device)
+    experience = Experience(config, questions)
     first_step = resume(checkpoints, policy, experience, tracker)
     engine.wake(policy.named_tensors(engine.dtype))
     tracker.print(policy.memory)
