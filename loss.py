@@ -2,7 +2,7 @@
 
 Symbols, per token: w = π_θ / π_old where fresh, w* = π_θ / π_past where replayed, f(w*) = w* / (w*
 + β) the policy shaping; A is the advantage of a response. Everything is computed in float32.
-Shapes: Q questions, K responses each, N responses of up to T tokens.
+Shapes: Q questions with K responses each; R response tokens, one response after another, unpadded.
 """
 
 import torch
@@ -36,107 +36,117 @@ def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
 
 
 def policy_loss(
-    logprobs,
-    old_logprobs,
-    advantages,
-    response_mask,
-    replay_mask,
+    logprobs: torch.Tensor,
+    old_logprobs: torch.Tensor,
+    advantages: torch.Tensor,
+    replayed: torch.Tensor,
     *,
     max_length: int,
     num_responses: int,
     clip_eps: float | None = None,
     beta: float | None = 0.1,
-):
-    """Minus the objective of Eq. 4 over the responses given: -Σ_tokens / (max_length ·
-    num_responses).
+) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+    """Minus the objective of Eq. 4, -Σ_tokens / (max_length · num_responses), and `token_metrics`.
 
-    logprobs, old_logprobs: (N, T) under π_θ and under the policy that made the tokens (π_old or
-    π_past). advantages, replay_mask: (N,); replay_mask marks the o*. response_mask: (N, T) bool;
-    positions outside it may hold inf or nan, they change nothing and receive a gradient of exactly
-    0.
+    All four inputs have one entry a token, (R,). logprobs: under π_θ. old_logprobs: under the
+    policy that made the token, π_old or π_past. advantages: of the token's response. replayed:
+    bool, true for the tokens of an o*.
     num_responses: those of the *global* mini-batch, so that the sum over micro-batches and ranks is
-    the loss. clip_eps: ε of CLIP for on-policy tokens, None for no clip.
+    the loss. clip_eps: ε of CLIP for fresh tokens, None for no clip.
     beta: β of the shaping of replayed tokens, None for the plain ratio.
-
-    Returns (loss, metrics); metrics are tensors of one number, sums over the tokens given, `*_max`
-    maxima.
     """
-    mask, replay = (
-        response_mask.bool(),
-        replay_mask.bool()[:, None] & response_mask.bool(),
-    )  # (N, T)
-    fresh = mask & ~replay
-    advantage = advantages.float()[:, None]  # (N, 1)
-    # masked before any arithmetic: the gradient of `where` is exactly 0 at poisoned positions
-    new = torch.where(mask, logprobs.float(), 0)
-    old = torch.where(mask, old_logprobs.float(), 0)
-    log_ratio = new - old  # (N, T)
+    advantages = advantages.float()
+    log_ratio = logprobs.float() - old_logprobs.float()  # log w, log w* where replayed
     ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
 
-    # on-policy term: CLIP(w, A) of Eq. 3
-    on_policy, clipped = ratio * advantage, torch.zeros_like(mask)
+    # On-policy term: CLIP(w, A) of Eq. 3.
+    plain = ratio * advantages
+    on_policy = plain
     if clip_eps is not None:
-        bounded = ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantage
-        clipped = fresh & (bounded < on_policy)
-        on_policy = torch.minimum(on_policy, bounded)
+        bounded = ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages
+        on_policy = torch.minimum(plain, bounded)
 
-    # replayed term: f(w*) · A of Sec. 4.2; beyond the clamp of log w, f is flat, 1 or 0 to 2e-8 at
-    # β = 0.1
+    # Replayed term: f(w*) · A of Sec. 4.2. Beyond the clamp of log w, f is flat: 1 or 0 to 2e-8 at
+    # β = 0.1.
     shaped = ratio if beta is None else shape(ratio, beta)
-    objective = torch.where(replay, shaped * advantage, on_policy)
-    loss = -torch.where(mask, objective, 0).sum() / (max_length * num_responses)
+    objective = torch.where(replayed, shaped * advantages, on_policy)
+    loss = -objective.sum() / (max_length * num_responses)
 
-    with torch.no_grad():
-        slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = f (1 - f)
-        pull = (
-            torch.where(replay, slope, ratio.masked_fill(clipped, 0)) * advantage.abs()
-        )  # on ∇ log π_θ
-        metrics = {
-            "tokens": fresh.sum(),
-            "ratio": ratio[fresh].sum(),
-            "drift": log_ratio[fresh].abs().sum(),
-            "mismatch": ((ratio[fresh] - 1).abs() > 0.1).sum(),
-            "ratio_max": ratio[fresh].max() if fresh.any() else ratio.new_zeros(()),
-            "clipped": clipped.sum(),
-            "pull": pull[mask].sum(),
-            "replay_tokens": replay.sum(),
-            "replay_ratio": ratio[replay].sum(),
-            "replay_ratio_squared": ratio[replay].square().sum(),
-            "replay_ratio_max": ratio[replay].max() if replay.any() else ratio.new_zeros(()),
-            "replay_above_2": (ratio[replay] > 2).sum(),
-            "replay_above_10": (ratio[replay] > 10).sum(),
-            "replay_slope": slope[replay].sum(),
-            "replay_pull": pull[replay].sum(),
-        }
-    return loss, metrics
+    # What a token weighs on A ∇ log π_θ: w where fresh, 0 where CLIP cut it, the slope of f where
+    # replayed.
+    slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = f (1 - f)
+    weight = torch.where(replayed, slope, ratio.masked_fill(on_policy < plain, 0))
+    return loss, token_metrics(log_ratio, ratio, weight, advantages, replayed)
 
 
-def combine(parts: list[dict[str, float]]) -> dict[str, float]:
-    """Metrics of several parts as those of the whole: sums, and maxima of `*_max`."""
+@torch.no_grad()
+def token_metrics(
+    log_ratio: torch.Tensor,
+    ratio: torch.Tensor,
+    weight: torch.Tensor,
+    advantages: torch.Tensor,
+    replayed: torch.Tensor,
+) -> dict[str, torch.Tensor]:
+    """Sums over the tokens given, and maxima in `*_max`: tensors of one number; all inputs (R,)."""
+    fresh = ~replayed
+    w = ratio[fresh]
+    w_star = ratio[replayed]
+    pull = weight * advantages.abs()  # how hard each token pulls on its log π_θ
     return {
-        name: (max if name.endswith("_max") else sum)(p[name] for p in parts) for name in parts[0]
+        # How far π_θ has moved from what made the fresh tokens.
+        "tokens": fresh.sum(),
+        "ratio": w.sum(),
+        "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is fresh
+        "clipped": (weight[fresh] == 0).sum(),  # w itself is never 0
+        # Before the first optimiser step both should be 0: engine and policy are one model.
+        "drift": log_ratio[fresh].abs().sum(),
+        "mismatch": ((w - 1).abs() > 0.1).sum(),
+        # How far it has moved from what made the replayed ones, and what is left of them: the
+        # effective sample size is (Σw*)² / Σw*².
+        "replay_tokens": replayed.sum(),
+        "replay_ratio": w_star.sum(),
+        "replay_ratio_squared": w_star.square().sum(),
+        "replay_ratio_max": ratio.masked_fill(fresh, 0).max(),
+        "replay_above_2": (w_star > 2).sum(),
+        "replay_above_10": (w_star > 10).sum(),
+        # Who rules the update: replay's part of the pull, and what a replayed token weighs.
+        "pull": pull.sum(),
+        "replay_pull": pull[replayed].sum(),
+        "replay_slope": weight[replayed].sum(),
     }
 
 
+def combine(parts: list[dict[str, float]]) -> dict[str, float]:
+    """Metrics of the whole from those of its parts: sums, and maxima of `*_max`."""
+    whole = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        whole[name] = max(values) if name.endswith("_max") else sum(values)
+    return whole
+
+
 def token_means(sums: dict[str, float]) -> dict[str, float]:
-    """Means and shares over tokens from the sums of `policy_loss`; 0 where there are no such
-    tokens.
+    """Means and shares over tokens from the sums of `token_metrics`, 0 where there is no such
+    token.
     """
-    tokens, replayed = sums["tokens"], sums["replay_tokens"]
+    tokens = sums["tokens"]
+    replayed = sums["replay_tokens"]
 
-    def per(total, count):
-        return total / count if count else 0.0
+    def per(name, count):
+        return sums[name] / count if count else 0.0
 
+    # The effective sample size (Σw*)² / Σw*², as a share of the tokens, is a product of two means.
+    ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
     return {
-        "loss/ratio": per(sums["ratio"], tokens),
+        "loss/ratio": per("ratio", tokens),
         "loss/ratio_max": sums["ratio_max"],
-        "loss/clipped": per(sums["clipped"], tokens),
-        "replay/token_share": per(replayed, tokens + replayed),
-        "replay/gradient_share": per(sums["replay_pull"], sums["pull"]),
-        "replay/ratio": per(sums["replay_ratio"], replayed),
+        "loss/clipped": per("clipped", tokens),
+        "replay/token_share": per("replay_tokens", tokens + replayed),
+        "replay/gradient_share": per("replay_pull", sums["pull"]),
+        "replay/ratio": per("replay_ratio", replayed),
         "replay/ratio_max": sums["replay_ratio_max"],
-        "replay/ratio_above_2": per(sums["replay_above_2"], replayed),
-        "replay/ratio_above_10": per(sums["replay_above_10"], replayed),
-        "replay/weight": per(sums["replay_slope"], replayed),
-        "replay/ess": per(sums["replay_ratio"] ** 2, sums["replay_ratio_squared"] * replayed),
+        "replay/ratio_above_2": per("replay_above_2", replayed),
+        "replay/ratio_above_10": per("replay_above_10", replayed),
+        "replay/weight": per("replay_slope", replayed),
+        "replay/ess": ess,
     }

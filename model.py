@@ -85,11 +85,6 @@ class Packed:
     cell_index: torch.Tensor  # (S,) the way back: cell, row by row, of each token of the row
     predictors: torch.Tensor  # (R,) places whose hidden state predicts a response token
     targets: torch.Tensor  # (R,) those response tokens
-    response_mask: torch.Tensor  # (N, T) bool, right-padded
-
-    def unpack(self, values: torch.Tensor) -> torch.Tensor:
-        """(R,) values of response tokens -> (N, T), zeros outside the responses."""
-        return values.new_zeros(self.response_mask.shape).masked_scatter(self.response_mask, values)
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
@@ -113,7 +108,6 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
     cell_index [0, 1, 5, 6, 7, 8, 9]
     predictors [0, 0, 2, 3, 5]
     targets [1, 2, 3, 4, 8]
-    response_mask [[True, False, False], [True, True, True], [True, False, False]]
     """
     row, places, predictors, end = [], [], [], 0
     for i, (prompt, response) in enumerate(sequences):
@@ -126,7 +120,7 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
         end += len(response)
         places.append(np.concatenate([of_prompt, of_response]))
         predictors.append(places[-1][len(prompt) - 1 : -1])
-    lengths, responses = (np.array([len(x) for x in part]) for part in (places, predictors))
+    lengths = np.array([len(x) for x in places])  # (N,)
     real = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
     repeated = np.concatenate(places)  # (E,)
     _, once = np.unique(repeated, return_index=True)  # (S,), the first copies
@@ -147,7 +141,6 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
         cell_index=long(cell_index),
         predictors=long(np.concatenate(predictors)),
         targets=long(np.concatenate([response for _, response in sequences])),
-        response_mask=long(np.arange(responses.max()) < responses[:, None]).bool(),
     )
 
 

@@ -9,7 +9,7 @@ micro-batches.
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +18,7 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig
 
+from buffer import Trajectory
 from config import Config
 from exgrpo import Group
 from loss import combine, policy_loss, token_means
@@ -27,10 +28,23 @@ from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
 from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
 
-MAX_DRIFT = {
-    "float32": 1e-3,
-    "bfloat16": 0.15,
-}  # nats a token, of `max_drift: auto`; see bench/README.md
+# nats a token, of `max_drift: auto`; see bench/README.md
+MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
+
+
+@dataclass
+class Row:
+    """One response of a mini-batch, with what the loss has to know of it."""
+
+    prompt_ids: np.ndarray
+    trajectory: Trajectory
+    advantage: float
+    is_star: bool  # whether it is the replayed o* of its group
+
+    @property
+    def sequence(self) -> tuple[np.ndarray, np.ndarray]:
+        """(prompt ids, response ids)."""
+        return self.prompt_ids, self.trajectory.token_ids
 
 
 class Policy:
@@ -41,55 +55,57 @@ class Policy:
     """
 
     def __init__(self, config: Config, model: str, device: torch.device):
-        c, self.config, self.device = config, config, device
-        held = getattr(torch, c.dtype) if c.lora_rank else "auto"  # what is frozen needs no more
-        lm = load_model(c, model, held, attn_implementation="packed")
-        refuse_unknown_parts(lm, model, c.max_prompt_length + c.max_response_length)
-        if c.lora_rank:
-            add_adapters(lm, c.lora_rank, c.lora_alpha, c.seed)
-        if c.gradient_checkpointing:
+        self.config = config
+        self.device = device
+        compute_dtype = getattr(torch, config.dtype)
+        # With LoRA the weights are frozen, and frozen ones need no more precision than that.
+        dtype = compute_dtype if config.lora_rank else "auto"
+        lm = load_model(config, model, dtype, attn_implementation="packed")
+        refuse_unknown_parts(lm, model, config.max_prompt_length + config.max_response_length)
+        if config.lora_rank:
+            add_adapters(lm, config.lora_rank, config.lora_alpha, config.seed)
+        if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
-        self.module = PackedLM(lm, c.temperature).train()
+        self.module = PackedLM(lm, config.temperature).train()
         mesh = ranks.mesh(device.type)
-        mixed = MixedPrecisionPolicy(
-            param_dtype=getattr(torch, c.dtype), reduce_dtype=torch.float32
-        )
+        mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
         for part in (*lm.get_decoder().layers, self.module):
-            for p in (
-                part.parameters()
-            ):  # whole only layer by layer: a host has room for few float32 copies
-                if not c.lora_rank and not isinstance(p, DTensor):
+            # Float32 copies are made layer by layer: a host has room for few whole ones.
+            for p in part.parameters():
+                if not config.lora_rank and not isinstance(p, DTensor):
                     p.data = p.data.float()
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         self.optimizer = torch.optim.AdamW(
             [p for p in self.module.parameters() if p.requires_grad],
-            lr=c.lr,
+            lr=config.lr,
             betas=(0.9, 0.999),
-            eps=c.adam_eps,
-            weight_decay=c.weight_decay,
+            eps=config.adam_eps,
+            weight_decay=config.weight_decay,
         )
         self.skipped_in_row = 0  # optimiser steps
-        self.max_drift = c.max_drift or MAX_DRIFT[c.dtype]
-        self.gap: dict[
-            str, float
-        ] = {}  # metrics: between engine and policy before the first optimiser step
+        self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]
+        # How far engine and policy were apart before the first optimiser step, as metrics.
+        self.engine_metrics: dict[str, float] = {}
         self.tokens_per_micro_batch, self.memory = self._micro_batch()
 
     def _micro_batch(self) -> tuple[int, str]:
         """Its tokens, as asked or as fit on the rank with the least memory left; a line on what
         it takes.
         """
-        c, device, node = self.config, self.device.type, ranks.ranks_per_node()
+        config = self.config
+        device = self.device.type
+        node = ranks.ranks_per_node()
         free = free_bytes(device, node)
         shape = Shape.of(self.module.lm.config.to_dict())
-        tokens = c.tokens_per_micro_batch
+        tokens = config.tokens_per_micro_batch
         if not tokens:
-            tokens = min(ranks.gather(tokens_that_fit(c, shape, node, free, device)))
-        need = update_bytes(c, shape, node, tokens, device) / 1e9
-        return (
-            tokens,
-            f"an update by {tokens} tokens needs {need:.2f} GB a rank, {free / 1e9:.1f} are free",
+            tokens = min(ranks.gather(tokens_that_fit(config, shape, node, free, device)))
+        need = update_bytes(config, shape, node, tokens, device)
+        line = (
+            f"an update by {tokens} tokens needs {need / 1e9:.2f} GB a rank,"
+            f" {free / 1e9:.1f} are free"
         )
+        return tokens, line
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
@@ -104,14 +120,14 @@ class Policy:
         results = {}
         with torch.no_grad():
             for items in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
-                scores = self.module(
-                    pack([sequences[i] for i in items] or sequences[:1], self.device)
-                )
-                ends = np.cumsum([len(sequences[i][1]) for i in items])
-                columns = [np.split(s.float().cpu().numpy(), ends)[: len(items)] for s in scores]
-                results |= dict(zip(items, zip(*columns)))
+                # A forward is a collective: a rank without work runs a sequence, to no effect.
+                scored = [sequences[i] for i in items or [0]]
+                scores = self.module(pack(scored, self.device))
+                ends = np.cumsum([len(response) for _, response in scored])[:-1]
+                logprobs, entropies = [np.split(flat.cpu().numpy(), ends) for flat in scores]
+                results |= dict(zip(items, zip(logprobs, entropies)))
                 ranks.leave_if_asked()
-        # only a backward does so by itself: the gathered embedding and head would stay
+        # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
         for part in ranks.gather(results):
             results |= part
@@ -130,22 +146,23 @@ class Policy:
     # ---- the update ------------------------------------------------------------------------------
 
     def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
-        """One optimiser step on Eq. 4 per mini-batch, on all ranks alike.
+        """Metrics of the whole batch, after one optimiser step on Eq. 4 per mini-batch, on all
+        ranks alike.
 
-        Returns metrics of the whole batch. A step whose gradient norm is not finite or above
-        `skip_grad_norm` leaves the weights alone and is counted in `loss/skipped`. RuntimeError
-        when three in a row are skipped, and when π_old of fresh tokens is further than `max_drift`
-        from π_θ before the first step.
+        A step whose gradient norm is not finite or above `skip_grad_norm` leaves the weights alone
+        and is counted in `loss/skipped`. RuntimeError when three in a row are skipped, and when
+        π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
         """
-        parts, norms = [], []
+        parts = []
+        norms = []
+        # All rows come before the first step, so that a π_past to be scored is the π_θ before it.
         for rows in [self._rows(groups) for groups in mini_batches]:
-            parts.append(self._accumulate(rows, clip_eps))
-            if (
-                not norms and self.config.behavior_logprobs == "engine"
-            ):  # π_θ should still be their π_old
-                self._compare(
-                    *(parts[0][n] / max(parts[0]["tokens"], 1) for n in ("drift", "mismatch"))
-                )
+            part = self._accumulate(rows, clip_eps)
+            if not parts and self.config.behavior_logprobs == "engine":
+                # No step was made yet, so π_θ should still be the π_old of the fresh tokens.
+                tokens = max(part["tokens"], 1)
+                self._compare(part["drift"] / tokens, part["mismatch"] / tokens)
+            parts.append(part)
             norms.append(self._step())
         sums = combine(parts)
         return {
@@ -156,84 +173,89 @@ class Policy:
             "loss/grad_norm": float(np.mean(norms)),
             "loss/lr": self.config.lr,
             "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
-            **self.gap,
+            **self.engine_metrics,
         }
 
-    def _rows(self, groups: list[Group]) -> list[tuple]:
-        """(prompt ids, trajectory, advantage, is it o*) of every response of a mini-batch."""
-        rows = [
-            (g.question.prompt_ids, t, float(a), g.replayed and i == 0)
-            for g in groups
-            for i, (t, a) in enumerate(zip(g.trajectories, g.advantages))
-        ]
+    def _rows(self, groups: list[Group]) -> list[Row]:
+        """A row for every response of a mini-batch, with the log-probs that w or w* divides by."""
+        rows = []
+        for group in groups:
+            for i, trajectory in enumerate(group.trajectories):
+                is_star = group.replayed and i == 0
+                advantage = float(group.advantages[i])
+                rows.append(Row(group.question.prompt_ids, trajectory, advantage, is_star))
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
-            stars = [i for i, (*_, is_star) in enumerate(rows) if is_star]
-            now = self.score([(rows[i][0], rows[i][1].token_ids) for i in stars])
-            for i, (logprobs, _) in zip(stars, now):
-                prompt_ids, star, *rest = rows[i]
-                rows[i] = prompt_ids, replace(star, logprobs=logprobs), *rest
+            stars = [row for row in rows if row.is_star]
+            scores = self.score([row.sequence for row in stars])
+            for row, (logprobs, _) in zip(stars, scores):
+                row.trajectory = replace(row.trajectory, logprobs=logprobs)
         return rows
 
-    def _accumulate(self, rows: list[tuple], clip_eps: float | None) -> dict[str, float]:
-        """The gradient of a mini-batch, micro-batch by micro-batch; returns the metric sums of
-        all ranks.
+    def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict[str, float]:
+        """The metric sums of all ranks, after adding up the gradient of a mini-batch, micro-batch
+        by micro-batch.
         """
-        sequences, parts = [(prompt_ids, t.token_ids) for prompt_ids, t, *_ in rows], []
+        sequences = [row.sequence for row in rows]
         bins = ranks.micro_batches(sequences, self.tokens_per_micro_batch)
+        parts = []
         for items in bins:
-            self.module.set_requires_all_reduce(
-                items is bins[-1]
-            )  # between nodes once, not per micro-batch
-            # forward and backward are collectives: a rank without work runs a row with weight 0
+            # Between nodes the gradient is reduced once, not per micro-batch.
+            self.module.set_requires_all_reduce(items is bins[-1])
+            # Forward and backward are collectives: a rank without work runs a row with weight 0.
+            has_work = len(items) > 0
             part = self._backward(
-                [rows[i] for i in items or [0]], len(rows), float(bool(items)), clip_eps
+                [rows[i] for i in items or [0]],
+                weight=float(has_work),
+                num_responses=len(rows),
+                clip_eps=clip_eps,
             )
             parts.append(part)
         return combine(ranks.gather(combine(parts)))
 
     def _backward(
-        self, rows: list[tuple], num_responses: int, weight: float, clip_eps
+        self, rows: list[Row], *, weight: float, num_responses: int, clip_eps: float | None
     ) -> dict[str, float]:
-        """Forward and backward of one micro-batch, which counts `weight` times; returns its
-        metric sums.
+        """The metric sums of one micro-batch, which counts `weight` times, after its forward and
+        backward.
         """
-        c, (prompts, responses, advantages, stars) = self.config, zip(*rows)
-        packed = pack([(p, r.token_ids) for p, r in zip(prompts, responses)], self.device)
+        config = self.config
+        packed = pack([row.sequence for row in rows], self.device)
         logprobs, entropies = self.module(packed)  # (R,), (R,)
-        logprobs = packed.unpack(logprobs)  # (N, T)
-        behaviour = np.concatenate(
-            [r.logprobs for r in responses]
-        )  # of π_old; of π_past where r is o*
-        behaviour = packed.unpack(torch.as_tensor(behaviour, device=self.device))  # (N, T)
-        advantages, stars = (torch.tensor(x, device=self.device) for x in (advantages, stars))
+        lengths = [len(row.trajectory.token_ids) for row in rows]
+        old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
+        advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
+        replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
         loss, sums = policy_loss(
             logprobs,
-            behaviour,
-            advantages,
-            packed.response_mask,
-            stars,
-            max_length=c.max_response_length,
+            torch.as_tensor(old_logprobs, device=self.device),
+            torch.as_tensor(advantages, device=self.device),
+            torch.as_tensor(replayed, device=self.device),
+            max_length=config.max_response_length,
             num_responses=num_responses,
             clip_eps=clip_eps,
-            beta=c.beta if c.shaping else None,
+            beta=config.beta if config.shaping else None,
         )
-        total = loss - c.entropy_coef * entropies.sum() / (c.max_response_length * num_responses)
-        # FSDP averages gradients over ranks; the loss is a sum over them
+        entropy = entropies.sum()
+        bonus = config.entropy_coef * entropy / (config.max_response_length * num_responses)
+        total = loss - bonus
+        # FSDP averages gradients over ranks; the loss is a sum over them.
         (weight * ranks.world_size() * total).backward()
-        sums |= {"loss": loss, "total": total, "entropy": entropies.sum()}
+        sums |= {"loss": loss, "total": total, "entropy": entropy}
         return {name: weight * float(value.detach()) for name, value in sums.items()}
 
     def _step(self) -> float:
-        """Clip the gradient and make the optimiser step, or skip it; returns the norm before
-        clipping.
+        """The gradient's norm before clipping, after the optimiser step or, where the norm is too
+        large, without one.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
-        norm, bound = float(norm.full_tensor()), self.config.skip_grad_norm
-        good = norm <= bound  # false for nan too
-        if good:
+        norm = float(norm.full_tensor())
+        bound = self.config.skip_grad_norm
+        if norm <= bound:  # false for nan too
             self.optimizer.step()
+            self.skipped_in_row = 0
+        else:
+            self.skipped_in_row += 1
         self.optimizer.zero_grad()
-        self.skipped_in_row = 0 if good else self.skipped_in_row + 1
         if self.skipped_in_row >= 3:
             raise RuntimeError(
                 "three optimiser steps in a row were skipped, the last for a gradient norm of"
@@ -243,27 +265,28 @@ class Policy:
             )
         return norm
 
-    def recompute(self, groups: list[Group]) -> None:
-        """Replace the engine's log-probs of fresh responses by the policy's own; raises as
-        `update`.
+    def recompute(self, groups: list[Group]) -> list[Group]:
+        """The groups with the policy's own log-probs of fresh responses in place of the engine's;
+        raises as `update`.
         """
-        fresh = [
-            (g.question.prompt_ids, t) for g in groups for t in g.trajectories[int(g.replayed) :]
-        ]
-        now = [
-            logprobs
-            for logprobs, _ in self.score([(prompt_ids, t.token_ids) for prompt_ids, t in fresh])
-        ]
-        off = np.concatenate([logprobs - t.logprobs for (_, t), logprobs in zip(fresh, now)])
-        self._compare(float(np.abs(off).mean()), float((np.abs(np.expm1(off)) > 0.1).mean()))
-        for (_, trajectory), logprobs in zip(fresh, now):
-            trajectory.logprobs = logprobs
+        fresh = []
+        sequences = []
+        for group in groups:
+            for trajectory in group.trajectories[int(group.replayed) :]:
+                fresh.append(trajectory)
+                sequences.append((group.question.prompt_ids, trajectory.token_ids))
+        now = [logprobs for logprobs, _ in self.score(sequences)]
+        log_ratio = np.concatenate(now) - np.concatenate([t.logprobs for t in fresh])
+        mismatch = np.abs(np.expm1(log_ratio)) > 0.1
+        self._compare(float(np.abs(log_ratio).mean()), float(mismatch.mean()))
+        new = {t: replace(t, logprobs=logprobs) for t, logprobs in zip(fresh, now)}
+        return [replace(g, trajectories=[new.get(t, t) for t in g.trajectories]) for g in groups]
 
     def _compare(self, drift: float, mismatch: float) -> None:
         """Note how far engine and policy are apart; RuntimeError beyond `max_drift` nats a
         token.
         """
-        self.gap = {
+        self.engine_metrics = {
             "engine/drift": drift,
             "engine/drift_bound_share": drift / self.max_drift,
             "rollout/mismatch": mismatch,
@@ -295,33 +318,32 @@ class Policy:
         They share memory with what they are named after; state that no step has made yet is made
         here.
         """
-        tensors = {}
         self.module.reshard()  # not done by a `score` that was interrupted
+        tensors = {}
         for name, p in self.module.lm.named_parameters():
             tensors[name] = p.detach()
-            if p.requires_grad and not self.optimizer.state[p]:
+            if not p.requires_grad:
+                continue
+            if not self.optimizer.state[p]:
                 moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
                 self.optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
-            if p.requires_grad:
-                tensors |= {
-                    f"{name}:{key}": value.detach()
-                    for key, value in self.optimizer.state[p].items()
-                }
+            for key, value in self.optimizer.state[p].items():
+                tensors[f"{name}:{key}"] = value.detach()
         return tensors
 
     def save_pretrained(self, directory: str | Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the weights' own
         dtype.
         """
-        main, lm = ranks.rank() == 0, self.module.lm
-        weights = {
-            n: t.cpu() if main else None
-            for n, t in self.named_tensors(lm.dtype)
-            if n not in lm.all_tied_weights_keys
-        }  # second names, which the loader makes
+        lm = self.module.lm
+        main = ranks.rank() == 0
+        weights = {}
+        for name, tensor in self.named_tensors(lm.dtype):
+            # Tied weights are written under one name; the loader makes the second.
+            if main and name not in lm.all_tied_weights_keys:
+                weights[name] = tensor.cpu()
         if main:
-            lm.generation_config = (
-                GenerationConfig()
-            )  # card.py writes ours; the model's own may be refused
+            # card.py writes the settings of generation; the model's own may be refused.
+            lm.generation_config = GenerationConfig()
             lm.save_pretrained(directory, state_dict=weights)
         ranks.barrier()

@@ -104,7 +104,7 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
         # ---- store successes, retire, lines 25-30 and 32 ----
         with timer("collect"), advised():
             if config.behavior_logprobs == "recompute":
-                policy.recompute(groups)
+                groups = policy.recompute(groups)
             collected = experience.collect(groups)
             ranks.check_same(plan=plan.questions, collected=collected)
         # ---- update θ with Eq. 4, line 31 ----

@@ -87,7 +87,7 @@ class RecordedPolicy(Policy):
         return metrics
 
     def _accumulate(self, rows, clip_eps):
-        scores = self.score([(prompt_ids, t.token_ids) for prompt_ids, t, *_ in rows])
+        scores = self.score([row.sequence for row in rows])
         self.found += [logprobs for logprobs, _ in scores]
         return super()._accumulate(rows, clip_eps)
 

@@ -1,6 +1,4 @@
-"""The objective against a loop written from the formulas, closed forms, and poison (Eq. 2-4,
-Sec. 4.2).
-"""
+"""The objective against a loop written from the formulas and closed forms (Eq. 2-4, Sec. 4.2)."""
 
 import math
 
@@ -13,15 +11,16 @@ L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
 
 def make_case(seed=0, n=6, t=9, spread=0.6):
-    """Random inputs of `policy_loss`; two responses are replayed, lengths differ."""
+    """Random inputs of `policy_loss`: n responses of one to t tokens, every third of them
+    replayed.
+    """
     g = torch.Generator().manual_seed(seed)
-    old = -3 * torch.rand(n, t, generator=g)
-    new = old + spread * torch.randn(n, t, generator=g)
-    advantages = torch.randn(n, generator=g)
     lengths = torch.randint(1, t + 1, (n,), generator=g)
-    mask = torch.arange(t) < lengths[:, None]  # (n, t)
-    replay = torch.tensor([i % 3 == 1 for i in range(n)])
-    return [new, old, advantages, mask, replay]
+    old = -3 * torch.rand(int(lengths.sum()), generator=g)  # (R,)
+    new = old + spread * torch.randn(len(old), generator=g)
+    advantages = torch.randn(n, generator=g).repeat_interleave(lengths)
+    replayed = (torch.arange(n) % 3 == 1).repeat_interleave(lengths)
+    return [new, old, advantages, replayed]
 
 
 def run(case, **knobs):
@@ -29,22 +28,18 @@ def run(case, **knobs):
 
 
 def naive_loss(case, clip_eps, beta):
-    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ_i Σ_t of CLIP(w, A), of f(w*) A where i is
+    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ over tokens of CLIP(w, A), of f(w*) A where
     replayed.
     """
-    new, old, advantages, mask, replay = (x.tolist() for x in case)
     total = 0.0
-    for i, advantage in enumerate(advantages):
-        for t in range(len(new[i])):
-            if not mask[i][t]:
-                continue
-            w = math.exp(new[i][t] - old[i][t])
-            if replay[i]:
-                total += (w / (w + beta) if beta else w) * advantage
-            elif clip_eps:
-                total += min(w * advantage, max(1 - clip_eps, min(w, 1 + clip_eps)) * advantage)
-            else:
-                total += w * advantage
+    for new, old, advantage, replayed in zip(*(x.tolist() for x in case), strict=True):
+        w = math.exp(new - old)
+        if replayed:
+            total += (w / (w + beta) if beta else w) * advantage
+        elif clip_eps:
+            total += min(w * advantage, max(1 - clip_eps, min(w, 1 + clip_eps)) * advantage)
+        else:
+            total += w * advantage
     return -total / (L_MAX * N)
 
 
@@ -67,10 +62,9 @@ def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
     """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β, 0.0826 at w = 1, fading to both
     sides.
     """
-    new = torch.tensor([[-1.0]], requires_grad=True)
-    old = torch.tensor([[-1.0 - math.log(w)]])
-    one = torch.ones(1, 1, dtype=torch.bool)
-    loss, metrics = run([new, old, torch.tensor([0.7]), one, one[0]], beta=0.1)
+    new = torch.tensor([-1.0], requires_grad=True)
+    old = torch.tensor([-1.0 - math.log(w)])
+    loss, metrics = run([new, old, torch.tensor([0.7]), torch.tensor([True])], beta=0.1)
     loss.backward()
     assert loss.item() == pytest.approx(
         -0.7 * shape(torch.tensor(w)).item() / (L_MAX * N), rel=1e-5
@@ -83,39 +77,16 @@ def test_gradient_of_a_fresh_token_in_closed_form():
     """-A w / (L_max N) where the clip does not bind, 0 where it does, which is on the side that
     gains.
     """
-    w = torch.tensor([[1.1, 1.5, 0.5], [1.1, 1.5, 0.5]])
-    new, advantages = w.log().requires_grad_(), torch.tensor([1.0, -1.0])
-    mask, fresh = torch.ones(2, 3, dtype=torch.bool), torch.zeros(2, dtype=torch.bool)
-    loss, metrics = run([new, torch.zeros(2, 3), advantages, mask, fresh], clip_eps=0.2)
+    new = torch.tensor([1.1, 1.5, 0.5, 1.1, 1.5, 0.5]).log().requires_grad_()
+    advantages = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
+    fresh = torch.zeros(6, dtype=torch.bool)
+    loss, metrics = run([new, torch.zeros(6), advantages, fresh], clip_eps=0.2)
     loss.backward()
-    expected = -torch.tensor([[1.1, 0.0, 0.5], [-1.1, -1.5, 0.0]]) / (L_MAX * N)
-    assert new.grad.tolist() == [pytest.approx(row) for row in expected.tolist()]
+    expected = -torch.tensor([1.1, 0.0, 0.5, -1.1, -1.5, 0.0]) / (L_MAX * N)
+    assert new.grad.tolist() == pytest.approx(expected.tolist())
     assert metrics["clipped"] == 2 and metrics["pull"].item() == pytest.approx(
         1.1 + 0.5 + 1.1 + 1.5
     )
-
-
-@pytest.mark.parametrize("knobs", [dict(clip_eps=0.2, beta=0.1), dict(clip_eps=None, beta=None)])
-@pytest.mark.parametrize("poison", [1e4, -1e4, math.inf, -math.inf, math.nan])
-def test_poisoned_padding_changes_nothing(poison, knobs):
-    """Whatever stands outside the response mask: same loss, metrics and gradients, and 0 there."""
-    case = make_case()
-    mask = case[3]
-
-    def outcome(new, old):
-        new, old = new.clone().requires_grad_(), old.clone().requires_grad_()
-        loss, metrics = run([new, old, *case[2:]], **knobs)
-        loss.backward()
-        return loss.detach(), new.grad, old.grad, metrics
-
-    loss, grad_new, grad_old, metrics = outcome(case[0], case[1])
-    assert not mask.all() and grad_new[mask].any()
-    for where in ((True, True), (True, False), (False, True)):
-        poisoned = [torch.where(mask, x, poison) if bad else x for x, bad in zip(case[:2], where)]
-        *again, its_metrics = outcome(*poisoned)
-        assert all(torch.equal(a, b) for a, b in zip(again, (loss, grad_new, grad_old)))
-        assert all((grad[~mask] == 0).all() for grad in again[1:])
-        assert its_metrics == metrics
 
 
 @pytest.mark.parametrize("beta", [0.1, None])
@@ -124,20 +95,15 @@ def test_huge_ratios_stay_finite(log_ratio, beta):
     """Log-ratios beyond exp's range give finite losses and gradients, shaped or plain, replayed
     or fresh.
     """
-    new, mask = (
-        torch.full((2, 3), log_ratio, requires_grad=True),
-        torch.ones(2, 3, dtype=torch.bool),
-    )
-    advantages, replay = torch.tensor([1.0, -1.0]), torch.tensor([True, False])
-    loss, metrics = run([new, torch.zeros(2, 3), advantages, mask, replay], beta=beta)
+    new = torch.full((4,), log_ratio, requires_grad=True)
+    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
+    replayed = torch.tensor([True, True, False, False])
+    loss, metrics = run([new, torch.zeros(4), advantages, replayed], beta=beta)
     loss.backward()
-    assert (
-        loss.isfinite()
-        and new.grad.isfinite().all()
-        and all(v.isfinite() for v in metrics.values())
-    )
+    assert loss.isfinite() and new.grad.isfinite().all()
+    assert all(value.isfinite() for value in metrics.values())
     if beta:  # f(∞) = 1, f(0) = 0: a token that far off no longer pulls
-        assert new.grad[0].abs().max() == 0
+        assert new.grad[:2].abs().max() == 0
 
 
 def test_micro_batches_add_up():
@@ -149,8 +115,8 @@ def test_micro_batches_add_up():
     loss, metrics = run([whole, *case[1:]], clip_eps=0.2)
     loss.backward()
     parts, total, sums = case[0].clone().requires_grad_(), 0.0, []
-    for rows in (slice(0, 1), slice(1, 5), slice(5, 8)):
-        part, m = run([parts[rows], *(x[rows] for x in case[1:])], clip_eps=0.2)
+    for some in (slice(0, 1), slice(1, 20), slice(20, None)):
+        part, m = run([parts[some], *(x[some] for x in case[1:])], clip_eps=0.2)
         part.backward()
         total += part.item()
         sums.append({k: v.item() for k, v in m.items()})
@@ -160,9 +126,11 @@ def test_micro_batches_add_up():
 
 
 def test_half_precision_inputs_are_computed_in_float32():
-    """bfloat16 log-probs give the float32 loss of the same (rounded) numbers."""
-    case = make_case()
-    case[0], case[1] = case[0].bfloat16(), case[1].bfloat16()
+    """bfloat16 log-probs and float64 advantages give the float32 loss of the same (rounded)
+    numbers.
+    """
+    new, old, advantages, replayed = make_case()
+    case = [new.bfloat16(), old.bfloat16(), advantages.double(), replayed]
     loss, _ = run(case, clip_eps=0.2)
     assert loss.dtype == torch.float32
     assert loss.item() == pytest.approx(naive_loss(case, 0.2, 0.1), rel=1e-5)
@@ -172,10 +140,10 @@ def test_metrics_by_hand():
     """Sums, counts, maxima and pulls of a fresh and a replayed response, and means, worked out
     by hand.
     """
-    w = torch.tensor([[2.0, 1.0, 9.0], [0.1, 3.0, 12.0]])
-    mask = torch.tensor([[True, True, False], [True, True, True]])
-    advantages, replay = torch.tensor([2.0, -1.0]), torch.tensor([False, True])
-    _, m = run([w.log(), torch.zeros(2, 3), advantages, mask, replay], clip_eps=0.2)
+    w = torch.tensor([2.0, 1.0, 0.1, 3.0, 12.0])
+    advantages = torch.tensor([2.0, 2.0, -1.0, -1.0, -1.0])
+    replayed = torch.tensor([False, False, True, True, True])
+    _, m = run([w.log(), torch.zeros(5), advantages, replayed], clip_eps=0.2)
     pull = 0.1 * (
         0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2
     )  # Σ β w / (w + β)² of the replayed, |A| = 1
@@ -208,8 +176,8 @@ def test_metrics_of_one_kind_only():
     error.
     """
     case = make_case()
-    fresh_only = run([*case[:4], torch.zeros(6, dtype=torch.bool)])[1]
-    replayed_only = run([*case[:4], torch.ones(6, dtype=torch.bool)])[1]
+    fresh_only = run([*case[:3], torch.zeros_like(case[3])])[1]
+    replayed_only = run([*case[:3], torch.ones_like(case[3])])[1]
     assert fresh_only["replay_ratio_max"] == replayed_only["ratio_max"] == 0
     assert token_means({k: v.item() for k, v in replayed_only.items()})["loss/ratio"] == 0
 

@@ -133,12 +133,7 @@ def test_only_neighbours_share_a_prompt():
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 0, 1, 2]]
     assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
     assert packed.cu_seqlens.tolist() == [0, 4, 7, 9, 12]
-    assert packed.unpack(torch.tensor([1.0, 2, 3, 4, 5])).tolist() == [
-        [1, 2],
-        [3, 0],
-        [4, 0],
-        [5, 0],
-    ]
+    assert packed.targets.tolist() == [1, 2, 3, 4, 8]
 
 
 def random_head(rows=11, hidden=6, vocabulary=13, dtype=torch.float64, seed=0):

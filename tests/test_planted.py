@@ -27,32 +27,29 @@ class Fault(NamedTuple):
 
 
 FAULTS = [
-    Fault("loss", "loss = -torch", "loss = torch", "the sign of the loss"),
-    Fault(
-        "loss", "torch.where(mask, objective, 0).sum()", "objective.sum()", "padding in the loss"
-    ),
+    Fault("loss", "loss = -objective", "loss = objective", "the sign of the loss"),
     Fault(
         "loss",
         "(max_length * num_responses)",
         "(max_length * len(logprobs))",
         "N of the micro-batch",
     ),
-    Fault("loss", "0).sum() / (max_length * num_responses)", "0).mean()", "a mean for the sum"),
+    Fault(
+        "loss",
+        "objective.sum() / (max_length * num_responses)",
+        "objective.mean()",
+        "a mean for the sum",
+    ),
     Fault("loss", "ratio / (ratio + beta)", "ratio / (ratio + 1 - beta)", "1 - β for β"),
     Fault("loss", "ratio.clamp(1 - clip_eps,", "ratio.clamp(0,", "ε on one side"),
     Fault("loss", "torch.minimum(", "torch.maximum(", "the optimistic side of CLIP"),
     Fault(
         "loss",
-        "torch.where(replay, shaped * advantage, on_policy)",
-        "torch.where(replay, on_policy, shaped * advantage)",
+        "torch.where(replayed, shaped * advantages, on_policy)",
+        "torch.where(replayed, on_policy, shaped * advantages)",
         "replayed and fresh swapped",
     ),
-    Fault(
-        "loss",
-        "& response_mask.bool()",
-        "& (replay_mask == replay_mask)[:, None]",
-        "padding as replayed",
-    ),
+    Fault("loss", "ratio.masked_fill(on_policy < plain, 0)", "ratio", "the pull of what CLIP cut"),
     Fault(
         "loss",
         "log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)",
@@ -61,12 +58,17 @@ FAULTS = [
     ),
     Fault(
         "loss",
-        "logprobs.float(), 0)\n    old",
-        "logprobs.float(), 0).detach()\n    old",
+        "log_ratio = logprobs.float()",
+        "log_ratio = logprobs.float().detach()",
         "no gradient",
     ),
     Fault("loss", "shaped * (1 - shaped)", "shaped", "the value of f for its slope"),
-    Fault("loss", "(max if name.endswith", "(sum if name.endswith", "sums for maxima"),
+    Fault("loss", "weight * advantages.abs()", "weight * advantages", "pulls that cancel"),
+    Fault("loss", "ratio.masked_fill(replayed, 0)", "ratio", "w* among the maxima of w"),
+    Fault("loss", "ratio[replayed]", "ratio", "w among the sums of w*"),
+    Fault(
+        "loss", "max(values) if name.endswith", "sum(values) if name.endswith", "sums for maxima"
+    ),
     Fault(
         "loss",
         "rewards.mean(dim=1,",

@@ -312,12 +312,15 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
 
 
 def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
-    """`recompute` puts the policy's log-probs in place of the engine's, not of o*'s; the drift it
-    finds is what update reports, and too large a one raises.
+    """`recompute` gives groups with the policy's log-probs in place of the engine's, not of o*'s,
+    and leaves those given alone; the drift it finds is what update reports, and too large a one
+    raises.
     """
     made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
     changed = shifted(policy, groups, fresh=0.001, replayed=0.5)
-    made.recompute(changed)
+    engines = [t.logprobs.copy() for _, t, *_ in rows(changed)]
+    given, changed = changed, made.recompute(changed)
+    assert all(np.array_equal(t.logprobs, was) for (_, t, *_), was in zip(rows(given), engines))
     for (_, t, _, is_star), (expected, _) in zip(rows(changed), policy.score(pairs_of(changed))):
         np.testing.assert_allclose(t.logprobs, expected - (0.5 if is_star else 0.0), atol=1e-5)
     assert made.update([changed], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)

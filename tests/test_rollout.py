@@ -271,10 +271,8 @@ def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
         with torch.no_grad():
             for p, other in zip(first.parameters(), weights.parameters()):
                 p.copy_(other)
-        policy.recompute(
-            [replace(g, trajectories=[replace(t) for t in g.trajectories]) for g in groups]
-        )
-        seen.append(policy.gap)
+        policy.recompute(groups)
+        seen.append(policy.engine_metrics)
     return seen
 
 
