@@ -18,9 +18,8 @@ from verifier.pool import Pending, Verifier
 SUCCESS = 0.5  # a response with a larger reward is a success
 # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
 MAX_BOX = 1000
-MAX_TEXT = (
-    2000  # characters, from the end, of a response without a box in which an answer is looked for
-)
+# characters, from the end, of a response without a box in which an answer is looked for
+MAX_TEXT = 2000
 
 BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
 STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*(?=([^\n]+))")
@@ -29,35 +28,35 @@ NUMBER = re.compile(r"(?<![\w.{^/\\])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:
 
 
 def last_box(text: str) -> str | None:
-    r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes. Linear
-    time.
-    """
-    opened, box = (
-        [],
-        None,
-    )  # for every brace still open: where its box begins, or None if it is no box
+    r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes."""
+    opened = []  # for every brace still open: where its box begins, or None if it is no box
+    box = None  # begin and end; cut out only once, so that nested boxes take linear time
     for token in BRACES.finditer(text):
-        if token[0].startswith(r"\boxed") and token[0].endswith("{"):
+        if token[0].startswith(r"\boxed"):
             opened.append(token.end())
         elif token[0] == "{":
             opened.append(None)
         elif token[0] == "}" and opened:
             start = opened.pop()
-            box = box if start is None else (start, token.start())
-    return text[slice(*box)].strip() if box else None
+            if start is not None:
+                box = start, token.start()
+    if box is None:
+        return None
+    start, end = box
+    return text[start:end].strip()
 
 
 def unboxed(text: str) -> str | None:
     """Without a box: the last statement of a final answer, else the last number, never an aside."""
     text = text[-MAX_TEXT:]
-    for statement in reversed(STATEMENT.findall(text)):
-        said = statement.strip(" *")
-        math = MATHS.match(said)
-        return (
-            next(filter(None, math.groups()))
-            if math
-            else re.split(r"\.(?:\s|$)", said)[0].strip(" *")
-        )
+    statements = STATEMENT.findall(text)
+    if statements:
+        answer = statements[-1].strip(" *")
+        math = MATHS.match(answer)
+        if math:
+            return math[1] or math[2]  # between dollars, or between \( and \)
+        sentence = re.split(r"\.(?:\s|$)", answer)[0]
+        return sentence.strip(" *")
     numbers = NUMBER.findall(text)
     return numbers[-1] if numbers else None
 
@@ -65,8 +64,7 @@ def unboxed(text: str) -> str | None:
 def graded_text(
     response: str, thinking: bool, require_box: bool = True, grader: str = "strict"
 ) -> str | None:
-    r"""The piece of `response` that the verifier sees, or None if there is nothing to grade (reward
-    0).
+    r"""The piece of `response` that the verifier sees, or None (reward 0) if there is none.
 
     `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>`
     counts, and a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`,
@@ -87,28 +85,26 @@ def graded_text(
 
 def make_verifier(config: Config) -> Verifier:
     """The processes that grade as the knobs `reward` and `grader` say."""
-    other = config.reward == "math" and config.grader != "strict"
-    return Verifier(
-        timeout=config.verify_timeout, function=config.grader if other else config.reward
-    )
+    function = config.reward
+    if function == "math" and config.grader != "strict":
+        function = config.grader
+    return Verifier(timeout=config.verify_timeout, function=function)
 
 
 class Grader:
-    """From the token ids of responses to rewards: the tokenizer, the cut to what is graded, the
-    verifier.
-    """
+    """From token ids of responses to rewards: tokenizer, cut to what is graded, verifier."""
 
     def __init__(self, config: Config, tokenizer, verifier: Verifier):
-        self.config, self.tokenizer, self.verifier = config, tokenizer, verifier
+        self.config = config
+        self.tokenizer = tokenizer
+        self.verifier = verifier
 
     def text(self, token_ids: np.ndarray) -> str:
         """The response as text, without special tokens."""
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
-        """What a grader is given of a response: what `graded_text` picks, or all of it for a
-        user's.
-        """
+        """What a grader is given of a response: what `graded_text` picks; all for a user's."""
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
@@ -120,35 +116,34 @@ class Grader:
 
     def warn(self, questions: list[Question], rollouts: list[list]) -> None:
         """Say on rank 0 what is wrong with all of these, if anything."""
-        if (warning := self.complaint(questions, rollouts)) and ranks.rank() == 0:
+        warning = self.complaint(questions, rollouts)
+        if warning and ranks.rank() == 0:
             say(warning)
 
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
-        """A warning where no response has what the grader looks for, so that none can be right;
-        else None.
-        """
-        made = [t for trajectories in rollouts for t in trajectories]
-        if self.config.reward != "math" or not made or any(t.reward for t in made):
+        """A warning where no response has what the grader looks for; None if one may be right."""
+        responses = [t for trajectories in rollouts for t in trajectories]
+        if self.config.reward != "math" or not responses or any(t.reward for t in responses):
             return None
-        texts = [self.text(t.token_ids) for t in made]
-        if all(map(self.thinks, questions)) and not any("</think>" in text for text in texts):
+        texts = [self.text(t.token_ids) for t in responses]
+        thinking = all(map(self.thinks, questions))
+        if thinking and not any("</think>" in text for text in texts):
             return (
-                f"warning: none of {len(made)} responses has a </think>, so that none has an"
+                f"warning: none of {len(responses)} responses has a </think>, so that none has an"
                 " answer: the model needs a longer max_response_length, or does not think, and"
                 " response_prefix is to be empty"
             )
         strict = self.config.require_box and self.config.grader == "strict"
         if strict and not any(last_box(text) for text in texts):
             return (
-                f"warning: none of {len(made)} responses has a box: ask for \\boxed{{}} in the"
+                f"warning: none of {len(responses)} responses has a box: ask for \\boxed{{}} in the"
                 " question (tools.convert --system), set require_box false, or raise"
                 " max_response_length if they are cut"
             )
         return None
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
-        """Start grading a response; `.rewards()` of what is returned is a list of one, `score`
-        and others.
-        """
+        """What is under way: its `.rewards()` is a list of one, with `score` and others."""
+        piece = self.piece(question, token_ids)
         row = {} if self.config.reward == "math" else question.row  # Math-Verify reads none
-        return self.verifier.submit([self.piece(question, token_ids)], [question.answer], [row])
+        return self.verifier.submit([piece], [question.answer], [row])
