@@ -18,9 +18,8 @@ class Trajectory:
     """One response o, fresh or stored."""
 
     token_ids: np.ndarray  # int32 (T,), T >= 1, EOS included where there is one
-    logprobs: (
-        np.ndarray
-    )  # float32 (T,), under the policy that generated it: π_old, or π_past once stored
+    # float32 (T,), under the policy that generated it: π_old, or π_past once stored
+    logprobs: np.ndarray
     step: int = 0  # training step of the rollout
     reward: float = 1.0  # Eq. 1; a stored one is a success unless said otherwise
     finished: bool = True  # ended by EOS, not by the length limit
@@ -28,8 +27,7 @@ class Trajectory:
 
 
 class ReplayBuffer:
-    """E and S. `len` counts the questions in buckets; `in` and `trajectories` find shelved ones
-    too.
+    """E and S. `len` counts questions in buckets; `in` and `trajectories` find shelved ones too.
 
     max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops
     the responses that were stored longest ago; a question left with none leaves. Stored anew counts
@@ -38,15 +36,12 @@ class ReplayBuffer:
 
     def __init__(self, max_trajectories: int | None = None):
         self.max_trajectories = max_trajectories
-        self.buckets: dict[
-            int, list[int]
-        ] = {}  # {k: question ids}, none of them empty; for reading
-        self.retired: set[int] = set()  # S; for reading
-        self.stored: dict[
-            int, list[Trajectory]
-        ] = {}  # {question: its responses, oldest first}; for reading
-        self._place: dict[int, tuple[int, int]] = {}  # question -> k, position in that bucket
-        self._by_age: OrderedDict[Trajectory, int] = OrderedDict()  # -> its question, oldest first
+        # Others read these three and never write into them.
+        self.buckets = {}  # {k: question ids}, none of them empty
+        self.retired = set()  # S: question ids
+        self.stored = {}  # {question id: its responses, oldest first}
+        self._place = {}  # {question id: (k, position in that bucket)}
+        self._by_age = OrderedDict()  # {response: its question id}, oldest first
 
     def __len__(self) -> int:
         return len(self._place)
@@ -60,19 +55,20 @@ class ReplayBuffer:
 
     @property
     def nbytes(self) -> int:  # of token ids and log-probs: 8 a token
-        return sum(8 * len(t.token_ids) for t in self._by_age)
+        tokens = sum(len(t.token_ids) for t in self._by_age)
+        return 8 * tokens
 
     def num_success(self, question_id: int) -> int:
         """The latest success count k; KeyError for a question that is in no bucket."""
-        return self._place[question_id][0]
+        k, _ = self._place[question_id]
+        return k
 
     def trajectories(self, question_id: int) -> list[Trajectory]:
         """What is stored of a question, oldest first, with read-only arrays; [] if nothing is."""
         return list(self.stored.get(question_id, []))
 
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
-        """Store successes of a question and put it into bucket num_success (Algorithm 1 lines
-        27-28).
+        """Store successes of a question and put it into bucket num_success (lines 27-28).
 
         The latest count wins. A response with the tokens of a stored one replaces it. Arrays are
         copied. A question that has some stored may bring none: it changes its bucket. ValueError,
@@ -93,28 +89,23 @@ class ReplayBuffer:
             for old in before:
                 if np.array_equal(old.token_ids, new.token_ids):
                     self._drop(question_id, old)
-        while self.max_trajectories and len(self._by_age) > self.max_trajectories:
-            oldest, owner = next(iter(self._by_age.items()))
-            self._drop(owner, oldest)
+        if self.max_trajectories:
+            while len(self._by_age) > self.max_trajectories:
+                oldest, owner = next(iter(self._by_age.items()))
+                self._drop(owner, oldest)
 
     def shelve(self, question_id: int) -> None:
-        """Take a question (solved K of K, not to retire) out of its bucket; an add puts it back,
-        with all.
-        """
+        """Take a question, solved K of K but not retired, out of its bucket; add brings it back."""
         self._move(question_id, None)
 
     def retire(self, question_id: int) -> None:
-        """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26 and
-        32).
-        """
+        """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26, 32)."""
         for trajectory in self.trajectories(question_id):
             self._drop(question_id, trajectory)
         self.retired.add(question_id)
 
     def reinstate(self, question_ids: list[int]) -> None:
-        """Take questions out of S, so that they can be drawn fresh again; nothing enters E
-        (Table 7).
-        """
+        """Take questions out of S, to be drawn fresh again; nothing enters E (Table 7)."""
         self.retired.difference_update(question_ids)
 
     def _move(self, question_id: int, to: int | None) -> None:
@@ -152,50 +143,46 @@ class ReplayBuffer:
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file. A checkpoint sees to it that it reaches the disk."""
         stored = self._by_age
+        questions = [(q, k) for k, ids in self.buckets.items() for q in ids]
+        trajectories = [(q, t.step, len(t.token_ids)) for t, q in stored.items()]
+        rewards = [t.reward for t in stored]
+        token_ids = b"".join(t.token_ids for t in stored)
+        logprobs = b"".join(t.logprobs for t in stored)
         tensors = {
             "max_trajectories": np.array(self.max_trajectories or 0),
-            "questions": np.array(
-                [(q, k) for k, ids in self.buckets.items() for q in ids], np.int64
-            ),
+            "questions": np.array(questions, np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
-            "trajectories": np.array(
-                [(q, t.step, len(t.token_ids)) for t, q in stored.items()], np.int64
-            ),
-            "rewards": np.array([t.reward for t in stored], np.float64),
-            "token_ids": np.frombuffer(b"".join(t.token_ids for t in stored), np.int32),
-            "logprobs": np.frombuffer(b"".join(t.logprobs for t in stored), np.float32),
+            "trajectories": np.array(trajectories, np.int64),
+            "rewards": np.array(rewards, np.float64),
+            "token_ids": np.frombuffer(token_ids, np.int32),
+            "logprobs": np.frombuffer(logprobs, np.float32),
         }
         safetensors.numpy.save_file(tensors, path)
 
     @classmethod
     def load(cls, path: str | os.PathLike) -> "ReplayBuffer":
-        """An equal buffer, so that draws are equal too; ValueError with the path if the file is
-        no buffer.
-        """
+        """An equal buffer, with equal draws; ValueError with the path if the file holds none."""
         try:
             file = safetensors.numpy.load_file(path)
             token_ids = file["token_ids"]
             logprobs = file["logprobs"]
             rewards = file["rewards"].tolist()
+            trajectories = file["trajectories"].tolist()
+            questions = file["questions"].tolist()
             buffer = cls(file["max_trajectories"].item() or None)
             buffer.retired.update(file["retired"].tolist())
             end = 0
-            for (q, step, length), reward in zip(
-                file["trajectories"].tolist(), rewards, strict=True
-            ):
-                part = slice(end, end + length)
-                end += length
-                buffer._keep(
-                    q, _checked_copy(Trajectory(token_ids[part], logprobs[part], step, reward))
-                )
-            for q, num_success in file["questions"].tolist():
+            for (q, step, length), reward in zip(trajectories, rewards, strict=True):
+                start, end = end, end + length
+                one = Trajectory(token_ids[start:end], logprobs[start:end], step, reward)
+                buffer._keep(q, _checked_copy(one))
+            for q, num_success in questions:
                 buffer._move(q, num_success)
-            whole = len(token_ids) == len(logprobs) == end and len(buffer) == len(file["questions"])
-            if (
-                not whole
-                or buffer._place.keys() - buffer.stored
-                or buffer.retired & buffer.stored.keys()
-            ):
+            all_read = len(token_ids) == len(logprobs) == end
+            all_different = len(buffer) == len(questions)
+            all_stored = buffer._place.keys() <= buffer.stored.keys()
+            none_retired = buffer.retired.isdisjoint(buffer.stored)
+            if not (all_read and all_different and all_stored and none_retired):
                 raise ValueError("its tables contradict each other")
         except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
@@ -205,15 +192,13 @@ class ReplayBuffer:
 
 
 def _checked_copy(t: Trajectory) -> Trajectory:
-    """A response as the buffer keeps it, with arrays that nobody can write into; ValueError if
-    malformed.
-    """
+    """A response as the buffer keeps it, with read-only arrays; ValueError if malformed."""
     ids = np.asarray(t.token_ids)  # (T,)
     logprobs = np.asarray(t.logprobs)  # (T,)
-    typed = ids.dtype == np.int32 and logprobs.dtype == np.float32 and ids.shape == logprobs.shape
-    if not (
-        t.finished and typed and ids.ndim == 1 and ids.min() >= 0 and np.isfinite(logprobs).all()
-    ):
+    typed = ids.dtype == np.int32 and logprobs.dtype == np.float32
+    flat = ids.ndim == 1 and ids.size > 0 and ids.shape == logprobs.shape
+    sound = t.finished and typed and flat
+    if not sound or ids.min() < 0 or not np.isfinite(logprobs).all():
         raise ValueError(
             "not a finished response of int32 ids (T,) >= 0 and finite float32 log-probs (T,)"
         )
