@@ -23,7 +23,7 @@ def bucket_weights(
     success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
     successes, any positive number, however small. ValueError for anything else.
     """
-    if not sigma > 0:
+    if not sigma > 0:  # also where sigma is nan
         raise ValueError(
             f"sigma must be positive, got {sigma}; for equal chances use sample_uniform"
         )
@@ -35,11 +35,12 @@ def bucket_weights(
     if not k.size:
         return k
     squared_distance = (k - mu * num_rollouts) ** 2
-    # Relative to the nearest bucket, whose weight is exp(0): a tiny sigma cannot make all of them
-    # vanish.
+    # Relative to the nearest bucket, which gets the weight exp(0) = 1: however small sigma is, not
+    # all weights vanish.
     excess = squared_distance - squared_distance.min()
     with np.errstate(over="ignore"):
-        # Divided by sigma twice, as the square of a tiny one would be 0.
+        # The density divides by sigma². That is done in two divisions, because the square of a tiny
+        # sigma is 0 in floating point, and the nearest bucket would get 0 / 0.
         weights = np.exp(-0.5 * (excess / sigma) / sigma)
     return weights / weights.sum()
 
@@ -52,7 +53,7 @@ def sample_questions(
     mu: float = 0.5,
     sigma: float = 1.0,
 ) -> list[int]:
-    """Algorithm 2, its steps in our numbers: min(n, total) distinct question ids, in order of k.
+    """min(n, total) distinct question ids in order of k, by Algorithm 2, its steps in our numbers.
 
     buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng
     and on the order of the ids inside each bucket, not on the mapping's own order. Takes O(n +
@@ -74,7 +75,7 @@ def sample_questions(
         unfinished = [k for k in sizes if taken[k] < sizes[k]]
         weights = bucket_weights(unfinished, num_rollouts, mu, sigma)  # 1: p_k where some are left
         counts = rng.multinomial(remaining, weights).tolist()  # 2: how many of each
-        for k, count in zip(unfinished, counts, strict=True):
+        for k, count in zip(unfinished, counts):
             count = min(count, sizes[k] - taken[k])  # 3: one that is too small gives all it has
             taken[k] += count
             remaining -= count
@@ -84,14 +85,15 @@ def sample_questions(
 def sample_uniform(
     buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator
 ) -> list[int]:
-    """Table 6, "no question selection": min(n, total) distinct ids, all buffered questions
-    equally likely.
-    """
+    """min(n, total) distinct ids, all equally likely: Table 6, "no question selection"."""
     sizes = _sizes(buckets, n)
     n = min(n, sum(sizes.values()))
+    if n == 0:
+        return []
     # As many from each bucket as a draw from all questions in one urn would give.
-    counts = rng.multivariate_hypergeometric(list(sizes.values()), n).tolist() if n else []
-    return _distinct(buckets, dict(zip(sizes, counts)), rng)
+    counts = rng.multivariate_hypergeometric(list(sizes.values()), n)
+    taken = dict(zip(sizes, counts.tolist()))
+    return _distinct(buckets, taken, rng)
 
 
 def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng) -> list[int]:
@@ -99,7 +101,9 @@ def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng)
     drawn = []
     for k, count in counts.items():
         places = rng.choice(len(buckets[k]), size=count, replace=False)
-        drawn += [int(buckets[k][place]) for place in places.tolist()]
+        for place in places.tolist():
+            question = buckets[k][place]
+            drawn.append(int(question))
     return drawn
 
 
@@ -107,54 +111,60 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
     """{k: size} of the non-empty buckets in order of k."""
     if n < 0:
         raise ValueError(f"the number of questions to draw must not be negative, got {n}")
-    return {k: len(buckets[k]) for k in sorted(buckets) if len(buckets[k])}
+    sizes = {}
+    for k in sorted(buckets):
+        size = len(buckets[k])
+        if size:
+            sizes[k] = size
+    return sizes
 
 
 def generator(purpose: str, *key: int) -> np.random.Generator:
-    """Random numbers of one purpose: the plan of step 7 shares none with the mini-batches of
-    step 7.
-    """
+    """Random numbers of one purpose: a step's plan shares none with its mini-batches."""
     return np.random.default_rng([*purpose.encode(), *key])
 
 
 class FreshStream:
-    """The fresh questions B_on: a seeded permutation per epoch, without retired ones (lines 16
-    and 18).
-    """
+    """The fresh questions B_on: a seeded order per epoch, without retired ones (lines 16, 18)."""
 
     def __init__(self, ids: list[int], seed: int):
-        self.ids, self.seed = ids, seed
+        self.ids = ids
+        self.seed = seed
         self.epoch = -1
         self.queue: list[int] = []  # what is left of the epoch, next question last
 
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
-        """The next n distinct questions that are neither retired nor in `skip`.
+        """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
-        Those passed over because of `skip` go back to the front. Where fewer are left in all, it is
-        fewer.
+        Those passed over because of `skip` go back to the front.
         """
-        skip, taken, passed = set(skip), {}, {}  # in order
-        n = min(n, len(self.ids) - len(retired) - sum(q not in retired for q in skip))
+        skip = set(skip)
+        skipped = skip.difference(retired)
+        available = len(self.ids) - len(retired) - len(skipped)
+        n = min(n, available)
+        # Dicts without values, as sets that keep their order.
+        taken = {}
+        passed = {}
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
                 order = generator("stream", self.seed, self.epoch).permutation(self.ids)
-                self.queue = order[::-1].tolist()
+                self.queue = list(reversed(order.tolist()))
             question = self.queue.pop()
             if question in retired:
                 continue
             if question in skip or question in taken:
-                passed[question] = True  # once, though this epoch and the next may both hold it
+                passed[question] = None  # once, though this epoch and the next may both hold it
             else:
-                taken[question] = True
-        self.queue += [*passed][::-1]
+                taken[question] = None
+        self.queue += reversed(passed)
         return list(taken)
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        waiting = set(
-            self.queue
-        )  # one that retired when it was replayed may not have had its fresh turn
+        # A question that retired when it was replayed may still wait for its turn as a fresh one.
+        waiting = set(self.queue)
         for question in questions:
             if question not in waiting:
-                self.queue.insert(int(rng.integers(len(self.queue) + 1)), question)
+                place = rng.integers(len(self.queue) + 1)
+                self.queue.insert(place, question)
