@@ -18,9 +18,8 @@ from loss import group_advantages
 from reward import SUCCESS
 from sampler import FreshStream, generator, sample_questions, sample_uniform
 
-SCORED_BY = {
-    "nll": "mean_nll"
-}  # trajectory_selection -> what of Policy scores the stored; else mean_entropy
+# trajectory_selection -> the method of Policy that scores stored responses; else mean_entropy
+SCORED_BY = {"nll": "mean_nll"}
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
 
 
@@ -38,6 +37,7 @@ class Plan:
 
     @property
     def questions(self) -> list[int]:
+        """Ids of all questions of the batch, the fresh ones first."""
         return [*self.fresh, *self.replayed]
 
 
@@ -49,6 +49,11 @@ class Group:
     trajectories: list[Trajectory]
     replayed: bool = False
     advantages: np.ndarray | None = None  # float32 (K,), filled in by `mini_batches`
+
+    @property
+    def new_trajectories(self) -> list[Trajectory]:
+        """The responses that were generated in this step: all but o*."""
+        return self.trajectories[1:] if self.replayed else self.trajectories
 
     @property
     def rewards(self) -> np.ndarray:
@@ -65,7 +70,8 @@ class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run."""
 
     def __init__(self, config: Config, questions: list[Question]):
-        self.config, self.questions = config, {q.id: q for q in questions}
+        self.config = config
+        self.questions = {q.id: q for q in questions}
         self.buffer = ReplayBuffer(max_trajectories=config.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), config.seed)
         self.started = config.rho > 0 and config.start_threshold < 0  # latched
@@ -87,169 +93,195 @@ class Experience:
 
     def _may_start(self, groups: list[Group]) -> None:
         """From the batch after one whose Pass@1 exceeds the threshold on, and for good."""
-        pass_at_1 = sum(g.num_success for g in groups) / sum(len(g.trajectories) for g in groups)
-        self.started = self.started or (
-            self.config.rho > 0 and pass_at_1 > self.config.start_threshold
-        )
+        num_success = sum(g.num_success for g in groups)
+        num_responses = sum(len(g.trajectories) for g in groups)
+        pass_at_1 = num_success / num_responses
+        if self.config.rho > 0 and pass_at_1 > self.config.start_threshold:
+            self.started = True
 
     # ---- phase 1: plan a batch (lines 3-19) ------------------------------------------------------
 
-    def plan(self, step: int, score: Callable[[list], list[float]]) -> Plan | None:
-        """Choose the questions of a batch, and o* for the replayed ones; None when no question is
-        left.
+    def plan(self, step: int, score: Callable) -> Plan | None:
+        """The questions of a batch, and o* for the replayed ones; None when no question is left.
 
-        `score` gives each (prompt ids, response ids) its mean entropy (or NLL) under the current
-        policy.
+        `score` gives each (prompt ids, response ids) its mean entropy (or NLL) under π_θ of now.
         """
-        c, rng = self.config, generator("plan", self.config.seed, step)
+        c = self.config
+        rng = generator("plan", c.seed, step)
         if c.reinstate_every and step and step % c.reinstate_every == 0:
             self._reinstate(rng)
-        share = int(c.rho * c.batch_size + 1e-9)  # ⌊ρB⌋; 0.29 * 100 is 28.999... in floating point
+        # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
+        share = int(c.rho * c.batch_size + 1e-9)
         n = min(share, len(self.buffer)) if self.replays else 0  # line 7
+        buckets = self.buffer.buckets
         if c.question_selection == "uniform":
-            drawn = sample_uniform(self.buffer.buckets, n, rng)
+            drawn = sample_uniform(buckets, n, rng)
         else:  # lines 5, 6, 8
-            drawn = sample_questions(self.buffer.buckets, n, c.num_rollouts, rng, c.mu, c.sigma)
-        stars, scores = self.choose(drawn, score, rng)  # lines 9-15
+            drawn = sample_questions(buckets, n, c.num_rollouts, rng, mu=c.mu, sigma=c.sigma)
+        stars, selected_score, candidate_score = self.choose(drawn, score, rng)  # lines 9-15
         fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
-        drawn_from = tuple(map(self.buffer.num_success, drawn))
-        return (
-            Plan(step, fresh, stars, self.clip_eps, *scores, drawn_from) if fresh or stars else None
+        if not fresh and not stars:
+            return None
+        return Plan(
+            step=step,
+            fresh=fresh,
+            replayed=stars,
+            clip_eps=self.clip_eps,
+            selected_score=selected_score,
+            candidate_score=candidate_score,
+            drawn_from=tuple(map(self.buffer.num_success, drawn)),
         )
 
-    def choose(self, drawn: list[int], score, rng: np.random.Generator) -> tuple[dict, list[float]]:
-        """o* of each question: its stored response with the lowest mean entropy under π_θ; mean
-        scores.
+    def choose(self, drawn: list[int], score: Callable, rng) -> tuple[dict, float, float]:
+        """{question: o*}, its stored response with the lowest mean entropy under π_θ; two means.
+
+        The means are of the scores of the chosen and of all candidates, where there was a choice.
         """
         rule = self.config.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
         if rule == "random":
-            return {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}, [0.0, 0.0]
-        contested = [(q, t) for q, ts in stored.items() if len(ts) > 1 for t in ts]
-        scores = iter(score([(self.questions[q].prompt_ids, t.token_ids) for q, t in contested]))
-        stars = {}
-        best = []
-        everything = []
+            stars = {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}
+            return stars, 0.0, 0.0
+
+        candidates = []  # a question's only response needs no score
         for q, trajectories in stored.items():
-            if len(trajectories) == 1:  # needs no score
-                stars[q] = trajectories[0]
-                continue
-            values = [next(scores) for _ in trajectories]
+            if len(trajectories) > 1:
+                candidates += [(q, t) for t in trajectories]
+        means = score([(self.questions[q].prompt_ids, t.token_ids) for q, t in candidates])
+        scores = {q: [] for q in drawn}
+        for (q, t), value in zip(candidates, means, strict=True):
             if rule == "official":  # a sum over the response, so that shorter ones are preferred
-                values = [value * len(t.token_ids) for value, t in zip(values, trajectories)]
-            pick = int(np.argmax(values) if rule == "highest_entropy" else np.argmin(values))
+                value *= len(t.token_ids)
+            scores[q].append(value)
+
+        best = np.argmax if rule == "highest_entropy" else np.argmin
+        stars = {}
+        selected = []
+        for q, trajectories in stored.items():
+            pick = 0
+            if scores[q]:
+                pick = best(scores[q])
+                selected.append(scores[q][pick])
             stars[q] = trajectories[pick]  # line 13: o*
-            best.append(values[pick])
-            everything.extend(values)
-        return stars, [float(np.mean(values or [0.0])) for values in (best, everything)]
+        if not selected:
+            return stars, 0.0, 0.0
+        rated = sum(scores.values(), [])
+        return stars, float(np.mean(selected)), float(np.mean(rated))
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
         retired = sorted(self.buffer.retired)
-        back = rng.choice(retired, int(len(retired) * REINSTATED), replace=False).tolist()
+        number = int(len(retired) * REINSTATED)
+        back = rng.choice(retired, number, replace=False).tolist()
         self.buffer.reinstate(back)
         self.stream.insert(back, rng)
 
     # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) --------------------
 
     def seeds(self, plan: Plan) -> list[list[int]]:
-        """A seed for each response to generate: K a question, or K - 1 where o* is the other
-        (line 23).
-        """
-        run, K = self.config.seed, self.config.num_rollouts
-        return [
-            [sample_seed(run, plan.step, q, i) for i in range(q in plan.replayed, K)]
-            for q in plan.questions
-        ]
+        """A seed for each response to generate: K a question, or K - 1 beside an o* (line 23)."""
+        seeds = []
+        for q in plan.questions:
+            first = 1 if q in plan.replayed else 0  # place 0 of the group is o*'s
+            places = range(first, self.config.num_rollouts)
+            seeds.append([sample_seed(self.config.seed, plan.step, q, i) for i in places])
+        return seeds
 
     def groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
-        """Put the new, graded trajectories of each question of the plan together with its o*: G*
-        of Eq. 4.
-        """
+        """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories."""
         groups = []
         for q, new in zip(plan.questions, rollouts, strict=True):
-            replayed = q in plan.replayed
-            trajectories = [plan.replayed[q], *new] if replayed else new
-            groups.append(Group(self.questions[q], trajectories, replayed))
+            question = self.questions[q]
+            if q in plan.replayed:
+                group = Group(question, [plan.replayed[q], *new], replayed=True)
+            else:
+                group = Group(question, new)
+            groups.append(group)
         return groups
 
     def collect(self, groups: list[Group]) -> list[tuple[int, int, int]]:
-        """Store successes, retire what is always solved, see whether replay may start (lines 25-30
-        and 32).
+        """Of each group its question, bucket and a checksum of its tokens, for ranks to compare.
 
-        Returns of each group its question, its bucket and a checksum of its tokens: ranks compare
-        them.
+        Stores successes, retires what is always solved, and sees whether replay may start (lines
+        25-30 and 32).
         """
         c = self.config
         collected = []
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
             new = self._worth_storing(group)
-            if k == c.num_rollouts and c.difficulty == "success":
-                leave = self.buffer.retire if c.retires else self.buffer.shelve
-                leave(q)  # solved K of K: into S, or with `retire` off out of its bucket
-            elif self.replays and 0 < k < c.num_rollouts and (new or q in self.buffer):
-                self.buffer.add(
-                    q, k, new
-                )  # nothing to add where all were cut, or the cap pushed it out
+            if k == c.num_rollouts and c.difficulty == "success":  # solved K of K
+                if c.retires:
+                    self.buffer.retire(q)
+                else:
+                    self.buffer.shelve(q)
+            elif self.replays and 0 < k < c.num_rollouts:
+                # E cannot hold a question without responses: all were cut, or the cap took them.
+                if new or q in self.buffer:
+                    self.buffer.add(q, k, new)
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
             collected.append((q, k, crc32(tokens)))
         self._may_start(groups)
         return collected
 
     def _buckets(self, groups: list[Group]) -> list[int]:
-        """The bucket of each group: its success count k, or its reward spread scaled to 0..K
-        (Sec. 5.3).
-        """
+        """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
         if self.config.difficulty == "success":
             return [g.num_success for g in groups]
         spread = np.array([g.rewards.std() for g in groups])
-        scaled = (spread - spread.min()) / max(spread.max() - spread.min(), 1e-6)
-        return np.rint(scaled * self.config.num_rollouts).astype(int).tolist()
+        above = spread - spread.min()
+        scaled = above / max(spread.max() - spread.min(), 1e-6)  # 0..1
+        buckets = np.rint(scaled * self.config.num_rollouts)  # 0..K
+        return buckets.astype(int).tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
-        """Successes, or rewards above the group's mean (Sec. 5.3), never cut ones: loops have
-        low entropy.
+        """The new successes, or those with a reward above the group's mean (Sec. 5.3).
+
+        Never one that was cut: a response that repeats itself has the lowest entropy of all.
         """
         bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS
-        return [t for t in group.trajectories[group.replayed :] if t.reward > bar and t.finished]
+        return [t for t in group.new_trajectories if t.reward > bar and t.finished]
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
-        """Advantages (Eq. 2, masked by Eq. 14 where asked); groups shuffled and split, o*
-        equally shared.
+        """The groups with their advantages, shuffled and dealt out, those with an o* first.
+
+        Advantages are Eq. 2, set to 0 by Eq. 14 where asked.
         """
-        c, rng = self.config, generator("mini-batches", self.config.seed, step)
+        c = self.config
         for group in groups:
             rewards = torch.from_numpy(group.rewards)[None]  # (1, K)
             group.advantages = group_advantages(rewards, c.normalize_std)[0].numpy()
-            if not c.alpha_low <= group.num_success / len(group.trajectories) <= c.alpha_high:
+            accuracy = group.num_success / len(group.trajectories)
+            if not c.alpha_low <= accuracy <= c.alpha_high:
                 group.advantages[:] = 0
-        order = []
-        for replayed in (True, False):
-            kind = [g for g in groups if g.replayed == replayed]
-            order += [kind[i] for i in rng.permutation(len(kind))]
-        parts = [order[i :: c.mini_batches] for i in range(c.mini_batches)]
+
+        rng = generator("mini-batches", c.seed, step)
+        with_star = [g for g in groups if g.replayed]
+        without = [g for g in groups if not g.replayed]
+        shuffled = []
+        for kind in (with_star, without):
+            shuffled += [kind[i] for i in rng.permutation(len(kind))]
+        # Dealt like cards, so that the mini-batches share the replayed groups equally.
+        parts = [[] for _ in range(c.mini_batches)]
+        for i, group in enumerate(shuffled):
+            parts[i % c.mini_batches].append(group)
         return [part for part in parts if part]
 
-    def snapshot(self) -> Callable[[], None]:
-        """A function that undoes what `plan` changes: the stream, and retired questions that it
-        puts back.
-        """
+    def snapshot(self) -> Callable:
+        """A function that undoes what `plan` changes: the stream, and what it takes out of S."""
         state = self.state_dict()
         retired = set(self.buffer.retired)
 
-        def undo() -> None:
+        def undo():
             self.buffer.retired |= retired
             self.load_state_dict(state, self.buffer)
 
         return undo
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps beside the buffer: the stream's position and the delayed
-        start, as JSON.
-        """
+        """What a checkpoint keeps beside the buffer, as JSON: the stream and the delayed start."""
         return {
             "epoch": self.stream.epoch,
             "queue": list(self.stream.queue),
@@ -257,15 +289,15 @@ class Experience:
         }
 
     def load_state_dict(self, state: dict, buffer: ReplayBuffer) -> None:
-        """Go on from `state_dict()` and a loaded buffer; ValueError where they name an unknown
-        question.
-        """
-        if unknown := {*buffer.stored, *buffer.retired, *state["queue"]} - set(self.questions):
+        """Go on from `state_dict()` and a loaded buffer; ValueError for an unknown question."""
+        named = {*buffer.stored, *buffer.retired, *state["queue"]}
+        unknown = named - self.questions.keys()
+        if unknown:
             raise ValueError(
                 f"the checkpoint names question {min(unknown)}: gone, or for another reward"
             )
-        self.buffer, self.started = (
-            buffer,
-            state["started"] or self.started,
-        )  # by another threshold, say
-        self.stream.epoch, self.stream.queue = state["epoch"], list(state["queue"])
+        self.buffer = buffer
+        # The threshold of this run may start it, where that of the saved one did not.
+        self.started = self.started or state["started"]
+        self.stream.epoch = state["epoch"]
+        self.stream.queue = list(state["queue"])

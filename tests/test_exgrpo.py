@@ -351,6 +351,7 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
     mixed = next(g for g in groups if g.replayed)
     assert mixed.question.id == 3 and len(mixed.trajectories) == K and mixed.num_success == 3
     assert mixed.trajectories[0].token_ids.tolist() == [9, 9, 9]
+    assert mixed.new_trajectories == mixed.trajectories[1:]
     assert mixed.trajectories[0].logprobs.tolist() == [-0.125, -0.25, -0.375]
     assert mixed.rewards.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
