@@ -34,34 +34,35 @@ def model_config(config: Config, model: str):
     return extend_context(hf_config, config)
 
 
-def extend_context(hf_config, config: Config, **also):
-    """Set `rope_theta`, `max_position_embeddings`, where given, and `also` in a Hugging Face
-    config.
+def extend_context(hf_config, config: Config, **settings):
+    """A Hugging Face config with `settings` and, where given, our `rope_theta` and
+    `max_position_embeddings`: the one passed in, changed.
     """
-    vars(hf_config).update(also)
+    vars(hf_config).update(settings)
     if config.rope_theta:
-        rope = (
-            getattr(hf_config, "rope_parameters", None) or {}
-        )  # vLLM first tries an empty configuration
+        # vLLM first tries an empty configuration, which has none.
+        rope = getattr(hf_config, "rope_parameters", None) or {}
         hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
     if config.max_position_embeddings:
         hf_config.max_position_embeddings = config.max_position_embeddings
     return hf_config
 
 
-def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> nn.Module:
+def load_model(config: Config, model: str, dtype: torch.dtype | str, **options) -> nn.Module:
     """The model in `dtype`; ValueError names weights that its files lack or have to spare."""
-    hf_config = model_config(config, model)
     lm, found = AutoModelForCausalLM.from_pretrained(
         model,
-        config=hf_config,
+        config=model_config(config, model),
         dtype=dtype,
         output_loading_info=True,
         trust_remote_code=False,
-        **how,
+        **options,
     )
-    wrong = {"lacks": found["missing_keys"], "has to spare": found["unexpected_keys"]}
-    if wrong := {what: sorted(names)[:3] for what, names in wrong.items() if names}:
+    wrong = {}
+    for what, key in (("lacks", "missing_keys"), ("has to spare", "unexpected_keys")):
+        if found[key]:
+            wrong[what] = sorted(found[key])[:3]
+    if wrong:
         raise ValueError(
             f"{model}, weights it {wrong}: is it whole, does its config.json belong to it?"
         )
@@ -70,26 +71,27 @@ def load_model(config: Config, model: str, dtype: torch.dtype | str, **how) -> n
 
 @dataclass
 class Packed:
-    """N sequences (prompt + response) in a row of S tokens, R of them response tokens.
+    """N sequences (prompt + response) in a row of S places, R of them response tokens.
 
-    E ≥ S is the sum of the sequences' lengths, the tokens that attention sees; L is the longest of
-    them.
+    E ≥ S is the sum of the sequences' lengths, the tokens that attention sees: a shared prompt
+    counts once in S and for each of its sequences in E. L is the longest sequence's length; the
+    N x L cells of a padded copy are numbered row by row.
     """
 
-    input_ids: torch.Tensor  # (1, S), a shared prompt is there once
+    input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S), place in the token's own sequence
-    repeated: torch.Tensor  # (E,) place in the row of each token that attention sees
-    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among them
-    once: torch.Tensor  # (S,) the way back: which of them each token of the row is, its first copy
-    pad_index: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
-    cell_index: torch.Tensor  # (S,) the way back: cell, row by row, of each token of the row
+    row_of_token: torch.Tensor  # (E,) place in the row of each token that attention sees
+    token_of_row: torch.Tensor  # (S,) the way back: the first token that stands at each place
+    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among the E tokens
+    row_of_cell: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
+    cell_of_row: torch.Tensor  # (S,) the way back: the cell of each place in the row
     predictors: torch.Tensor  # (R,) places whose hidden state predicts a response token
     targets: torch.Tensor  # (R,) those response tokens
 
 
 def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
-    """Pack (prompt ids, response ids) pairs; both must be non-empty. Neighbours with equal prompts
-    share one.
+    """(prompt ids, response ids) pairs as one row; both must be non-empty. Neighbours with equal
+    prompts share one.
 
     Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in
     the row, `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8
@@ -101,120 +103,135 @@ def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed
     ...     print(name, tensor.tolist())
     input_ids [[5, 1, 2, 3, 4, 7, 8]]
     position_ids [[0, 1, 1, 2, 3, 0, 1]]
-    repeated [0, 1, 0, 2, 3, 4, 5, 6]
+    row_of_token [0, 1, 0, 2, 3, 4, 5, 6]
+    token_of_row [0, 1, 3, 4, 5, 6, 7]
     cu_seqlens [0, 2, 6, 8]
-    once [0, 1, 3, 4, 5, 6, 7]
-    pad_index [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
-    cell_index [0, 1, 5, 6, 7, 8, 9]
+    row_of_cell [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
+    cell_of_row [0, 1, 5, 6, 7, 8, 9]
     predictors [0, 0, 2, 3, 5]
     targets [1, 2, 3, 4, 8]
     """
-    row, places, predictors, end = [], [], [], 0
-    for i, (prompt, response) in enumerate(sequences):
-        if not i or not np.array_equal(prompt, sequences[i - 1][0]):
-            of_prompt = np.arange(end, end + len(prompt))
+    row = []  # ids, piece by piece
+    end = 0  # its length so far
+    places = []  # of each sequence: where in the row its tokens stand
+    predictors = []
+    previous = None
+    for prompt, response in sequences:
+        if not np.array_equal(prompt, previous):
             row.append(prompt)
+            of_prompt = np.arange(end, end + len(prompt))
             end += len(prompt)
-        of_response = np.arange(end, end + len(response))
+            previous = prompt
         row.append(response)
+        of_response = np.arange(end, end + len(response))
         end += len(response)
-        places.append(np.concatenate([of_prompt, of_response]))
-        predictors.append(places[-1][len(prompt) - 1 : -1])
-    lengths = np.array([len(x) for x in places])  # (N,)
-    real = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
-    repeated = np.concatenate(places)  # (E,)
-    _, once = np.unique(repeated, return_index=True)  # (S,), the first copies
-    pad_index = np.zeros(real.shape, dtype=int)
-    pad_index[real] = repeated
-    cell_index = np.flatnonzero(real)[once]  # (S,)
+        of_sequence = np.concatenate([of_prompt, of_response])
+        places.append(of_sequence)
+        predictors.append(of_sequence[len(prompt) - 1 : -1])  # each token's predecessor
+    lengths = np.array([len(of_sequence) for of_sequence in places])  # (N,)
+    is_token = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
+    row_of_token = np.concatenate(places)  # (E,)
+    _, token_of_row = np.unique(row_of_token, return_index=True)  # (S,), the first copies
+    row_of_cell = np.zeros(is_token.shape, dtype=int)
+    row_of_cell[is_token] = row_of_token
+    cell_of_row = np.flatnonzero(is_token)[token_of_row]  # (S,)
+    position_ids = cell_of_row % lengths.max()
 
     def long(array):
         return torch.as_tensor(array, dtype=torch.long).to(device)
 
     return Packed(
         input_ids=long(np.concatenate(row))[None],
-        position_ids=long(cell_index % real.shape[1])[None],
-        repeated=long(repeated),
-        cu_seqlens=long(np.concatenate([[0], np.cumsum(lengths)])).int(),
-        once=long(once),
-        pad_index=long(pad_index),
-        cell_index=long(cell_index),
+        position_ids=long(position_ids)[None],
+        row_of_token=long(row_of_token),
+        token_of_row=long(token_of_row),
+        cu_seqlens=long(np.append(0, np.cumsum(lengths))).int(),
+        row_of_cell=long(row_of_cell),
+        cell_of_row=long(cell_of_row),
         predictors=long(np.concatenate(predictors)),
         targets=long(np.concatenate([response for _, response in sequences])),
     )
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
-    """Causal attention inside each packed sequence. query: (1, H, S, D), key and value: (1,
-    H_kv, S, D).
+    """Causal attention inside each packed sequence, and no weights. query: (1, H, S, D), key and
+    value: (1, H_kv, S, D).
     """
-    by_kernel = (
-        query.device.type == "cuda" and query.dtype != torch.float32
-    )  # it takes 16-bit types only
-    return (attend_in_a_row if by_kernel else attend_padded)(
-        query, key, value, scaling, packing
-    ), None
+    # The kernel takes 16-bit types only.
+    by_kernel = query.device.type == "cuda" and query.dtype != torch.float32
+    attend = attend_in_a_row if by_kernel else attend_padded
+    return attend(query, key, value, scaling, packing), None
 
 
 def attend_in_a_row(query, key, value, scale, packing: Packed):
-    """By torch's variable-length kernel over a row in which every prompt is repeated."""
+    """The same by torch's variable-length kernel over a row in which every prompt is repeated."""
     from torch.nn.attention.varlen import varlen_attn
 
     def repeated(x):  # (1, h, S, D) -> (E, h, D); the backward of x[index] would sort the index
-        return rearrange(x, "1 h s d -> s h d").index_select(0, packing.repeated)
+        return rearrange(x, "1 h s d -> s h d").index_select(0, packing.row_of_token)
 
-    bounds, longest = packing.cu_seqlens, packing.pad_index.shape[1]
+    bounds = packing.cu_seqlens
+    longest = packing.row_of_cell.shape[1]
     out = varlen_attn(
         repeated(query),
         repeated(key),
         repeated(value),
-        bounds,
-        bounds,
-        longest,
-        longest,
+        cu_seq_q=bounds,
+        cu_seq_k=bounds,
+        max_q=longest,
+        max_k=longest,
         scale=scale,
         window_size=(-1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
-    )
-    return rearrange(out.index_select(0, packing.once), "s h d -> 1 s h d")  # of (E, H, D)
+    )  # (E, H, D)
+    return rearrange(out.index_select(0, packing.token_of_row), "s h d -> 1 s h d")
 
 
 def attend_padded(query, key, value, scale, packing: Packed):
-    """By plain attention over padded copies."""
-    groups = query.shape[1] // key.shape[1]  # heads to a key
+    """The same by plain attention over padded copies."""
 
     def padded(x):  # (1, h, S, D) -> (N, h, L, D)
         if x.dtype == torch.bfloat16 and not x.is_cuda:
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
-        cells = F.embedding(packing.pad_index, rearrange(x, "1 h s d -> s (h d)"))
+        cells = F.embedding(packing.row_of_cell, rearrange(x, "1 h s d -> s (h d)"))
         return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
-    q, k, v = padded(query), padded(key), padded(value)
-    if groups > 1 and q.is_cuda:  # float32 heads would get the kernel that stores all N H L² scores
-        k, v = (repeat(x, "n h l d -> n (h g) l d", g=groups) for x in (k, v))
+    q = padded(query)
+    k = padded(key)
+    v = padded(value)
+    heads_to_a_key = query.shape[1] // key.shape[1]
+    # On a GPU unequal heads in float32 would get the kernel that stores all N H L² scores.
+    if heads_to_a_key > 1 and q.is_cuda:
+        k = repeat(k, "n h l d -> n (h g) l d", g=heads_to_a_key)
+        v = repeat(v, "n h l d -> n (h g) l d", g=heads_to_a_key)
     out = F.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape
     )
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
-    return rearrange(
-        F.embedding(packing.cell_index, cells), "s (h d) -> 1 s h d", d=query.shape[-1]
-    )
+    row = F.embedding(packing.cell_of_row, cells)
+    return rearrange(row, "s (h d) -> 1 s h d", d=query.shape[-1])
 
 
 AttentionInterface.register("packed", packed_attention)
 AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)
 
 
-def times(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
     """a @ b; on a GPU 16-bit factors give a float32 product."""
-    return torch.mm(a, b, out_dtype=torch.float32) if a.is_cuda and a.itemsize == 2 else a @ b
+    if a.is_cuda and a.itemsize == 2:
+        return torch.mm(a, b, out_dtype=torch.float32)
+    return a @ b
 
 
 class TokenScores(torch.autograd.Function):
-    """hidden (R, H), weight (V, H), targets (R,) -> log-probs and entropies (R,) of softmax(hidden
-    Wᵀ / T).
+    """Log-probs and entropies (R,) of softmax(hidden Wᵀ / T), from hidden (R, H), weight (V, H) and
+    targets y (R,).
 
-    With p = softmax(z) and 𝓗 its entropy: ∂ log p_y / ∂z = 1_y - p, ∂𝓗 / ∂z = -p (log p + 𝓗).
+    With p the softmax and 𝓗 its entropy, ∂ log p_y / ∂logits = 1_y - p and ∂𝓗 / ∂logits =
+    -p (log p + 𝓗). So, d_logprob and d_entropy being the gradients that come in,
+
+        d_logits = d_logprob · (1_y - p) - d_entropy · p · (log p + 𝓗)
+
     >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the 2nd was said
     >>> scores = TokenScores.apply(z, torch.eye(2), torch.tensor([1]), 1.0)
     >>> [torch.autograd.grad(score, z, retain_graph=True)[0] for score in scores]
@@ -224,7 +241,8 @@ class TokenScores(torch.autograd.Function):
     @staticmethod
     def forward(ctx, hidden, weight, targets, temperature):
         """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
-        logprobs, entropies = [], []
+        logprobs = []
+        entropies = []
         for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
             logprobs.append(log_p.gather(1, y[:, None])[:, 0])
             entropies.append(-(log_p.exp() * log_p).sum(-1))
@@ -239,22 +257,32 @@ class TokenScores(torch.autograd.Function):
         more.
         """
         hidden, weight, targets, entropies = ctx.saved_tensors
-        trained = ctx.needs_input_grad[1]  # not with LoRA
-        grad_hidden, row = torch.empty_like(hidden), 0
-        grad_weight = torch.zeros_like(weight, dtype=torch.float32) if trained else None
+        grad_hidden = torch.empty_like(hidden)
+        grad_weight = None
+        if ctx.needs_input_grad[1]:  # not with LoRA
+            grad_weight = torch.zeros_like(weight, dtype=torch.float32)
+        end = 0
         for h, y, log_p in TokenScores.chunks(hidden, weight, targets, ctx.temperature):
-            rows = slice(row, row := row + len(h))
+            start = end
+            end += len(h)
+            d_logprob = grad_logprobs[start:end, None]  # (c, 1)
+            d_entropy = grad_entropies[start:end, None]  # (c, 1)
             p = log_p.exp()  # (c, V)
-            d_logprob, d_entropy = grad_logprobs[rows, None], grad_entropies[rows, None]
-            grad = log_p.add_(entropies[rows, None]).mul_(d_entropy).add_(d_logprob).mul_(p).neg_()
-            grad.scatter_add_(1, y[:, None], d_logprob).div_(ctx.temperature)
-            grad = grad.to(weight.dtype)
-            grad_hidden[rows] = times(grad, weight)
-            if trained and grad.dtype == torch.float32:
-                grad_weight.addmm_(grad.T, h)
-            elif trained:
-                grad_weight += times(grad.T, h)
-        return grad_hidden, grad_weight.to(weight.dtype) if trained else None, None, None
+            # The formula above, in place: there is room for two chunks.
+            slope = log_p.add_(entropies[start:end, None]).mul_(p)  # p (log p + 𝓗)
+            d_logits = p.mul_(-d_logprob).scatter_add_(1, y[:, None], d_logprob)
+            d_logits.addcmul_(slope, d_entropy, value=-1)
+            d_product = d_logits.div_(ctx.temperature).to(weight.dtype)  # of hidden Wᵀ
+            grad_hidden[start:end] = product(d_product, weight)
+            if grad_weight is None:
+                continue
+            if d_product.dtype == torch.float32:
+                grad_weight.addmm_(d_product.T, h)
+            else:
+                grad_weight += product(d_product.T, h)
+        if grad_weight is not None:
+            grad_weight = grad_weight.to(weight.dtype)
+        return grad_hidden, grad_weight, None, None
 
     @staticmethod
     def chunks(hidden, weight, targets, temperature):
@@ -263,7 +291,8 @@ class TokenScores(torch.autograd.Function):
         """
         size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
-            yield h, y, times(h, weight.T).float().div_(temperature).log_softmax(-1)
+            logits = product(h, weight.T).float().div_(temperature)
+            yield h, y, logits.log_softmax(-1)
 
 
 class PackedLM(nn.Module):
@@ -271,13 +300,15 @@ class PackedLM(nn.Module):
 
     def __init__(self, lm: nn.Module, temperature: float = 1.0):
         super().__init__()
-        self.lm, self.temperature = lm, temperature
+        self.lm = lm
+        self.temperature = temperature
 
     def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
         """Float32 log-probs (R,) of the response tokens and entropies (R,) of what they were
         drawn from.
         """
-        decoder, head = self.lm.get_decoder(), self.lm.get_output_embeddings()
+        decoder = self.lm.get_decoder()
+        weight = self.lm.get_output_embeddings().weight  # (V, H)
         hidden = decoder(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
@@ -285,7 +316,9 @@ class PackedLM(nn.Module):
             use_cache=False,
             packing=packed,
         ).last_hidden_state  # (1, S, H)
-        hidden, weight = hidden[0].index_select(0, packed.predictors), head.weight  # (R, H), (V, H)
-        if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:  # see `times`
-            hidden, weight = hidden.float(), weight.float()
+        hidden = hidden[0].index_select(0, packed.predictors)  # (R, H)
+        if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:
+            # Only a GPU gives a float32 product of 16-bit factors, see `product`.
+            hidden = hidden.float()
+            weight = weight.float()
         return TokenScores.apply(hidden, weight, packed.targets, self.temperature)

@@ -131,7 +131,7 @@ def test_only_neighbours_share_a_prompt():
     packed = pack(sequences)
     assert packed.input_ids.tolist() == [[5, 6, 1, 2, 3, 7, 4, 5, 6, 8]]
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 0, 1, 2]]
-    assert packed.pad_index.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
+    assert packed.row_of_cell.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
     assert packed.cu_seqlens.tolist() == [0, 4, 7, 9, 12]
     assert packed.targets.tolist() == [1, 2, 3, 4, 8]
 

@@ -171,7 +171,7 @@ def with_gradients(values: torch.Tensor, weight: torch.Tensor, inputs) -> list[t
 def plain_attention(q, k, v, packed: Packed) -> torch.Tensor:
     """Torch's causal attention, one sequence after the other; (1, h, S, D) -> (1, S, H, D)."""
     out = torch.zeros_like(q)
-    for places in packed.repeated.split(packed.cu_seqlens.diff().tolist()):
+    for places in packed.row_of_token.split(packed.cu_seqlens.diff().tolist()):
         a, b, c = (x[:, :, places] for x in (q, k, v))
         out[:, :, places] = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=True)
     return out.transpose(1, 2)
