@@ -147,7 +147,11 @@ class Experience:
         for q, trajectories in stored.items():
             if len(trajectories) > 1:
                 candidates += [(q, t) for t in trajectories]
-        means = score([(self.questions[q].prompt_ids, t.token_ids) for q, t in candidates])
+        sequences = []
+        for q, t in candidates:
+            prompt_ids = self.questions[q].prompt_ids
+            sequences.append((prompt_ids, t.token_ids))
+        means = score(sequences)
         scores = {q: [] for q in drawn}
         for (q, t), value in zip(candidates, means, strict=True):
             if rule == "official":  # a sum over the response, so that shorter ones are preferred
@@ -183,8 +187,11 @@ class Experience:
         seeds = []
         for q in plan.questions:
             first = 1 if q in plan.replayed else 0  # place 0 of the group is o*'s
-            places = range(first, self.config.num_rollouts)
-            seeds.append([sample_seed(self.config.seed, plan.step, q, i) for i in places])
+            of_question = []
+            for i in range(first, self.config.num_rollouts):
+                seed = sample_seed(self.config.seed, plan.step, q, i)
+                of_question.append(seed)
+            seeds.append(of_question)
         return seeds
 
     def groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -230,7 +237,7 @@ class Experience:
             return [g.num_success for g in groups]
         spread = np.array([g.rewards.std() for g in groups])
         above = spread - spread.min()
-        scaled = above / max(spread.max() - spread.min(), 1e-6)  # 0..1
+        scaled = above / max(above.max(), 1e-6)  # 0..1
         buckets = np.rint(scaled * self.config.num_rollouts)  # 0..K
         return buckets.astype(int).tolist()
 
