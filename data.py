@@ -76,9 +76,7 @@ def with_built_in_world(config: Config) -> Config:
     return dataclasses.replace(config, **knobs)
 
 
-def read_data(
-    config: Config, tokenizer, say: Callable[[str], None]
-) -> tuple[list[Question], list[Question]]:
+def read_data(config: Config, tokenizer, say: Callable) -> tuple[list[Question], list[Question]]:
     """Training and validation questions, ids from 0 each, with a line on what was read and
     dropped.
     """
@@ -100,7 +98,7 @@ def read_data(
 
 
 def readable(
-    config: Config, tokenizer, check_golds: Callable, checkpoints, say: Callable[[str], None]
+    config: Config, tokenizer, check_golds: Callable, checkpoints, say: Callable
 ) -> tuple[list[Question], list[Question], dict[str, list[int]]]:
     """Training and validation questions whose answers can be read, and the ids of the others (a
     collective).
@@ -141,9 +139,7 @@ def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     return first
 
 
-def unreadable(
-    questions: list[Question], check_golds: Callable[[list[str], list[dict]], list[dict]]
-):
+def unreadable(questions: list[Question], check_golds: Callable):
     """Ids of the questions whose answer the verifier cannot read, and the number of malformed
     answers, which Math-Verify alone judges (a collective: a time limit decides too). ValueError
     where it can read none.

@@ -45,7 +45,7 @@ def policy_loss(
     num_responses: int,
     clip_eps: float | None = None,
     beta: float | None = 0.1,
-) -> tuple[torch.Tensor, dict[str, torch.Tensor]]:
+):
     """Minus the objective of Eq. 4, -Σ_tokens / (max_length · num_responses), and `token_metrics`.
 
     All four inputs have one entry a token, (R,). logprobs: under π_θ. old_logprobs: under the
@@ -80,13 +80,7 @@ def policy_loss(
 
 
 @torch.no_grad()
-def token_metrics(
-    log_ratio: torch.Tensor,
-    ratio: torch.Tensor,
-    weight: torch.Tensor,
-    advantages: torch.Tensor,
-    replayed: torch.Tensor,
-) -> dict[str, torch.Tensor]:
+def token_metrics(log_ratio, ratio, weight, advantages, replayed) -> dict[str, torch.Tensor]:
     """Sums over the tokens given, and maxima in `*_max`: tensors of one number; all inputs (R,)."""
     fresh = ~replayed
     w = ratio[fresh]
@@ -116,7 +110,7 @@ def token_metrics(
     }
 
 
-def combine(parts: list[dict[str, float]]) -> dict[str, float]:
+def combine(parts: list[dict]) -> dict:
     """Metrics of the whole from those of its parts: sums, and maxima of `*_max`."""
     whole = {}
     for name in parts[0]:
@@ -125,7 +119,7 @@ def combine(parts: list[dict[str, float]]) -> dict[str, float]:
     return whole
 
 
-def token_means(sums: dict[str, float]) -> dict[str, float]:
+def token_means(sums: dict) -> dict:
     """Means and shares over tokens from the sums of `token_metrics`, 0 where there is no such
     token.
     """

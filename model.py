@@ -89,7 +89,7 @@ class Packed:
     targets: torch.Tensor  # (R,) those response tokens
 
 
-def pack(sequences: list[tuple[np.ndarray, np.ndarray]], device="cpu") -> Packed:
+def pack(sequences: list[tuple], device="cpu") -> Packed:
     """(prompt ids, response ids) pairs as one row; both must be non-empty. Neighbours with equal
     prompts share one.
 

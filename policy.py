@@ -42,7 +42,7 @@ class Row:
     is_star: bool  # whether it is the replayed o* of its group
 
     @property
-    def sequence(self) -> tuple[np.ndarray, np.ndarray]:
+    def sequence(self) -> tuple:
         """(prompt ids, response ids)."""
         return self.prompt_ids, self.trajectory.token_ids
 
@@ -109,9 +109,7 @@ class Policy:
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
-    def score(
-        self, sequences: list[tuple[np.ndarray, np.ndarray]]
-    ) -> list[tuple[np.ndarray, np.ndarray]]:
+    def score(self, sequences: list[tuple]) -> list[tuple]:
         """Log-probs and entropies, float32 (T,) each, of the response of every (prompt ids,
         response ids).
         """
@@ -272,7 +270,7 @@ class Policy:
         fresh = []
         sequences = []
         for group in groups:
-            for trajectory in group.trajectories[int(group.replayed) :]:
+            for trajectory in group.new_trajectories:
                 fresh.append(trajectory)
                 sequences.append((group.question.prompt_ids, trajectory.token_ids))
         now = [logprobs for logprobs, _ in self.score(sequences)]
@@ -300,9 +298,7 @@ class Policy:
 
     # ---- weights out -----------------------------------------------------------------------------
 
-    def named_tensors(
-        self, dtype: torch.dtype = torch.float32
-    ) -> Iterator[tuple[str, torch.Tensor]]:
+    def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
         """(name, full tensor) of every weight, tied heads included, adapters merged; cast, then
         gathered.
         """

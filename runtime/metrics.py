@@ -9,7 +9,7 @@ def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
     """What a step did, apart from the update: by its plan and groups (exgrpo.py), and E after
     it.
     """
-    new = [t for g in groups for t in g.trajectories[g.replayed :]]
+    new = [t for g in groups for t in g.new_trajectories]
     lengths = [len(t.token_ids) for t in new]
     K = len(groups[0].trajectories)
     k = np.array([g.num_success for g in groups])
