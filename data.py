@@ -99,7 +99,7 @@ def read_data(config: Config, tokenizer, say: Callable) -> tuple[list[Question],
 
 def readable(
     config: Config, tokenizer, check_golds: Callable, checkpoints, say: Callable
-) -> tuple[list[Question], list[Question], dict[str, list[int]]]:
+) -> tuple[list, list, dict]:
     """Training and validation questions whose answers can be read, and the ids of the others (a
     collective).
 

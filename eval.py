@@ -113,7 +113,7 @@ from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 
 
-def validate(engine, grader: Grader, tests: list[Question]) -> dict[str, float]:
+def validate(engine, grader: Grader, tests: list[Question]) -> dict:
     """`val/<score>/<source>` from one response to each test question (a collective).
 
     The seeds depend on nothing but the question: steps and models are compared on the same random
@@ -197,7 +197,7 @@ def _key(question: Question) -> str:
     return blake2b(parts.encode(), digest_size=8).hexdigest()
 
 
-def means(records: list[dict]) -> dict[str, float]:
+def means(records: list[dict]) -> dict:
     """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so
     on.
     """
@@ -209,7 +209,7 @@ def means(records: list[dict]) -> dict[str, float]:
     return {name: float(np.mean(v)) for name, v in values.items()}
 
 
-def main(argv: list[str] | None = None) -> dict[str, float]:
+def main(argv: list[str] | None = None) -> dict:
     """Evaluate a model directory from the command line: print all scores, return the means per
     source.
     """

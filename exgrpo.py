@@ -206,7 +206,7 @@ class Experience:
             groups.append(group)
         return groups
 
-    def collect(self, groups: list[Group]) -> list[tuple[int, int, int]]:
+    def collect(self, groups: list[Group]) -> list[tuple]:
         """Of each group its question, bucket and a checksum of its tokens, for ranks to compare.
 
         Stores successes, retires what is always solved, and sees whether replay may start (lines

@@ -20,7 +20,8 @@ def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torc
     advantages = rewards - rewards.mean(dim=1, keepdim=True)  # (Q, K)
     equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)  # (Q, 1)
     if normalize_std:
-        advantages = advantages / rewards.std(dim=1, keepdim=True).masked_fill(equal, 1.0)
+        std = rewards.std(dim=1, keepdim=True)
+        advantages = advantages / std.masked_fill(equal, 1.0)
     return advantages.masked_fill(equal, 0.0)
 
 
@@ -63,8 +64,8 @@ def policy_loss(
     plain = ratio * advantages
     on_policy = plain
     if clip_eps is not None:
-        bounded = ratio.clamp(1 - clip_eps, 1 + clip_eps) * advantages
-        on_policy = torch.minimum(plain, bounded)
+        clipped_ratio = ratio.clamp(1 - clip_eps, 1 + clip_eps)
+        on_policy = torch.minimum(plain, clipped_ratio * advantages)
 
     # Replayed term: f(w*) · A of Sec. 4.2. Beyond the clamp of log w, f is flat: 1 or 0 to 2e-8 at
     # β = 0.1.
@@ -75,12 +76,13 @@ def policy_loss(
     # What a token weighs on A ∇ log π_θ: w where fresh, 0 where CLIP cut it, the slope of f where
     # replayed.
     slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = f (1 - f)
-    weight = torch.where(replayed, slope, ratio.masked_fill(on_policy < plain, 0))
+    unclipped = ratio.masked_fill(on_policy < plain, 0)
+    weight = torch.where(replayed, slope, unclipped)
     return loss, token_metrics(log_ratio, ratio, weight, advantages, replayed)
 
 
 @torch.no_grad()
-def token_metrics(log_ratio, ratio, weight, advantages, replayed) -> dict[str, torch.Tensor]:
+def token_metrics(log_ratio, ratio, weight, advantages, replayed) -> dict:
     """Sums over the tokens given, and maxima in `*_max`: tensors of one number; all inputs (R,)."""
     fresh = ~replayed
     w = ratio[fresh]

@@ -75,8 +75,9 @@ class Policy:
                 if not config.lora_rank and not isinstance(p, DTensor):
                     p.data = p.data.float()
             fully_shard(part, mesh=mesh, mp_policy=mixed)
+        trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            [p for p in self.module.parameters() if p.requires_grad],
+            trained,
             lr=config.lr,
             betas=(0.9, 0.999),
             eps=config.adam_eps,
@@ -85,7 +86,7 @@ class Policy:
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]
         # How far engine and policy were apart before the first optimiser step, as metrics.
-        self.engine_metrics: dict[str, float] = {}
+        self.engine_metrics = {}
         self.tokens_per_micro_batch, self.memory = self._micro_batch()
 
     def _micro_batch(self) -> tuple[int, str]:
@@ -189,7 +190,7 @@ class Policy:
                 row.trajectory = replace(row.trajectory, logprobs=logprobs)
         return rows
 
-    def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict[str, float]:
+    def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
         """The metric sums of all ranks, after adding up the gradient of a mini-batch, micro-batch
         by micro-batch.
         """
@@ -212,7 +213,7 @@ class Policy:
 
     def _backward(
         self, rows: list[Row], *, weight: float, num_responses: int, clip_eps: float | None
-    ) -> dict[str, float]:
+    ) -> dict:
         """The metric sums of one micro-batch, which counts `weight` times, after its forward and
         backward.
         """
@@ -220,22 +221,26 @@ class Policy:
         packed = pack([row.sequence for row in rows], self.device)
         logprobs, entropies = self.module(packed)  # (R,), (R,)
         lengths = [len(row.trajectory.token_ids) for row in rows]
+
+        def tensor(values):
+            return torch.as_tensor(values, device=self.device)
+
         old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
         advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
         replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
         loss, sums = policy_loss(
             logprobs,
-            torch.as_tensor(old_logprobs, device=self.device),
-            torch.as_tensor(advantages, device=self.device),
-            torch.as_tensor(replayed, device=self.device),
+            tensor(old_logprobs),
+            tensor(advantages),
+            tensor(replayed),
             max_length=config.max_response_length,
             num_responses=num_responses,
             clip_eps=clip_eps,
             beta=config.beta if config.shaping else None,
         )
         entropy = entropies.sum()
-        bonus = config.entropy_coef * entropy / (config.max_response_length * num_responses)
-        total = loss - bonus
+        constant = config.max_response_length * num_responses
+        total = loss - config.entropy_coef * entropy / constant
         # FSDP averages gradients over ranks; the loss is a sum over them.
         (weight * ranks.world_size() * total).backward()
         sums |= {"loss": loss, "total": total, "entropy": entropy}
@@ -307,7 +312,7 @@ class Policy:
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def tensors(self) -> dict[str, torch.Tensor]:
+    def tensors(self) -> dict:
         """For a checkpoint: this rank's part of every weight, and of AdamW's state of it as
         `name:key`.
 

@@ -36,7 +36,7 @@ from runtime.tracking import Timer, Tracker, validation
 from worlds.arithmetic import marked
 
 
-def train(config: Config) -> dict[str, float]:
+def train(config: Config) -> dict:
     """Set up and run Algorithm 1; returns the final validation scores."""
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
