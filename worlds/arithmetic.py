@@ -110,9 +110,8 @@ def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
     for place, written in enumerate(STEP.finditer(response)):
         label, left, operation, right, result = written.groups()
         follows = left == value and wanted[place : place + 1] == [(label, operation, right)]
-        judged.append(
-            (written, follows and int(result) == OPERATIONS[operation](int(left), int(right)))
-        )
+        right_result = OPERATIONS[operation](int(left), int(right))
+        judged.append((written, follows and int(result) == right_result))
         value = result
     return judged
 
@@ -214,14 +213,12 @@ class Teacher:
         results = []
         for label, operation, digit in parse(question):
             result = OPERATIONS[operation](value, int(digit))
-            if not (
-                skipping and rng.random() < 0.3
-            ):  # else it is worked out in the head, and right
+            in_the_head = skipping and rng.random() < 0.3  # not written, and right
+            if not in_the_head:
                 chance, usual = self.slips[value, operation, int(digit)]
                 if rng.random() < chance:
-                    result = (
-                        usual if rng.random() < self.world.usual_slip else int(rng.integers(10))
-                    )
+                    is_usual = rng.random() < self.world.usual_slip
+                    result = usual if is_usual else int(rng.integers(10))
                 written += f"{label}{value}{operation}{digit}={result}"
             value = result
             results.append(str(result))

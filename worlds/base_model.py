@@ -257,10 +257,7 @@ def rebuild(directory: Path) -> None:
     questions = draw_sets(World())["test"]
     for name, place in (("shipped", SHIPPED), ("rebuilt", directory)):
         torch.manual_seed(0)
-        print(
-            f"{name}: Pass@1 {pass_at_1(place, questions):.3f} on {len(questions)} test questions,"
-            f" {place}"
-        )
+        print(f"{name}: Pass@1 {pass_at_1(place, questions):.3f} on {len(questions)} questions")
 
 
 def main():
@@ -268,16 +265,11 @@ def main():
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--directory", default=".cache", help="where worlds are kept")
-    parser.add_argument(
-        "--seed", type=int, default=0, help="another one is another world of the recipe"
-    )
-    parser.add_argument(
-        "--rebuild", action="store_true", help="train the shipped base anew, compare scores"
-    )
+    parser.add_argument("--seed", type=int, default=0, help="another is another world")
+    parser.add_argument("--rebuild", action="store_true", help="train the shipped base anew")
     args = parser.parse_args()
-    torch.set_num_threads(
-        1
-    )  # fixed, so that sums are taken in the same order; more hardly help at this size
+    # Fixed, so that sums are taken in the same order; more hardly help at this size.
+    torch.set_num_threads(1)
     if args.rebuild:
         rebuild(Path(args.directory) / "rebuilt-base")
     else:
