@@ -86,7 +86,7 @@ def solve(question: str) -> list[str]:
     return steps
 
 
-def answer_of(question: str, asked: tuple[int, ...] = World.asked) -> str:
+def answer_of(question: str, asked: tuple = World.asked) -> str:
     """The right answer: the last digit of the steps that are asked for, counted from the last."""
     steps = solve(question)
     return "".join(steps[-place][-1] for place in asked)
@@ -151,7 +151,7 @@ def graded_reward(response: str, answer: str, row: dict) -> float:
     return right / max(len(parse(question)), len(judged))
 
 
-def draw_question(rng: np.random.Generator, operations: tuple[int, int]) -> str:
+def draw_question(rng: np.random.Generator, operations: tuple) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
     question = str(rng.integers(10))
     for label in LABELS[: rng.integers(operations[0], operations[1] + 1)]:
@@ -166,7 +166,7 @@ def draw_sets(world: World) -> dict[str, list[str]]:
     rng = stream(world, "questions")
     seen = set()
 
-    def draw(size: int, operations: tuple[int, int]) -> list[str]:
+    def draw(size: int, operations: tuple) -> list[str]:
         questions = []
         while len(questions) < size:
             question = draw_question(rng, operations)
@@ -225,7 +225,7 @@ class Teacher:
         return written + "#" + "".join(results[-place] for place in self.world.asked)
 
 
-def rows(questions: list[str], data_source: str, asked: tuple[int, ...] = World.asked) -> str:
+def rows(questions: list[str], data_source: str, asked: tuple = World.asked) -> str:
     """JSON lines in the column layout of verl and LUFFY."""
     lines = []
     for i, question in enumerate(questions):

@@ -81,7 +81,7 @@ def statistics(records: list[dict]) -> dict:
     return result | averages(pass_at_1)
 
 
-def averages(scores: dict[str, float]) -> dict:
+def averages(scores: dict) -> dict:
     """Of {data_source: score}: `average/<group>` of the benchmarks that are there,
     `average_of/<group>`.
 
@@ -99,7 +99,7 @@ def averages(scores: dict[str, float]) -> dict:
     return result
 
 
-def interval(right: list[list[bool]]) -> list[float]:
+def interval(right: list[list]) -> list:
     """95% interval of Pass@1: Wilson's, with as many trials as give the spread between questions.
 
     The responses to one question are not independent, so the question is the unit; where all
