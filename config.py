@@ -312,8 +312,8 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
 
 def from_command_line() -> Config:
-    """`parse_config`, and whether run_dir is free; a refusal is one sentence, and the end of
-    this process.
+    """`parse_config`, and whether run_dir is free;
+    a refusal is one sentence, and the end of this process.
     """
 
     def read() -> Config:

@@ -1,5 +1,5 @@
-"""Questions in, prompts out: rows of files (runtime/tables.py), prompt templates (Sec. 5.1, App.
-G).
+"""Questions in, prompts out: rows of files (runtime/tables.py),
+prompt templates (Sec. 5.1, App. G).
 
 Text becomes token ids here, once.
 """
@@ -40,8 +40,8 @@ class Question:
 
 
 def sample_seed(*key) -> int:
-    """A 63-bit seed from (run seed, step, question id, index in the group) or any key of plain
-    values.
+    """A 63-bit seed from (run seed, step, question id,
+    index in the group) or any key of plain values.
     """
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
@@ -77,8 +77,8 @@ def with_built_in_world(config: Config) -> Config:
 
 
 def read_data(config: Config, tokenizer, say: Callable) -> tuple[list[Question], list[Question]]:
-    """Training and validation questions, ids from 0 each, with a line on what was read and
-    dropped.
+    """Training and validation questions, ids from 0 each,
+    with a line on what was read and dropped.
     """
     sets = []
     for files in (config.train_files, config.val_files):
@@ -100,8 +100,8 @@ def read_data(config: Config, tokenizer, say: Callable) -> tuple[list[Question],
 def readable(
     config: Config, tokenizer, check_golds: Callable, checkpoints, say: Callable
 ) -> tuple[list, list, dict]:
-    """Training and validation questions whose answers can be read, and the ids of the others (a
-    collective).
+    """Training and validation questions whose answers can be read,
+    and the ids of the others (a collective).
 
     Which those are is decided once and saved: a time limit decides too, and a resumed run must see
     the same.
@@ -245,8 +245,8 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """A sentence for whatever would keep prompts from being asked, responses from ending or
-    being graded.
+    """A sentence for whatever would keep prompts from being asked,
+    responses from ending or being graded.
     """
     if tokenizer.eos_token_id is None:
         yield "the tokenizer has no eos_token, so responses could not end; set one"
@@ -268,8 +268,8 @@ def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[st
 
 
 def rope_warning(config: Config, model: str) -> str | None:
-    """What to say where `rope_theta` falls below the model's own, which spoils what it knows;
-    else None.
+    """What to say where `rope_theta` falls below the model's own,
+    which spoils what it knows; else None.
     """
     if not config.rope_theta:
         return None
@@ -293,8 +293,8 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Prompt token ids int32 (P,): template, generation prompt, and `response_prefix` unless it
-    ends so.
+    """Prompt token ids int32 (P,): template, generation prompt,
+    and `response_prefix` unless it ends so.
     """
     if config.prompt_template == "chat":
         if not tokenizer.chat_template:

@@ -1,5 +1,5 @@
-r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by the engine and the verifier of
-training.
+r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source,
+by the engine and the verifier of training.
 
     python eval.py --model runs/default/model --data test.jsonl --eval_questions 100
     torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
@@ -126,8 +126,8 @@ def validate(engine, grader: Grader, tests: list[Question]) -> dict:
 def respond(
     engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int, texts: bool
 ) -> list[dict]:
-    """The record of a response to every (question, sample number), with texts or without (a
-    collective).
+    """The record of a response to every (question, sample number),
+    with texts or without (a collective).
     """
     questions = [q for q, _ in wanted]
     seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
@@ -198,8 +198,8 @@ def _key(question: Question) -> str:
 
 
 def means(records: list[dict]) -> dict:
-    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward`, `length` and so
-    on.
+    """`pass_at_1/<source>` (share of successes; Avg@k for k samples),
+    `reward`, `length` and so on.
     """
     values = defaultdict(list)
     for r in records:
@@ -210,8 +210,8 @@ def means(records: list[dict]) -> dict:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    """Evaluate a model directory from the command line: print all scores, return the means per
-    source.
+    """Evaluate a model directory from the command line:
+    print all scores, return the means per source.
     """
     config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
@@ -273,8 +273,8 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 def _fit_positions(config: Config, questions: list[Question]) -> None:
-    """Cut the limits to the longest prompt and the positions that it leaves; ValueError if it
-    leaves none.
+    """Cut the limits to the longest prompt and the positions
+    that it leaves; ValueError if it leaves none.
     """
     config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, config.model).max_position_embeddings

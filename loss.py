@@ -122,8 +122,8 @@ def combine(parts: list[dict]) -> dict:
 
 
 def token_means(sums: dict) -> dict:
-    """Means and shares over tokens from the sums of `token_metrics`, 0 where there is no such
-    token.
+    """Means and shares over tokens from the sums of `token_metrics`,
+    0 where there is no such token.
     """
     tokens = sums["tokens"]
     replayed = sums["replay_tokens"]

@@ -27,8 +27,8 @@ from runtime.memory import LOGITS_CHUNK
 
 
 def model_config(config: Config, model: str):
-    """The model's Hugging Face configuration with the context extension of `rope_theta` and
-    positions.
+    """The model's Hugging Face configuration with the context
+    extension of `rope_theta` and positions.
     """
     hf_config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     return extend_context(hf_config, config)
@@ -90,8 +90,8 @@ class Packed:
 
 
 def pack(sequences: list[tuple], device="cpu") -> Packed:
-    """(prompt ids, response ids) pairs as one row; both must be non-empty. Neighbours with equal
-    prompts share one.
+    """(prompt ids, response ids) pairs as one row; both must be non-empty.
+    Neighbours with equal prompts share one.
 
     Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in
     the row, `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8
@@ -154,8 +154,8 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
-    """Causal attention inside each packed sequence, and no weights. query: (1, H, S, D), key and
-    value: (1, H_kv, S, D).
+    """Causal attention inside each packed sequence, and no weights.
+    query: (1, H, S, D), key and value: (1, H_kv, S, D).
     """
     # The kernel takes 16-bit types only.
     by_kernel = query.device.type == "cuda" and query.dtype != torch.float32
@@ -172,6 +172,7 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
 
     bounds = packing.cu_seqlens
     longest = packing.row_of_cell.shape[1]
+    # (E, H, D)
     out = varlen_attn(
         repeated(query),
         repeated(key),
@@ -183,7 +184,7 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
         scale=scale,
         window_size=(-1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
-    )  # (E, H, D)
+    )
     return rearrange(out.index_select(0, packing.token_of_row), "s h d -> 1 s h d")
 
 
@@ -224,8 +225,8 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class TokenScores(torch.autograd.Function):
-    """Log-probs and entropies (R,) of softmax(hidden Wᵀ / T), from hidden (R, H), weight (V, H) and
-    targets y (R,).
+    """Log-probs and entropies (R,) of softmax(hidden Wᵀ / T),
+    from hidden (R, H), weight (V, H) and targets y (R,).
 
     With p the softmax and 𝓗 its entropy, ∂ log p_y / ∂logits = 1_y - p and ∂𝓗 / ∂logits =
     -p (log p + 𝓗). So, d_logprob and d_entropy being the gradients that come in,
@@ -253,8 +254,8 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs, grad_entropies):
-        """Gradients of hidden (R, H) and, unless frozen, weight (V, H); logits are computed once
-        more.
+        """Gradients of hidden (R, H) and, unless frozen,
+        weight (V, H); logits are computed once more.
         """
         hidden, weight, targets, entropies = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
@@ -286,8 +287,8 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def chunks(hidden, weight, targets, temperature):
-        """Some rows after another: hidden (c, H), targets (c,) and the log-probs (c, V) of all
-        words.
+        """Some rows after another: hidden (c, H), targets
+        (c,) and the log-probs (c, V) of all words.
         """
         size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
@@ -304,18 +305,19 @@ class PackedLM(nn.Module):
         self.temperature = temperature
 
     def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-        """Float32 log-probs (R,) of the response tokens and entropies (R,) of what they were
-        drawn from.
+        """Float32 log-probs (R,) of the response tokens and entropies
+        (R,) of what they were drawn from.
         """
         decoder = self.lm.get_decoder()
         weight = self.lm.get_output_embeddings().weight  # (V, H)
+        # (1, S, H)
         hidden = decoder(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
             attention_mask=None,
             use_cache=False,
             packing=packed,
-        ).last_hidden_state  # (1, S, H)
+        ).last_hidden_state
         hidden = hidden[0].index_select(0, packed.predictors)  # (R, H)
         if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:
             # Only a GPU gives a float32 product of 16-bit factors, see `product`.

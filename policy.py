@@ -1,5 +1,5 @@
-"""π_θ: the sharded model, its scores of stored and fresh responses, and the optimiser step (Alg. 1,
-line 31).
+"""π_θ: the sharded model, its scores of stored and fresh responses,
+and the optimiser step (Alg. 1, line 31).
 
 FSDP2 shards float32 weights over the ranks of a node and replicates them across nodes; with
 `lora_rank` the model is frozen and adapters are trained in its place. It computes in `dtype` and
@@ -48,8 +48,8 @@ class Row:
 
 
 class Policy:
-    """The trained model on this rank. All methods are collectives: every rank calls them in the
-    same order.
+    """The trained model on this rank. All methods are collectives:
+    every rank calls them in the same order.
 
     ValueError for a model with parts that the packed forward pass does not know.
     """
@@ -90,8 +90,8 @@ class Policy:
         self.tokens_per_micro_batch, self.memory = self._micro_batch()
 
     def _micro_batch(self) -> tuple[int, str]:
-        """Its tokens, as asked or as fit on the rank with the least memory left; a line on what
-        it takes.
+        """Its tokens, as asked or as fit on the rank with the
+        least memory left; a line on what it takes.
         """
         config = self.config
         device = self.device.type
@@ -111,8 +111,8 @@ class Policy:
     # ---- forward passes without gradient ---------------------------------------------------------
 
     def score(self, sequences: list[tuple]) -> list[tuple]:
-        """Log-probs and entropies, float32 (T,) each, of the response of every (prompt ids,
-        response ids).
+        """Log-probs and entropies, float32 (T,) each,
+        of the response of every (prompt ids, response ids).
         """
         if not sequences:
             return []
@@ -133,8 +133,8 @@ class Policy:
         return [results[i] for i in range(len(sequences))]
 
     def mean_entropy(self, sequences) -> list[float]:
-        """Mean full-vocabulary entropy in nats over each response, EOS included (Alg. 1, lines
-        10-12).
+        """Mean full-vocabulary entropy in nats over each response,
+        EOS included (Alg. 1, lines 10-12).
         """
         return [float(entropies.mean(dtype=np.float64)) for _, entropies in self.score(sequences)]
 
@@ -145,8 +145,8 @@ class Policy:
     # ---- the update ------------------------------------------------------------------------------
 
     def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
-        """Metrics of the whole batch, after one optimiser step on Eq. 4 per mini-batch, on all
-        ranks alike.
+        """Metrics of the whole batch, after one optimiser step on Eq.
+        4 per mini-batch, on all ranks alike.
 
         A step whose gradient norm is not finite or above `skip_grad_norm` leaves the weights alone
         and is counted in `loss/skipped`. RuntimeError when three in a row are skipped, and when
@@ -191,8 +191,8 @@ class Policy:
         return rows
 
     def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
-        """The metric sums of all ranks, after adding up the gradient of a mini-batch, micro-batch
-        by micro-batch.
+        """The metric sums of all ranks, after adding up the gradient
+        of a mini-batch, micro-batch by micro-batch.
         """
         sequences = [row.sequence for row in rows]
         bins = ranks.micro_batches(sequences, self.tokens_per_micro_batch)
@@ -214,8 +214,8 @@ class Policy:
     def _backward(
         self, rows: list[Row], *, weight: float, num_responses: int, clip_eps: float | None
     ) -> dict:
-        """The metric sums of one micro-batch, which counts `weight` times, after its forward and
-        backward.
+        """The metric sums of one micro-batch, which counts `weight` times,
+        after its forward and backward.
         """
         config = self.config
         packed = pack([row.sequence for row in rows], self.device)
@@ -247,8 +247,8 @@ class Policy:
         return {name: weight * float(value.detach()) for name, value in sums.items()}
 
     def _step(self) -> float:
-        """The gradient's norm before clipping, after the optimiser step or, where the norm is too
-        large, without one.
+        """The gradient's norm before clipping, after the optimiser step or,
+        where the norm is too large, without one.
         """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
         norm = float(norm.full_tensor())
@@ -269,8 +269,8 @@ class Policy:
         return norm
 
     def recompute(self, groups: list[Group]) -> list[Group]:
-        """The groups with the policy's own log-probs of fresh responses in place of the engine's;
-        raises as `update`.
+        """The groups with the policy's own log-probs of fresh responses
+        in place of the engine's; raises as `update`.
         """
         fresh = []
         sequences = []
@@ -286,8 +286,8 @@ class Policy:
         return [replace(g, trajectories=[new.get(t, t) for t in g.trajectories]) for g in groups]
 
     def _compare(self, drift: float, mismatch: float) -> None:
-        """Note how far engine and policy are apart; RuntimeError beyond `max_drift` nats a
-        token.
+        """Note how far engine and policy are apart;
+        RuntimeError beyond `max_drift` nats a token.
         """
         self.engine_metrics = {
             "engine/drift": drift,
@@ -304,8 +304,8 @@ class Policy:
     # ---- weights out -----------------------------------------------------------------------------
 
     def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
-        """(name, full tensor) of every weight, tied heads included, adapters merged; cast, then
-        gathered.
+        """(name, full tensor) of every weight, tied heads included,
+        adapters merged; cast, then gathered.
         """
         scale = self.config.lora_alpha / max(self.config.lora_rank, 1)
         for name, tensor in merged(self.module.lm.state_dict(), scale, self.device):
@@ -313,8 +313,8 @@ class Policy:
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def tensors(self) -> dict:
-        """For a checkpoint: this rank's part of every weight, and of AdamW's state of it as
-        `name:key`.
+        """For a checkpoint: this rank's part of every weight,
+        and of AdamW's state of it as `name:key`.
 
         They share memory with what they are named after; state that no step has made yet is made
         here.
@@ -333,8 +333,8 @@ class Policy:
         return tensors
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write a Hugging Face directory (safetensors, config) on rank 0, in the weights' own
-        dtype.
+        """Write a Hugging Face directory (safetensors, config) on rank 0,
+        in the weights' own dtype.
         """
         lm = self.module.lm
         main = ranks.rank() == 0

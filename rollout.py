@@ -32,8 +32,8 @@ def roll_out(
     temperature: float,
     step: int = 0,
 ) -> list[list[Trajectory]]:
-    """A graded trajectory for each seed of each question, split over the engines by question (a
-    collective).
+    """A graded trajectory for each seed of each question,
+    split over the engines by question (a collective).
 
     A response is graded while others are generated, by the first of the `rollout_tp` ranks of an
     engine.
@@ -104,8 +104,8 @@ def make_engine(config: Config, model: str, eos_token_id: int, device: torch.dev
 
 
 class VLLMEngine:
-    """vLLM in this process, one engine per rank (per `rollout_tp` ranks), its scheduler driven
-    from here.
+    """vLLM in this process, one engine per rank (per `rollout_tp` ranks),
+    its scheduler driven from here.
     """
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
@@ -171,8 +171,8 @@ class VLLMEngine:
         max_tokens: int,
         on_finish=lambda index, trajectory: None,
     ) -> list[Trajectory]:
-        """A trajectory per prompt and seed, in order; `on_finish(index, trajectory)` as each one
-        ends.
+        """A trajectory per prompt and seed, in order;
+        `on_finish(index, trajectory)` as each one ends.
         """
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -225,8 +225,8 @@ class VLLMEngine:
             self.llm.sleep(level=2)
 
     def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load new weights, in the order that keeps the peak low: space, then weights, then the
-        cache.
+        """Load new weights, in the order that keeps the peak low:
+        space, then weights, then the cache.
         """
         if self.on_gpu:
             self.llm.wake_up(tags=["weights"])
@@ -236,8 +236,8 @@ class VLLMEngine:
 
 
 def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator:
-    """The (name, tensor) pairs, one by one; KeyError for an unknown name, and at the end for
-    missing ones.
+    """The (name, tensor) pairs, one by one; KeyError for an unknown name,
+    and at the end for missing ones.
     """
     missing = set(names)
     for name, tensor in tensors:
@@ -248,8 +248,8 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
 
 
 class HFEngine:
-    """Hugging Face `generate` with seeded Gumbel noise: arg max of log p + noise is a sample of
-    p.
+    """Hugging Face `generate` with seeded Gumbel noise:
+    arg max of log p + noise is a sample of p.
     """
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
@@ -310,8 +310,8 @@ class HFEngine:
             )
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them); KeyError as for
-        vLLM.
+        """Take over new weights (a collective where `tensors` gathers them);
+        KeyError as for vLLM.
         """
         own = self.model.state_dict()
         for name, tensor in _all_of(own, tensors):
@@ -324,8 +324,8 @@ class HFEngine:
 
 
 class _GumbelSampler:
-    """A logits processor that makes the arg max a seeded sample, and keeps the sampled tokens'
-    log-probs.
+    """A logits processor that makes the arg max a seeded sample,
+    and keeps the sampled tokens' log-probs.
     """
 
     def __init__(self, seeds: list[int], temperature: float):
@@ -341,8 +341,7 @@ class _GumbelSampler:
             draws = [
                 torch.empty(scores.shape[1]).exponential_(generator=g) for g in self.generators
             ]
-            noisy = (
-                logprobs - torch.stack(draws).to(scores.device).log()
-            )  # -log Exp(1) is Gumbel noise
+            # -log Exp(1) is Gumbel noise.
+            noisy = logprobs - torch.stack(draws).to(scores.device).log()
         self.logprobs.append(logprobs.gather(1, noisy.argmax(-1, keepdim=True))[:, 0])
         return noisy

@@ -141,8 +141,8 @@ def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> Non
 def resume(
     checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker
 ) -> int:
-    """Put back what was saved, if anything, and start metrics.jsonl; returns the first step to
-    run.
+    """Put back what was saved, if anything, and start metrics.jsonl;
+    returns the first step to run.
     """
     if not checkpoints.saved:
         tracker.start()
@@ -167,8 +167,8 @@ def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None
 
 
 def answer(engine, grader: Grader, question: Question) -> str:
-    """One response of the model as it stands, as text; the built-in world's judge marks its
-    wrong steps.
+    """One response of the model as it stands, as text;
+    the built-in world's judge marks its wrong steps.
     """
     watchdog.enter("first validation")
     config = grader.config

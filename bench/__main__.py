@@ -1,5 +1,5 @@
-"""Speed on this machine, one table per section (earlier figures and what they mean:
-bench/README.md).
+"""Speed on this machine, one table per section
+(earlier figures and what they mean: bench/README.md).
 
     python -m bench                           every section, about ten minutes on two cores
     python -m bench step --dtype float32      a training step, ours beside TRL's

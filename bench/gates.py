@@ -1,5 +1,5 @@
-"""The gates of the built-in world: is there enough to learn, and is what is right also reasoned
-right?
+"""The gates of the built-in world: is there enough to learn,
+and is what is right also reasoned right?
 
     for seed in 0 1 2 3 4 5 6 7; do
       torchrun --nproc_per_node=2 train.py --rho 0 --world_seed $seed --run_dir runs/gates/$seed

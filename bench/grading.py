@@ -1,5 +1,5 @@
-"""Answers a second of the verifier, on the kinds that mathematics questions have, half of them
-wrong.
+"""Answers a second of the verifier, on the kinds that
+mathematics questions have, half of them wrong.
 """
 
 import time

@@ -32,8 +32,8 @@ def coin(response: str, answer: str) -> float:
 
 
 def write_setup(directory: Path) -> tuple[str, str]:
-    """A random Llama (hidden 256, 6 layers, 4.8M parameters) and 512 questions of about 20
-    tokens.
+    """A random Llama (hidden 256, 6 layers, 4.8M parameters)
+    and 512 questions of about 20 tokens.
     """
     import numpy as np
     import torch

@@ -72,8 +72,8 @@ class RecordedExperience(Experience):
 
 
 class RecordedPolicy(Policy):
-    """Keeps the log-probs under the weights that each mini-batch of the step finds, and writes
-    it all.
+    """Keeps the log-probs under the weights that each mini-batch
+    of the step finds, and writes it all.
     """
 
     def update(self, mini_batches, clip_eps):

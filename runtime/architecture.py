@@ -1,5 +1,5 @@
-"""Models that the packed forward pass (model.py) would score wrongly: refused before the first
-step.
+"""Models that the packed forward pass (model.py) would score wrongly:
+refused before the first step.
 """
 
 from torch import nn
@@ -12,10 +12,8 @@ CAPS_AND_SCALES = (
     "logits_scaling",
     "logit_scale",
 )
-PARTS = (
-    "lm_head.bias",
-    ".sinks",
-)  # ends of names of weights: added to the logits, to attention's softmax
+# Ends of names of weights: added to the logits, to attention's softmax.
+PARTS = ("lm_head.bias", ".sinks")
 
 
 def refuse_unknown_parts(lm: nn.Module, model: str, length: int) -> None:

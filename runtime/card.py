@@ -1,5 +1,5 @@
-"""What stands beside the weights of a trained model: its card (README.md) and its generation
-settings.
+"""What stands beside the weights of a trained model:
+its card (README.md) and its generation settings.
 """
 
 import json
@@ -10,12 +10,8 @@ from pathlib import Path
 from runtime.console import optional, printable
 from runtime.tracking import validation
 
-PLACES = (
-    "model",
-    "train_files",
-    "val_files",
-    "run_dir",
-)  # knobs that are paths: the card has their names
+# Knobs that are paths: the card has their names.
+PLACES = ("model", "train_files", "val_files", "run_dir")
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], step: int) -> None:
@@ -48,15 +44,15 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], st
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether a model is named as the Hugging Face hub does, and no directory here has that
-    name.
+    """Whether a model is named as the Hugging Face hub does,
+    and no directory here has that name.
     """
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
 
 
 def plain(text: str) -> str:
-    r"""Foreign text for Markdown to show letter by letter, in one line: `<b>|$x$` is
-    `\<b\>\|\$x\$`.
+    r"""Foreign text for Markdown to show letter by letter,
+    in one line: `<b>|$x$` is `\<b\>\|\$x\$`.
     """
     marks = r"[\\`*\[\]<>|$~&#]|\b_|_\b"  # an underscore inside a word is none
     return re.sub(f"({marks})", r"\\\1", " ".join(printable(text).split()))

@@ -1,5 +1,5 @@
-"""Checkpoints: everything that the next step depends on, written so that a crash at any byte loses
-nothing.
+"""Checkpoints: everything that the next step depends on,
+written so that a crash at any byte loses nothing.
 
     run_dir/checkpoints/step-0000040/
         weights/shard-00001-*.safetensors   this rank's part of weights and AdamW's state
@@ -30,26 +30,13 @@ from runtime.faults import Interrupted, watchdog
 from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
-SUM = re.compile(
-    r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n"
-)  # no name from elsewhere
+# No name from elsewhere.
+SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
-SAME = (
-    "seed",
-    "num_rollouts",
-    "difficulty",
-    "max_trajectories",
-)  # knobs that a resumed run must share
-FREE = (
-    "run_dir",
-    "resume",
-    "steps",
-    "save_every",
-    "keep",
-    "eval_every",
-    "hang_timeout",
-    "tracker",
-)  # not worth a note
+# Knobs that a resumed run must share.
+SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")
+# Not worth a note.
+FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")
 
 
 class Checkpoints:
@@ -133,8 +120,8 @@ class Checkpoints:
         return (self.newest / "metrics.jsonl").read_text()
 
     def due(self, step: int) -> bool:
-        """Whether to save after `step` steps: by save_every, at the end, or since a rank was
-        interrupted.
+        """Whether to save after `step` steps: by save_every,
+        at the end, or since a rank was interrupted.
         """
         self.interrupted = watchdog.interrupted = any(ranks.gather(watchdog.interrupted))
         every = self.knobs["save_every"]
@@ -156,8 +143,8 @@ class Checkpoints:
         self.metrics = metrics
 
     def save(self, step: int) -> None:
-        """Write the checkpoint of `step` steps aside, move it into place, remove what is not
-        kept.
+        """Write the checkpoint of `step` steps aside,
+        move it into place, remove what is not kept.
         """
         if (final := self.root / _name(step)) != self.newest:
             self._write(final, step)
@@ -166,8 +153,8 @@ class Checkpoints:
 
     @contextmanager
     def back_to(self, step: int, undo: Callable[[], None]) -> Iterator[None]:
-        """Where a phase inside is left, on all ranks alike, what it has changed is undone and
-        saved.
+        """Where a phase inside is left, on all ranks alike,
+        what it has changed is undone and saved.
         """
         try:
             yield
@@ -211,8 +198,8 @@ class Checkpoints:
         ranks.barrier()
 
     def _prune(self, scored: dict[str, float]) -> None:
-        """Remove what `save` wrote but the last `keep` and the best by validation, the later of
-        equals.
+        """Remove what `save` wrote but the last `keep` and the
+        best by validation, the later of equals.
         """
         every = directories(self.root)
         whole = [path for path in every if path not in self.damaged]
@@ -225,8 +212,8 @@ class Checkpoints:
 
 
 def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -> dict:
-    """The knobs of a checkpoint that this version has; a line says what it had of others,
-    removed since.
+    """The knobs of a checkpoint that this version has;
+    a line says what it had of others, removed since.
     """
     known = {name: saved[name] for name in names if name in saved}
     removed = {name: value for name, value in saved.items() if name not in known}
@@ -236,8 +223,8 @@ def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, or None; by every `shares`-th file, so that ranks divide
-    the work.
+    """What is wrong with a checkpoint, or None;
+    by every `shares`-th file, so that ranks divide the work.
     """
     try:
         lines = (directory / "SHA256SUMS").read_text().splitlines(keepends=True)
@@ -263,8 +250,8 @@ def _name(step: int) -> str:
 
 
 def scores(metrics: str) -> dict[str, float]:
-    """{name of a checkpoint: mean Pass@1 of the validation after its step}, by the rows of
-    metrics.jsonl.
+    """{name of a checkpoint: mean Pass@1 of the validation after its step},
+    by the rows of metrics.jsonl.
     """
     found = {}
     for row in map(json.loads, metrics.splitlines()):

@@ -62,8 +62,8 @@ def lock(run_dir: Path) -> TextIO:
 
 
 def check_shared(directory: str | Path) -> None:
-    """ValueError on all ranks where one does not see what rank 0 writes into `directory`, if any is
-    named (a collective).
+    """ValueError on all ranks where one does not see what rank 0 writes
+    into `directory`, if any is named (a collective).
     """
     if not directory:
         return

@@ -10,8 +10,8 @@ HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def printable(text: str) -> str:
-    r"""The text with what a terminal would act on, or not show, as escapes: `\x1b[2J`; \n and \t
-    stay.
+    r"""The text with what a terminal would act on, or not show,
+    as escapes: `\x1b[2J`; \n and \t stay.
     """
     if text.isprintable():
         return text
@@ -20,8 +20,8 @@ def printable(text: str) -> str:
 
 
 def disarm(error: BaseException | None) -> None:
-    """Make the messages of an exception, and of what caused it, printable: they may quote a row
-    of data.
+    """Make the messages of an exception, and of what caused it,
+    printable: they may quote a row of data.
     """
     while error is not None:
         error.args = tuple(
@@ -32,8 +32,8 @@ def disarm(error: BaseException | None) -> None:
 
 @contextmanager
 def optional(what: str, say: Callable[[str], None] = print) -> Iterator[None]:
-    """What a run can do without, a plot or a card: where it fails, a note takes the place of the
-    error.
+    """What a run can do without, a plot or a card: where it fails,
+    a note takes the place of the error.
     """
     try:
         yield

@@ -1,5 +1,5 @@
-"""Faults end a run within seconds and say why; Ctrl-C, SIGTERM and SIGHUP make the loop save and
-leave.
+"""Faults end a run within seconds and say why; Ctrl-C,
+SIGTERM and SIGHUP make the loop save and leave.
 
 torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a
 dead one may do so for hours. Two things end such waits, whatever the main thread is stuck in:
@@ -27,18 +27,10 @@ from pathlib import Path
 TURN = (
     0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
 )
-LEFT = (
-    "plan",
-    "rollout",
-    "validate",
-    "evaluation",
-)  # phases that are left at once when interrupted
-FINISHED = (
-    "collect",
-    "update",
-    "sync",
-    "save",
-)  # and those that are finished: they change what is saved
+# Phases that are left at once when interrupted.
+LEFT = ("plan", "rollout", "validate", "evaluation")
+# And those that are finished: they change what is saved.
+FINISHED = ("collect", "update", "sync", "save")
 OUT_OF_MEMORY = (
     "Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
     "(lora_rank), or run fewer ranks here; python -m tools.doctor --gpus N --memory GB adds up "
@@ -48,9 +40,8 @@ SILENT = (
     "died without a message, nobody knows when; what other ranks saw of it stands elsewhere here."
     f" If signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}"
 )
-COUNTERS = Path(
-    "/proc/vmstat"
-)  # of the kernel: kills for memory are counted here, a container's too
+# Of the kernel: kills for memory are counted here, a container's too.
+COUNTERS = Path("/proc/vmstat")
 
 
 class Interrupted(Exception):
@@ -70,9 +61,8 @@ class Watchdog:
 
     def start(self) -> None:
         """Take over signals and begin to watch (main thread only)."""
-        tell_torchrun(
-            f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7
-        )  # until there is more to say
+        # Until there is more to say.
+        tell_torchrun(f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7)
         faulthandler.enable()
         sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -107,15 +97,14 @@ class Watchdog:
         return [name for name, pid in self.peers.items() if not _alive(pid)]
 
     def end(self, reason: str, echo: bool = False) -> None:
-        """Say why, or of whose failure this is the echo, and leave: nothing that could wait is
-        run.
+        """Say why, or of whose failure this is the echo,
+        and leave: nothing that could wait is run.
         """
         lasted = time.monotonic() - self.since
         say(said := f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
         tell_torchrun(said, later=echo)
-        if (
-            self.limit and lasted > self.limit / 2
-        ):  # others may have died of a hang: here is the rest
+        # Others may have died of a hang: here is the rest.
+        if self.limit and lasted > self.limit / 2:
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
         leave(1)
@@ -178,8 +167,8 @@ class Watchdog:
 
 
 class Console:
-    """stdout or stderr whose reader may leave (`| head`), whose disk may be full: the run goes
-    on without.
+    """stdout or stderr whose reader may leave (`| head`),
+    whose disk may be full: the run goes on without.
     """
 
     def __init__(self, stream):
@@ -213,8 +202,8 @@ def say(text: str) -> None:
 
 
 def tell_torchrun(text: str, later: float = 0) -> None:
-    """Leave the text for torchrun's summary of a failed job, which ends with its ranks' earliest
-    one.
+    """Leave the text for torchrun's summary of a failed job,
+    which ends with its ranks' earliest one.
 
     An echo says that it is a second `later`, what stands for no message at all a year.
     """

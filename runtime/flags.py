@@ -48,8 +48,8 @@ def knob(default, help: str, least: float = -math.inf, most: float = math.inf):
 
 
 def out_of_range(config) -> Iterator[str]:
-    """A sentence for every value of a dataclass of knobs that is no choice, not finite or out of
-    range.
+    """A sentence for every value of a dataclass of knobs
+    that is no choice, not finite or out of range.
     """
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
@@ -146,8 +146,8 @@ def _switch(text: str) -> bool:
 
 
 def _number(kind: type, auto: bool) -> Callable:
-    """From text to `kind`; the word auto may be 0. Not of 010, which is 8 to YAML and 10 to
-    Python.
+    """From text to `kind`; the word auto may be 0. Not of 010,
+    which is 8 to YAML and 10 to Python.
     """
 
     def number(text: str):
@@ -162,8 +162,8 @@ def _number(kind: type, auto: bool) -> Callable:
 
 
 def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
-    """The lines of a YAML file as arguments, every value as the text that stands there; else
-    ValueError.
+    """The lines of a YAML file as arguments, every value
+    as the text that stands there; else ValueError.
 
     own: the knobs of the command, with values that tell which are lists.
     """
@@ -210,8 +210,8 @@ def _lines(file: str) -> list[tuple[str, yaml.Node]]:
 
 
 def or_refuse(read: Callable):
-    """What `read()` returns. Its refusal is one sentence on stderr, without traceback, and ends
-    this process.
+    """What `read()` returns. Its refusal is one sentence on stderr,
+    without traceback, and ends this process.
 
     Best used before anything heavy is imported. torchrun's summary repeats the sentence.
     """

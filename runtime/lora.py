@@ -1,5 +1,5 @@
-"""LoRA (Hu et al., 2021) by the `peft` library: a linear layer of the decoder computes W x + (α /
-r) B A x.
+"""LoRA (Hu et al., 2021) by the `peft` library: a linear layer
+of the decoder computes W x + (α / r) B A x.
 
 W is frozen, A (r, in) and B (out, r) are trained. Weights leave merged, as W + (α / r) B A under
 the names they have without adapters, so that the engine and the saved model know nothing of LoRA.
@@ -13,8 +13,8 @@ from torch.distributed.tensor import Replicate
 
 
 def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
-    """Freeze a Hugging Face model and add float32 adapters to every linear layer but the output
-    head.
+    """Freeze a Hugging Face model and add float32 adapters
+    to every linear layer but the output head.
 
     A depends on `seed` alone, the same on every rank; B is 0, so that the model computes what it
     did before.
@@ -27,16 +27,15 @@ def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
         inject_adapter_in_model(adapters, lm)
     for p in lm.parameters():
         if p.requires_grad:
-            p.data = (
-                p.data.float()
-            )  # made in the dtype of the frozen weights, too coarse for small steps
+            # Made in the dtype of the frozen weights, too coarse for small steps.
+            p.data = p.data.float()
 
 
 def merged(
     weights: dict[str, Tensor], scale: float, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, weight) of the model without adapters from the sharded state_dict of the one with
-    them.
+    """(name, weight) of the model without adapters from the
+    sharded state_dict of the one with them.
 
     scale is α / r. One weight at a time; each rank merges its own rows, in float32: B has the rows
     of W, only the small A is gathered.

@@ -84,8 +84,8 @@ class Shape:
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
 
     def adapters(self, rank: int) -> int:
-        """Parameters of one layer's LoRA adapters: rank x (inputs + outputs) of its seven
-        matrices.
+        """Parameters of one layer's LoRA adapters: rank x
+        (inputs + outputs) of its seven matrices.
         """
         attention = 2 * (self.hidden + self.query) + 2 * (self.hidden + self.key)
         return rank * (attention + 3 * (self.hidden + self.intermediate))
@@ -224,8 +224,8 @@ def free_bytes(device: str, ranks: int) -> float:
 
 
 def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
-    """The output head at its worst: a chunk of float32 logits, and `trained` parameters of the
-    head.
+    """The output head at its worst: a chunk of float32 logits,
+    and `trained` parameters of the head.
 
     Forward: log-probs, probabilities, their product; backward: two of them, and on a GPU in
     bfloat16 a copy of the gradient, and its product before it is added.
@@ -234,21 +234,19 @@ def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
 
 
 def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
-    """What the backward pass needs of one layer, per token: the inputs of everything, of norms in
-    float32.
+    """What the backward pass needs of one layer, per token:
+    the inputs of everything, of norms in float32.
 
     On the CPU attention is computed in float32 (model.py), beside an output that is cast back.
     """
-    norm = (
-        4 + (1 if lora_rank else 2) * compute
-    )  # float32 input, normalised (for γ's gradient), scaled
+    # Float32 input, normalised (for γ's gradient), scaled.
+    norm = 4 + (1 if lora_rank else 2) * compute
     # q, k, v, output, that of shared prompts; log-sum-exp
     attention = compute * (3 * shape.query + 2 * shape.key) + 4 * shape.heads
     if on_cpu:
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
-    mlp = compute * (
-        4 * shape.intermediate + 7 * lora_rank
-    )  # gate, its activation, up, product; A x
+    # Gate, its activation, up, product; A x.
+    mlp = compute * (4 * shape.intermediate + 7 * lora_rank)
     return 2 * norm * shape.hidden + attention + mlp
 
 
@@ -260,9 +258,8 @@ def available_bytes() -> float:
     limit, used, stat = (CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip() != "max":
         cached = re.search(r"^inactive_file (\d+)", stat.read_text(), re.MULTILINE)
-        taken = int(used.read_text()) - (
-            int(cached[1]) if cached else 0
-        )  # files that were read can go
+        # Files that were read can go.
+        taken = int(used.read_text()) - (int(cached[1]) if cached else 0)
         free = min(free, int(limit.read_text()) - taken)
     return free
 

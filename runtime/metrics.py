@@ -1,13 +1,13 @@
-"""What a step did, in numbers: the metrics that need no tensors (docs/metrics.md says what each
-tells).
+"""What a step did, in numbers: the metrics that need no tensors
+(docs/metrics.md says what each tells).
 """
 
 import numpy as np
 
 
 def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
-    """What a step did, apart from the update: by its plan and groups (exgrpo.py), and E after
-    it.
+    """What a step did, apart from the update: by its plan
+    and groups (exgrpo.py), and E after it.
     """
     new = [t for g in groups for t in g.new_trajectories]
     lengths = [len(t.token_ids) for t in new]

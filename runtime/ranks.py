@@ -28,8 +28,8 @@ _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrit
 
 
 def run(program: Callable[[], object]) -> None:
-    """Run `program` as this rank's whole life, watched (faults.py): the job ends when one rank
-    fails.
+    """Run `program` as this rank's whole life, watched
+    (faults.py): the job ends when one rank fails.
 
     A rank that raises prints its traceback and waits for nobody; torchrun's summary repeats it.
     """
@@ -38,9 +38,8 @@ def run(program: Callable[[], object]) -> None:
         program()
         barrier()  # nobody has failed
         watchdog.stop()
-        if (
-            watchdog.interrupted
-        ):  # what follows in a script needs the end of this, and has not got it
+        # What follows in a script needs the end of this, and has not got it.
+        if watchdog.interrupted:
             tell_torchrun(
                 "interrupted: the same command goes on from there, training with --resume"
             )
@@ -58,8 +57,8 @@ def run(program: Callable[[], object]) -> None:
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:
-    """Join the process group that torchrun describes (alone without torchrun) and return this
-    rank's device.
+    """Join the process group that torchrun describes
+    (alone without torchrun) and return this rank's device.
 
     hang_timeout: seconds to wait for another rank, one whose rollouts take longer, say.
     RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this
@@ -73,6 +72,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
             "torchrun --max-restarts is for one node: several count their restarts apart, and "
             "their ranks would never meet. Leave it at 0, start the job again with --resume"
         )
+    # 0: a free port
     for name, value in dict(
         RANK="0",
         WORLD_SIZE="1",
@@ -80,7 +80,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         LOCAL_WORLD_SIZE="1",
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="0",
-    ).items():  # 0: a free port
+    ).items():
         os.environ.setdefault(name, value)
     transformers.logging.disable_progress_bar()  # one per rank and model otherwise
     transformers.logging.set_verbosity_error()
@@ -172,8 +172,8 @@ def barrier() -> None:
 
 
 def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
-    """Interrupted on all ranks, where one was asked to stop and the phase can be left (a
-    collective).
+    """Interrupted on all ranks, where one was asked to stop
+    and the phase can be left (a collective).
     """
     if watchdog.phase in LEFT:
         asked = torch.tensor(int(watchdog.interrupted))
@@ -185,8 +185,8 @@ def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
 
 
 def check_same(**values) -> None:
-    """RuntimeError on every rank, naming those of `values` that differ between ranks (a
-    collective).
+    """RuntimeError on every rank, naming those of `values`
+    that differ between ranks (a collective).
     """
     digests = {
         name: hashlib.sha256(repr(value).encode()).digest() for name, value in values.items()
@@ -201,8 +201,8 @@ def check_same(**values) -> None:
 
 
 def split(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Indices of `costs` in `parts` lists of nearly equal sums: the dearest first, each to the
-    cheapest.
+    """Indices of `costs` in `parts` lists of nearly equal sums:
+    the dearest first, each to the cheapest.
     """
     lists = [[] for _ in range(parts)]
     sums = [0.0] * parts
@@ -214,8 +214,8 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[list[int]]:
-    """This rank's share of (prompt ids, response ids): lists of indices, each of at most `budget`
-    tokens.
+    """This rank's share of (prompt ids, response ids):
+    lists of indices, each of at most `budget` tokens.
 
     Every rank has as many lists, empty ones where work is short. Neighbours with one prompt stay
     together, as a list shares it, in units small enough to balance. A pair that is longer than the

@@ -1,5 +1,5 @@
-"""What eval.py keeps in the directory of --output, so that a command that is repeated goes on from
-there.
+"""What eval.py keeps in the directory of --output,
+so that a command that is repeated goes on from there.
 
 DIR/responses.jsonl    a record a line: one response, its question and its reward
 DIR/settings.json      whatever a response and its reward depend on
@@ -63,8 +63,8 @@ def made_with(knobs: dict) -> dict:
 
 
 def model_files(model: Path) -> list[list]:
-    """Name, size and time of each file of a model; what was written into its directory later is
-    left out.
+    """Name, size and time of each file of a model;
+    what was written into its directory later is left out.
     """
     ours = ("settings.json", "scores.json", "responses.jsonl", "README.md")
     files = [file for file in sorted(model.glob("*")) if file.is_file() and file.name not in ours]

@@ -1,5 +1,5 @@
-"""What an earlier run has left in a run directory. Light to import: train.py looks before it
-loads torch.
+"""What an earlier run has left in a run directory. Light to import:
+train.py looks before it loads torch.
 """
 
 import os
@@ -21,15 +21,14 @@ def restarts() -> int:
 
 
 def refuse_remains(run_dir: str, resume: bool) -> None:
-    """ValueError where an earlier run has left something in run_dir, unless this one goes on
-    with it.
+    """ValueError where an earlier run has left something in run_dir,
+    unless this one goes on with it.
     """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
     metrics, model = Path(run_dir) / "metrics.jsonl", Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
-    if (
-        metrics.exists() and metrics.stat().st_size
-    ):  # an empty one: the run ended before its first row
+    # An empty one: the run ended before its first row.
+    if metrics.exists() and metrics.stat().st_size:
         remains.append(metrics.name)
     if model.exists():
         remains.append(model.name)

@@ -1,5 +1,5 @@
-"""samples.jsonl: a few responses of every step, to be read: so a reward is seen being talked into a
-yes.
+"""samples.jsonl: a few responses of every step, to be read:
+so a reward is seen being talked into a yes.
 
 A line is {"step", "question", "text", "rewards": {name: value}, "replayed", "finished"}, where
 `step` counts as in metrics.jsonl and `replayed` marks an o*.
@@ -11,16 +11,13 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-WANTED = {
-    "right": 2,
-    "wrong": 1,
-    "o*": 1,
-}  # responses of a step: new right ones, new wrong ones, replayed
+# Responses of a step: new right ones, new wrong ones, replayed.
+WANTED = {"right": 2, "wrong": 1, "o*": 1}
 
 
 def choose(groups: list, success: float) -> list[tuple]:
-    """The (group, trajectory) that WANTED asks for, the first in the batch's order, one of a kind a
-    group.
+    """The (group, trajectory) that WANTED asks for, the first
+    in the batch's order, one of a kind a group.
 
     success: what the reward of a right response exceeds. No randomness: a resumed run chooses the
     same.
@@ -65,8 +62,8 @@ def read(path: Path) -> list[dict]:
 
 
 def cut(path: Path, last: int) -> None:
-    """Go back to step `last`: what came after the checkpoint that a run continues from is
-    written again.
+    """Go back to step `last`: what came after the checkpoint
+    that a run continues from is written again.
     """
     aside = path.with_suffix(".tmp")
     kept = [sample for sample in read(path) if sample["step"] <= last]

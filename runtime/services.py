@@ -7,8 +7,8 @@ from runtime.console import printable
 
 
 class TensorBoard:
-    """A copy of `rows` and of what is logged later in run_dir/tensorboard, for `tensorboard
-    --logdir`.
+    """A copy of `rows` and of what is logged later in run_dir/tensorboard,
+    for `tensorboard --logdir`.
 
     purge_step=0 hides what earlier processes wrote there: after a resume every point stands there
     once, as in metrics.jsonl.
@@ -35,8 +35,8 @@ class TensorBoard:
 
 
 class WandB:
-    """A copy of `rows` and of what is logged later in a W&B run, whose id is kept in
-    run_dir/wandb_id.
+    """A copy of `rows` and of what is logged later in a W&B run,
+    whose id is kept in run_dir/wandb_id.
 
     A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds
     of a step stays. Offline (WANDB_MODE=offline) each process leaves a directory of its own in
@@ -47,6 +47,7 @@ class WandB:
         import wandb
 
         place, note = run_dir.absolute(), run_dir / "wandb_id"
+        # The console is ours.
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or place.parent.name or None,
             name=place.name,
@@ -55,7 +56,7 @@ class WandB:
             id=note.read_text() if rows and note.exists() else None,
             resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
             settings=wandb.Settings(console="off"),
-        )  # the console is ours
+        )
         note.write_text(self.run.id)
         self.first = self.run.step  # what comes before this step W&B has already
         for row in rows:

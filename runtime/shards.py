@@ -22,8 +22,8 @@ FILE_BYTES = 1 << 30  # about, of one file: the writer holds a whole one twice i
 
 
 def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
-    """Write this rank's rows (a collective; OSError on all ranks); returns the names of its
-    files.
+    """Write this rank's rows (a collective; OSError on all ranks);
+    returns the names of its files.
     """
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     files = {name: 1 + end // (FILE_BYTES * ranks.world_size()) for name, end in zip(tensors, ends)}
@@ -36,8 +36,8 @@ def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
 
 
 def load_shards(directory: Path, tensors: dict[str, Tensor], moments: bool = True) -> None:
-    """Fill this rank's rows of the tensors (a collective); ValueError where the files hold another
-    model.
+    """Fill this rank's rows of the tensors (a collective);
+    ValueError where the files hold another model.
 
     moments: whether AdamW's state is among the tensors; without it only weights are read.
     """

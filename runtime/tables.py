@@ -1,5 +1,5 @@
-"""Files of questions, Parquet or JSONL in the verl-LUFFY columns, as plain values: read, and
-checked.
+"""Files of questions, Parquet or JSONL in the verl-LUFFY columns,
+as plain values: read, and checked.
 
 A file has the columns `prompt` (a list of chat turns), `reward_model` (with the right answer as
 `ground_truth`), `data_source` and, where a reward function wants more, `extra_info`; others are
@@ -15,8 +15,8 @@ READ = (*COLUMNS, "extra_info")  # others may be long
 
 
 def read_rows(file: str) -> list[dict]:
-    """Rows of a Parquet or JSONL file; ValueError where it is empty, of another kind, or lacks a
-    column.
+    """Rows of a Parquet or JSONL file; ValueError where it is empty,
+    of another kind, or lacks a column.
     """
     if Path(file).suffix == ".parquet":
         import pyarrow.parquet
@@ -25,11 +25,8 @@ def read_rows(file: str) -> list[dict]:
             table = pyarrow.parquet.ParquetFile(file)
             names = [name for name in READ if name in table.schema_arrow.names]
             rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
-        except (
-            pyarrow.ArrowException,
-            OSError,
-            ValueError,
-        ) as error:  # ValueError: of a value in it
+        except (pyarrow.ArrowException, OSError, ValueError) as error:
+            # ValueError: of a value in it.
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
     elif Path(file).suffix in (".jsonl", ".json"):
         rows = read_jsonl(file)
@@ -48,8 +45,8 @@ def read_rows(file: str) -> list[dict]:
 
 
 def read_jsonl(file: str | Path) -> list:
-    """What the lines of a JSONL file hold; ValueError names file and line of one that cannot be
-    read.
+    """What the lines of a JSONL file hold; ValueError names
+    file and line of one that cannot be read.
     """
     rows = []
     for number, line in enumerate(Path(file).read_bytes().split(b"\n")):  # a string may hold U+2028
@@ -83,9 +80,8 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str]:
 
     for column in (c for c in READ if c in row):
         try:
-            json.dumps(
-                row[column], ensure_ascii=False
-            ).encode()  # so goes the row to a reward function
+            # So goes the row to a reward function.
+            json.dumps(row[column], ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:  # a date, bytes, half a character
             raise wrong(
                 column, f"must be what JSON can hold ({error}); make it text or numbers"
@@ -102,8 +98,7 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str]:
     truth = row["reward_model"]["ground_truth"]
     if not isinstance(truth, str | int | float) or truth != truth:
         raise wrong("reward_model", "ground_truth must be text or a number")
-    if (
-        not isinstance(source, str) or not source.isprintable()
-    ):  # it names scores: metrics, plots, cards
+    # It names scores: metrics, plots, cards.
+    if not isinstance(source, str) or not source.isprintable():
         raise wrong("data_source", "must be printable text")
     return turns, str(truth)

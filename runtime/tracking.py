@@ -1,5 +1,5 @@
-"""What a run writes down: time per phase, metrics.jsonl, one console line a step, the final table,
-curve.png.
+"""What a run writes down: time per phase, metrics.jsonl,
+one console line a step, the final table, curve.png.
 
 With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few
 responses of each step go to samples.jsonl (samples.py).
@@ -23,8 +23,8 @@ from runtime.services import WRITERS
 
 
 class Timer:
-    """Wall-clock seconds per phase of a step; the device is synchronised before the clock is
-    read.
+    """Wall-clock seconds per phase of a step;
+    the device is synchronised before the clock is read.
     """
 
     def __init__(self):
@@ -74,8 +74,8 @@ class Tracker:
         )
 
     def start(self, text: str = "", step: int = 0) -> None:
-        """Begin metrics.jsonl with the rows of `text`: none, or what the checkpoint of a step
-        has of it.
+        """Begin metrics.jsonl with the rows of `text`: none,
+        or what the checkpoint of a step has of it.
         """
         for row in map(json.loads, text.splitlines()):
             self._keep({name: math.nan if value is None else value for name, value in row.items()})
@@ -88,8 +88,8 @@ class Tracker:
                 self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
 
     def print(self, text: str) -> None:
-        """A line on the console, above the progress bar; what it quotes cannot steer the
-        terminal.
+        """A line on the console, above the progress bar;
+        what it quotes cannot steer the terminal.
         """
         if self.main:
             self.bar.write(printable(text))
@@ -121,8 +121,8 @@ class Tracker:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
 
     def keep_example(self, response: str) -> None:
-        """Keep the untrained model's response to a question for `compare_example`, after a
-        resume too.
+        """Keep the untrained model's response to a question
+        for `compare_example`, after a resume too.
         """
         self.print(f"---- a response ----\n{response}\n----")
         if self.main:

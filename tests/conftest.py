@@ -1,5 +1,5 @@
-"""Shared fixtures: a tiny model, a tiny world, a finished run of it; and functions run on
-several ranks.
+"""Shared fixtures: a tiny model, a tiny world, a finished run of it;
+and functions run on several ranks.
 """
 
 import fcntl
@@ -56,8 +56,8 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
-    """What `function(*args)` returns on each of `world_size` ranks of one node, on the CPU with
-    gloo.
+    """What `function(*args)` returns on each of `world_size`
+    ranks of one node, on the CPU with gloo.
 
     Raises AssertionError with the traceback of the first rank that fails.
     """
@@ -111,8 +111,8 @@ def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
 
 
 def plain_scores(lm, prompt, response, temperature: float = 1.0):
-    """Log-probs and entropies (T,) of one response by an ordinary forward pass over the one
-    sequence.
+    """Log-probs and entropies (T,) of one response by an
+    ordinary forward pass over the one sequence.
     """
     import torch
 
@@ -140,8 +140,8 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
-    """{tied heads: directory}: Llamas with random weights, grouped-query attention and peaked
-    distributions.
+    """{tied heads: directory}: Llamas with random weights,
+    grouped-query attention and peaked distributions.
 
     Their generation settings ask for a repetition penalty and top-k, which a trainer must not
     follow.
@@ -186,8 +186,8 @@ def tiny_model(tiny_models) -> str:
 
 
 def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
-    """The arguments of train.py for three steps on the tiny world; `more` of them override
-    these.
+    """The arguments of train.py for three steps on the tiny world;
+    `more` of them override these.
     """
     return [
         "--model",
@@ -232,8 +232,8 @@ def shell(*command: str) -> str:
 
 
 def built_once(tmp_path_factory, name: str, build) -> Path:
-    """The directory that `build(directory)` fills, in whichever worker of pytest-xdist asks
-    first.
+    """The directory that `build(directory)` fills,
+    in whichever worker of pytest-xdist asks first.
     """
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
@@ -277,8 +277,8 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(world, tmp_path_factory) -> Path:
-    """The directory of a run by torchrun on two ranks: three steps of `arguments`, with --engine
-    hf.
+    """The directory of a run by torchrun on two ranks:
+    three steps of `arguments`, with --engine hf.
 
     It replays from its second step. It was validated before, after the second step and at the end,
     on the sources arithmetic and arithmetic-ood. It has metrics.jsonl, samples.jsonl, result.json,

@@ -1,5 +1,5 @@
-"""The replay buffer: what is kept, in which bucket, at what price in memory; its file (paper
-Sec. 4.1).
+"""The replay buffer: what is kept, in which bucket,
+at what price in memory; its file (paper Sec. 4.1).
 """
 
 import os
@@ -54,8 +54,8 @@ def example():
 
 
 class Naive:
-    """The same from the definitions: one list of what is stored, oldest first, searched from end
-    to end.
+    """The same from the definitions: one list of what is stored,
+    oldest first, searched from end to end.
     """
 
     def __init__(self, cap):
@@ -94,8 +94,8 @@ class Naive:
 
 @pytest.mark.parametrize("cap", [None, 1, 3, 8])
 def test_any_history_equals_a_naive_buffer(cap, tmp_path):
-    """Random adds, shelvings, retirements, reinstatements, saves and loads: equal after each, in
-    order.
+    """Random adds, shelvings, retirements, reinstatements,
+    saves and loads: equal after each, in order.
     """
     rng, replay, naive = np.random.default_rng(cap), ReplayBuffer(cap), Naive(cap)
     for step in range(300):
@@ -124,8 +124,8 @@ def test_any_history_equals_a_naive_buffer(cap, tmp_path):
 
 
 def test_stored_values_come_back_bit_for_bit():
-    """Token ids, log-probs, step and reward are what was added, and nobody can change them
-    afterwards.
+    """Token ids, log-probs, step and reward are what was added,
+    and nobody can change them afterwards.
     """
     replay, logprobs = ReplayBuffer(), np.float32([-1e-7, -33.25, 0.0])
     given = Trajectory(np.int32([0, 151_645, 2**31 - 1]), logprobs.copy(), step=17, reward=0.625)
@@ -144,8 +144,8 @@ def test_stored_values_come_back_bit_for_bit():
 
 
 def test_a_shelved_question_is_not_drawn_but_keeps_its_responses():
-    """It is in no bucket, `len` leaves it out; an add, even of nothing, brings it back with all
-    it had.
+    """It is in no bucket, `len` leaves it out; an add,
+    even of nothing, brings it back with all it had.
     """
     replay = example()
     assert 14 in replay and len(replay) == 4 and replay.num_trajectories == 10
@@ -176,8 +176,8 @@ ADDS |= {
 
 @pytest.mark.parametrize("name", ADDS)
 def test_an_impossible_add_changes_nothing(name):
-    """ValueError, and neither the bucket nor the good trajectory beside a malformed one is taken
-    over.
+    """ValueError, and neither the bucket nor the good trajectory
+    beside a malformed one is taken over.
     """
     replay = example()
     with pytest.raises(ValueError):
@@ -206,8 +206,8 @@ def test_an_empty_buffer_can_be_saved(tmp_path):
 
 
 def test_a_loaded_buffer_goes_on_as_the_saved_one_would(tmp_path):
-    """Equal contents, orders, draws, rewards to the bit; and still so after the same later
-    changes.
+    """Equal contents, orders, draws, rewards to the bit;
+    and still so after the same later changes.
     """
     replay = example()
     replay.add(13, 2, [response(4, reward=1 / 3)])
@@ -277,8 +277,8 @@ class Bomb:
 
 
 def test_nothing_else_is_taken_and_no_code_runs(tmp_path, monkeypatch):
-    """A pickle, an archive, an empty file, one cut anywhere or lengthened: refused by name,
-    nothing run.
+    """A pickle, an archive, an empty file, one cut anywhere
+    or lengthened: refused by name, nothing run.
     """
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "buffer"

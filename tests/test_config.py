@@ -1,5 +1,5 @@
-"""Configuration: mistakes fail with their reason, flags override a file, --help tells the
-paper's values.
+"""Configuration: mistakes fail with their reason,
+flags override a file, --help tells the paper's values.
 """
 
 import dataclasses
@@ -127,10 +127,8 @@ def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason)
     "argv, reason",
     [
         (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-        (
-            ["--batch", "16"],
-            "unknown flag --batch; nearest: --batch_size",
-        ),  # abbreviations change with the knobs
+        # Abbreviations change with the knobs.
+        (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),
         (["--zzz"], "unknown flag --zzz; nearest: none .--help lists all"),
         (["16"], "unknown flag 16"),
         (["--rho", "half"], "invalid float value: 'half'"),
@@ -188,8 +186,8 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
     ],
 )
 def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
-    """No traceback and nothing heavy imported, from the ranks but one nothing; torchrun's
-    summary has it.
+    """No traceback and nothing heavy imported, from the ranks
+    but one nothing; torchrun's summary has it.
     """
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
@@ -226,10 +224,8 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         (dict(prompt_template="Q: "), "{question}"),
         (dict(train_files=["config.py"]), "train_files need a model"),
         (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
-        (
-            dict(start_threshold=35.0),
-            r"start_threshold must be in \[-inf, 1\], got 35.0",
-        ),  # not in percent
+        # Not in percent.
+        (dict(start_threshold=35.0), r"start_threshold must be in \[-inf, 1\], got 35.0"),
         (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
     ],
 )
@@ -250,8 +246,8 @@ def test_vllm_without_shared_memory_is_told_early(monkeypatch):
 
 
 def test_lora_without_peft_names_the_command(monkeypatch):
-    """lora_rank fails at once where peft is missing, with the pip command of both requirements
-    files.
+    """lora_rank fails at once where peft is missing,
+    with the pip command of both requirements files.
     """
     monkeypatch.setattr(config_module, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"lora_rank needs the library peft.*{INSTALL_PEFT}"):
@@ -284,8 +280,8 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
     "file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem
 )
 def test_every_file_in_configs_loads(file, monkeypatch):
-    """The configurations shipped are possible ones, were the libraries installed and the data
-    there.
+    """The configurations shipped are possible ones,
+    were the libraries installed and the data there.
     """
     monkeypatch.setattr(config_module, "find_spec", lambda name: True)
     monkeypatch.setattr(Path, "exists", lambda path: True)
@@ -300,8 +296,8 @@ def test_the_neutral_file_says_why():
 
 
 def test_the_papers_configuration_has_the_papers_values():
-    """configs/qwen2.5-math-7b.yaml is Table 4, divided by 64 where the official loss scales
-    (paper.md, 9).
+    """configs/qwen2.5-math-7b.yaml is Table 4, divided by 64
+    where the official loss scales (paper.md, 9).
     """
     no_files = ["--train_files", "--val_files"]
     file = str(ROOT / "configs" / "qwen2.5-math-7b.yaml")

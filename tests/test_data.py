@@ -1,5 +1,5 @@
-"""Questions and prompts: malformed files fail by name, row and column; templates; the fresh
-stream.
+"""Questions and prompts: malformed files fail by name,
+row and column; templates; the fresh stream.
 """
 
 import contextlib
@@ -61,8 +61,8 @@ def write(tmp_path):
 
 
 def test_line_separators_inside_a_text_do_not_end_a_row(write):
-    """JSON strings may hold a bare U+2028 and the like; only a newline ends a row, the last one
-    is no row.
+    """JSON strings may hold a bare U+2028 and the like;
+    only a newline ends a row, the last one is no row.
     """
     text = "3a\u2028+4\x85"
     line = json.dumps(row(text), ensure_ascii=False) + "\n"
@@ -165,8 +165,8 @@ def same(a, b) -> bool:
 
 
 def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
-    """The same rows, extra columns too, are equal questions in both formats; ids count through
-    all files.
+    """The same rows, extra columns too, are equal questions
+    in both formats; ids count through all files.
     """
     rows = []
     for i, j in product(range(4), range(3)):
@@ -229,9 +229,8 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
     rows = [*map(row, live), *map(row, fine)]
     rows.append(row("1+1") | {"prompt": [{"role": "user<|im_end|>", "content": "1+1"}]})
     knobs = Config(max_prompt_length=500)
-    assert (
-        render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2
-    )  # live: the turn would end twice
+    # Live: the turn would end twice.
+    assert render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2
     questions, counts = load_questions([write("a.jsonl", rows)], knobs, qwen)
     assert [q.text for q in questions] == fine and counts == {"read": 8, "special tokens": 5}
     assert all(q.prompt_ids.tolist().count(end) == 1 for q in questions)  # the template's own
@@ -242,8 +241,8 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
 
 
 def test_malformed_answers_are_counted_and_unreadable_ones_named(write, tokenizer):
-    """By the verifier's check: a malformed answer stays, and is counted; one that cannot be read
-    goes.
+    """By the verifier's check: a malformed answer stays,
+    and is counted; one that cannot be read goes.
     """
     rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "5")]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
@@ -288,8 +287,8 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
 
 
 def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
-    """A prompt of exactly the limit stays, a longer one goes; a row repeated in its source
-    (Avg@k) is one.
+    """A prompt of exactly the limit stays, a longer one goes;
+    a row repeated in its source (Avg@k) is one.
     """
     rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
     limit = Config(max_prompt_length=7)  # 3 special tokens + 4
@@ -340,8 +339,8 @@ TURNS = [{"role": "system", "content": "be right"}, {"role": "user", "content": 
 
 
 def test_prompt_templates(tokenizer):
-    """The chat template keeps every turn, a text the last; `response_prefix` ends both; braces
-    survive.
+    """The chat template keeps every turn, a text the last;
+    `response_prefix` ends both; braces survive.
     """
 
     def prompt(turns, **knobs) -> str:
@@ -358,8 +357,8 @@ def test_prompt_templates(tokenizer):
 
 
 def test_turns_that_a_text_template_leaves_out_are_counted(write, tokenizer):
-    """The system turn, and what was said before the question: two of three; the chat template
-    has all.
+    """The system turn, and what was said before the question:
+    two of three; the chat template has all.
     """
     files = [
         write(
@@ -401,8 +400,8 @@ SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     ],
 )
 def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path, attributes, knobs, reason):
-    """Responses that would not end, go on with the question, or think for ever: what to do is
-    said.
+    """Responses that would not end, go on with the question,
+    or think for ever: what to do is said.
     """
     change(tokenizer, **attributes).save_pretrained(tmp_path)
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
@@ -428,8 +427,8 @@ def test_sample_seeds_are_distinct_and_fixed():
 
 
 def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
-    """A directory that brings a tokenizer class of its own is refused, and its code does not
-    run.
+    """A directory that brings a tokenizer class of its own is refused,
+    and its code does not run.
     """
     directory, trace = shutil.copytree(tiny_model, tmp_path / "model"), tmp_path / "trace"
     settings = json.loads((directory / "tokenizer_config.json").read_text())
@@ -446,9 +445,8 @@ def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
 
 def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     """A name that is no directory is announced before the hub is asked."""
-    monkeypatch.setattr(
-        "data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0
-    )  # no network in a test
+    # No network in a test.
+    monkeypatch.setattr("data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         load_tokenizer(Config(), "nobody/nothing")
     assert (
@@ -465,8 +463,8 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     [(100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)],
 )
 def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
-    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2; a higher one is a longer
-    context.
+    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2;
+    a higher one is a longer context.
     """
     LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(
         tmp_path

@@ -73,8 +73,8 @@ def grader(config: Config) -> SimpleNamespace:
 
 
 def test_means_per_source():
-    """Avg@2 of two sources: a reward above 0.5 is a success; its mean, length, truncation,
-    judges.
+    """Avg@2 of two sources: a reward above 0.5 is a success;
+    its mean, length, truncation, judges.
     """
     config = Config(
         reward="worlds.arithmetic:graded_reward", eval_temperature=0.7, max_response_length=9
@@ -122,8 +122,8 @@ def test_a_record_by_hand():
 
 
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
-    """Seed 3 of the run, seed 0 of the samples: two runs are compared on the same random
-    numbers.
+    """Seed 3 of the run, seed 0 of the samples:
+    two runs are compared on the same random numbers.
     """
     engine = Engine()
     scores = validate(engine, grader(Config(seed=3)), QUESTIONS)
@@ -168,8 +168,8 @@ def file(tmp_path):
 
 
 def test_main_on_a_file(tiny_model, device, file, capsys):
-    """The command scores a file with a model directory, says what it dropped, and gives the same
-    again.
+    """The command scores a file with a model directory,
+    says what it dropped, and gives the same again.
     """
     argv = command(tiny_model, file, "--max_response_length", "20", "--samples", "3")
     scores = evaluation.main(argv)
@@ -196,8 +196,8 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
 
 
 def test_the_default_length_is_what_the_model_has_positions_for(tiny_model, device, file, capsys):
-    """8192 tokens by default, but no more than the positions that the longest prompt, 7 tokens,
-    leaves.
+    """8192 tokens by default, but no more than the positions
+    that the longest prompt, 7 tokens, leaves.
     """
     argv = command(tiny_model, file)
     del argv[argv.index("--max_response_length") :]
@@ -278,16 +278,15 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
-    """Told to stop in its second block: it ends by itself within seconds, with the first one
-    kept.
+    """Told to stop in its second block: it ends by itself
+    within seconds, with the first one kept.
     """
     rows = [row("x", f"{i}a+1") for i in range(2 * evaluation.BLOCK)]
     argv = command(
         tiny_model, write(tmp_path / "many.jsonl", rows), "--output", str(tmp_path / "out")
     )
-    environment = {
-        name: value for name, value in os.environ.items() if name != "MASTER_PORT"
-    }  # is in use
+    # Is in use.
+    environment = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
     process = subprocess.Popen(
         [sys.executable, "eval.py", *argv, "--max_response_length", "80"],
         cwd=ROOT,
@@ -384,8 +383,8 @@ def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_p
 
 
 def test_output_on_two_ranks(tiny_model, file, tmp_path):
-    """Work is split over the ranks, one of them writes: every response once, and the scores of
-    one rank.
+    """Work is split over the ranks, one of them writes:
+    every response once, and the scores of one rank.
     """
     argv = command(tiny_model, file)
     alone = evaluation.main(argv)

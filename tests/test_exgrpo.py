@@ -1,5 +1,5 @@
-"""Experience management on scripted runs: rewards and scores made up, every outcome worked out
-by hand.
+"""Experience management on scripted runs: rewards and scores made up,
+every outcome worked out by hand.
 """
 
 from collections import Counter
@@ -44,8 +44,8 @@ def by_last_token(sequences) -> list[float]:
 
 
 def answer(run: Experience, plan: Plan, successes) -> list[Group]:
-    """A plan's groups: of a question's new responses the first `successes(q)` are right; no two
-    are alike.
+    """A plan's groups: of a question's new responses the first
+    `successes(q)` are right; no two are alike.
     """
     rollouts = []
     for q, seeds in zip(plan.questions, run.seeds(plan)):
@@ -95,9 +95,8 @@ def test_delayed_start_is_exact_and_latched():
     plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
     assert plan.clip_eps is None and not plan.replayed and len(run.buffer) == 5
 
-    plan, _ = take_step(
-        run, 3, lambda q: 0
-    )  # and the one after replays; a Pass@1 near 0 changes nothing
+    # And the one after replays; a Pass@1 near 0 changes nothing.
+    plan, _ = take_step(run, 3, lambda q: 0)
     assert run.started and len(plan.replayed) == 2 and plan.clip_eps is None
 
 
@@ -119,8 +118,8 @@ def test_the_start_counts_successes_not_rewards():
     ],
 )
 def test_resuming_with_another_rho_or_threshold(before, after, started):
-    """ρ = 0 ends collecting and brings the clip back; a start stays latched; a negative one
-    starts.
+    """ρ = 0 ends collecting and brings the clip back;
+    a start stays latched; a negative one starts.
     """
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict(), old.buffer)
@@ -128,8 +127,8 @@ def test_resuming_with_another_rho_or_threshold(before, after, started):
 
 
 def test_questions_retire_before_the_start():
-    """k = K retires from the first batch on, also while nothing is collected; the retired are
-    never drawn.
+    """k = K retires from the first batch on, also while nothing
+    is collected; the retired are never drawn.
     """
     run = experience(12, start_threshold=1.0)
     plan, _ = take_step(run, 0, lambda q: 8 if q % 2 else 3)
@@ -159,8 +158,8 @@ def test_clip(knobs, clip_before, clip_after):
 
 
 def test_rho_zero_is_the_plain_baseline():
-    """ρ = 0: nothing is stored, replayed or retired, whatever the Pass@1; `retire on` only
-    retires.
+    """ρ = 0: nothing is stored, replayed or retired,
+    whatever the Pass@1; `retire on` only retires.
     """
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
@@ -229,8 +228,8 @@ def test_the_run_ends_when_every_question_is_retired():
 
 
 def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
-    """Each bucket's share of the draws, one question a batch: bucket 4 holds one question,
-    bucket 1 nine.
+    """Each bucket's share of the draws, one question a batch:
+    bucket 4 holds one question, bucket 1 nine.
     """
     run = experience(rho=0.125, **knobs)
     for q in range(10):
@@ -242,13 +241,12 @@ def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
 
 
 def test_question_selection():
-    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2), whatever their sizes; uniform: 1 : 9, by
-    questions.
+    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2),
+    whatever their sizes; uniform: 1 : 9, by questions.
     """
     gaussian, uniform = frequencies()[4], frequencies(question_selection="uniform")[4]
-    assert gaussian == pytest.approx(
-        1 / (1 + np.exp(-4.5)), abs=0.02
-    )  # 0.989, standard error 0.004
+    # 0.989, standard error 0.004.
+    assert gaussian == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)
     assert uniform == pytest.approx(0.1, abs=0.05)  # standard error 0.012
     assert frequencies(sigma=2.0, mu=0.0)[1] == pytest.approx(1 / (1 + np.exp(-15 / 8)), abs=0.05)
 
@@ -280,16 +278,16 @@ def select(rule: str, score) -> tuple[int, ...]:
 
 
 def test_lowest_mean_entropy_where_the_official_rule_errs():
-    """Ours takes the lowest mean, the longest here; the official rule, a sum, takes the short
-    unsure one.
+    """Ours takes the lowest mean, the longest here;
+    the official rule, a sum, takes the short unsure one.
     """
     assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
     assert select("official", KnownScores(KNOWN).mean_entropy) == UNSURE
 
 
 def test_other_trajectory_selections():
-    """highest_entropy and nll take the extreme of their score, random any candidate alike and
-    unscored.
+    """highest_entropy and nll take the extreme of their score,
+    random any candidate alike and unscored.
     """
     policy = KnownScores(KNOWN)
     assert select("highest_entropy", policy.mean_entropy) == UNSURE
@@ -299,14 +297,13 @@ def test_other_trajectory_selections():
     picks = Counter(
         tuple(run.plan(step, None).replayed[0].token_ids.tolist()) for step in range(600)
     )
-    assert all(
-        picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN
-    )  # standard error 0.019
+    # Standard error 0.019.
+    assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)
 
 
 def test_only_contested_choices_are_scored():
-    """One stored response needs no score; scores reach the right candidates; the plan reports
-    their means.
+    """One stored response needs no score; scores reach the right candidates;
+    the plan reports their means.
     """
     run, asked = experience(), []
     store(run, 0, 4, (5, 3), (5, 1), (5, 2))
@@ -341,8 +338,8 @@ def test_seeds():
 
 
 def test_a_mixed_group_is_o_star_and_its_new_responses():
-    """G* = {o*} ∪ {K - 1 new}: o* first, exactly as stored; k counts it; one mean for all K
-    advantages.
+    """G* = {o*} ∪ {K - 1 new}: o* first, exactly as stored;
+    k counts it; one mean for all K advantages.
     """
     run = experience(20)
     store(run, 3, 4, (9, 9, 9))
@@ -363,8 +360,8 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
 
 
 def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
-    """A run that has just replayed question 0, stored in bucket 4 with two responses; o* is (5,
-    1).
+    """A run that has just replayed question 0,
+    stored in bucket 4 with two responses; o* is (5, 1).
     """
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
     store(run, 0, 4, (5, 1), (5, 2))
@@ -418,8 +415,8 @@ def test_what_a_fresh_group_stores(k, bucket):
 
 
 def test_a_response_that_was_cut_counts_and_is_not_stored():
-    """Of three right responses the one cut at L_max counts in k, not in E; cut ones alone store
-    nothing.
+    """Of three right responses the one cut at L_max counts in k,
+    not in E; cut ones alone store nothing.
     """
     run = experience(2, batch_size=2, mini_batches=1)
     plan = run.plan(0, by_last_token)
@@ -440,8 +437,8 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():
-    """Fresh draws of a buffered question: k = 2, 6 move it, k = 0 leaves it in bucket 6 with all
-    it has.
+    """Fresh draws of a buffered question: k = 2, 6 move it,
+    k = 0 leaves it in bucket 6 with all it has.
     """
     run = experience(1, batch_size=1, rho=0.1, mini_batches=1)
     buckets = []
@@ -452,8 +449,8 @@ def test_the_latest_count_wins_and_zero_changes_nothing():
 
 
 def test_a_replayed_question_that_the_cap_pushed_out():
-    """Fresh successes may evict a replayed question (`max_trajectories`): with nothing new it
-    stays out.
+    """Fresh successes may evict a replayed question (`max_trajectories`):
+    with nothing new it stays out.
     """
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
@@ -462,8 +459,8 @@ def test_a_replayed_question_that_the_cap_pushed_out():
 
 
 def test_success_is_a_reward_above_a_half():
-    """A user's reward of 0.5 or 0.4 is no success, 0.75 is: k, what is stored, and retirement
-    agree on it.
+    """A user's reward of 0.5 or 0.4 is no success, 0.75 is: k,
+    what is stored, and retirement agree on it.
     """
     run = experience(2, num_rollouts=4, batch_size=2, mini_batches=1)
     plan, groups = continuous(run, 0, [0.5, 0.5, 0.4, 0.75], [0.75, 0.6, 1, 1])
@@ -474,8 +471,8 @@ def test_success_is_a_reward_above_a_half():
 
 
 def test_reinstatement():
-    """Table 7: at steps 25, 50, ... a seeded tenth of S returns, into the rest of the epoch, not
-    into E.
+    """Table 7: at steps 25, 50, ... a seeded tenth of S returns,
+    into the rest of the epoch, not into E.
     """
 
     def returned(seed):
@@ -510,8 +507,8 @@ def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan,
 
 
 def test_continuous_rewards_go_by_their_spread():
-    """σ = 0, 0.25, 0.5 (K = 4): buckets 0, 2, 4; the middle stores what is above its mean; none
-    retires.
+    """σ = 0, 0.25, 0.5 (K = 4): buckets 0, 2, 4;
+    the middle stores what is above its mean; none retires.
     """
     run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
     plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
@@ -528,8 +525,8 @@ def test_continuous_rewards_with_equal_spreads():
 
 
 def test_a_replayed_response_keeps_its_reward():
-    """o* enters the group's mean, spread and advantages with the reward it was stored with, not
-    with 1.
+    """o* enters the group's mean, spread and advantages
+    with the reward it was stored with, not with 1.
     """
     run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", mini_batches=1)
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
@@ -540,8 +537,8 @@ def test_a_replayed_response_keeps_its_reward():
 
 
 def test_a_checkpoint_that_names_other_questions_is_refused():
-    """Ids in the buffer, the retired set or the stream must be those of questions that are
-    there.
+    """Ids in the buffer, the retired set or the stream
+    must be those of questions that are there.
     """
     for spoil in (
         lambda run: store(run, 5, 4),
@@ -571,8 +568,8 @@ def ids(part: list[Group]) -> list[int]:
 
 @pytest.mark.parametrize("replayed, batch_size, parts", [(3, 8, 2), (0, 8, 2), (5, 10, 3)])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
-    """Whole groups, sizes and numbers of replayed ones differ by at most one, every response
-    once.
+    """Whole groups, sizes and numbers of replayed ones differ
+    by at most one, every response once.
     """
     run, groups = one_batch(replayed, batch_size, mini_batches=parts)
     split = run.mini_batches(0, groups)
@@ -587,8 +584,8 @@ def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step():
-    """Seed and step fix the split and another step changes it; a question's place in the plan
-    does not.
+    """Seed and step fix the split and another step changes it;
+    a question's place in the plan does not.
     """
     run, groups = one_batch()
     split = [ids(part) for part in run.mini_batches(0, groups)]
@@ -612,8 +609,8 @@ def test_fewer_questions_than_mini_batches():
     ],
 )
 def test_masked_grpo(low, high, kept):
-    """Eq. 14, a closed interval of k/K: groups outside it stay in the normaliser, with advantage
-    0.
+    """Eq. 14, a closed interval of k/K: groups outside it
+    stay in the normaliser, with advantage 0.
     """
     run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=low, alpha_high=high)
     groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q

@@ -12,8 +12,8 @@ LOW = {"worlds", "verifier", "runtime"}
 
 
 def imported(path: Path) -> set[str]:
-    """The modules and folders that a file imports anywhere, in functions and under TYPE_CHECKING
-    too.
+    """The modules and folders that a file imports anywhere,
+    in functions and under TYPE_CHECKING too.
     """
     names = []
     for node in ast.walk(ast.parse(path.read_text())):
@@ -25,8 +25,8 @@ def imported(path: Path) -> set[str]:
 
 
 def wrong_arrows(house: Path) -> list[str]:
-    """`file: module` of each import upwards, sideways below, in a circle, or of the file's own
-    name.
+    """`file: module` of each import upwards, sideways below,
+    in a circle, or of the file's own name.
     """
     wrong = []
     below = {}  # module of the root: those of the root that it imports
@@ -84,8 +84,8 @@ def test_arrows():
     ],
 )
 def test_a_wrong_arrow_is_found(tmp_path, file, line, wrong):
-    """In a made-up house of three rooms, a file more: train -> loss -> data, nothing wrong
-    before.
+    """In a made-up house of three rooms, a file more:
+    train -> loss -> data, nothing wrong before.
     """
     house = {
         "train.py": "from runtime import ranks\nimport loss",

@@ -11,8 +11,8 @@ L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
 
 def make_case(seed=0, n=6, t=9, spread=0.6):
-    """Random inputs of `policy_loss`: n responses of one to t tokens, every third of them
-    replayed.
+    """Random inputs of `policy_loss`: n responses of one
+    to t tokens, every third of them replayed.
     """
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, t + 1, (n,), generator=g)
@@ -28,8 +28,8 @@ def run(case, **knobs):
 
 
 def naive_loss(case, clip_eps, beta):
-    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ over tokens of CLIP(w, A), of f(w*) A where
-    replayed.
+    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ over tokens
+    of CLIP(w, A), of f(w*) A where replayed.
     """
     total = 0.0
     for new, old, advantage, replayed in zip(*(x.tolist() for x in case), strict=True):
@@ -46,8 +46,8 @@ def naive_loss(case, clip_eps, beta):
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("clip_eps", [0.2, None])
 def test_loss_is_eq_4_token_by_token(clip_eps, beta):
-    """Equal to the loop over tokens, replayed and fresh mixed, with and without clip and
-    shaping.
+    """Equal to the loop over tokens, replayed and fresh mixed,
+    with and without clip and shaping.
     """
     for seed in range(3):
         case = make_case(seed)
@@ -59,8 +59,8 @@ def test_loss_is_eq_4_token_by_token(clip_eps, beta):
     "w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (1e-6, 1e-5), (30.0, 3.0 / 30.1**2)]
 )
 def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
-    """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β, 0.0826 at w = 1, fading to both
-    sides.
+    """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β,
+    0.0826 at w = 1, fading to both sides.
     """
     new = torch.tensor([-1.0], requires_grad=True)
     old = torch.tensor([-1.0 - math.log(w)])
@@ -74,8 +74,8 @@ def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
 
 
 def test_gradient_of_a_fresh_token_in_closed_form():
-    """-A w / (L_max N) where the clip does not bind, 0 where it does, which is on the side that
-    gains.
+    """-A w / (L_max N) where the clip does not bind,
+    0 where it does, which is on the side that gains.
     """
     new = torch.tensor([1.1, 1.5, 0.5, 1.1, 1.5, 0.5]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
@@ -92,8 +92,8 @@ def test_gradient_of_a_fresh_token_in_closed_form():
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4, 200.0, -200.0])
 def test_huge_ratios_stay_finite(log_ratio, beta):
-    """Log-ratios beyond exp's range give finite losses and gradients, shaped or plain, replayed
-    or fresh.
+    """Log-ratios beyond exp's range give finite losses and gradients,
+    shaped or plain, replayed or fresh.
     """
     new = torch.full((4,), log_ratio, requires_grad=True)
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
@@ -107,8 +107,8 @@ def test_huge_ratios_stay_finite(log_ratio, beta):
 
 
 def test_micro_batches_add_up():
-    """The losses and gradients of the parts, with the normaliser of the whole, sum to those of
-    the whole.
+    """The losses and gradients of the parts, with the normaliser
+    of the whole, sum to those of the whole.
     """
     case = make_case(n=8)
     whole = case[0].clone().requires_grad_()
@@ -126,8 +126,8 @@ def test_micro_batches_add_up():
 
 
 def test_half_precision_inputs_are_computed_in_float32():
-    """bfloat16 log-probs and float64 advantages give the float32 loss of the same (rounded)
-    numbers.
+    """bfloat16 log-probs and float64 advantages give the
+    float32 loss of the same (rounded) numbers.
     """
     new, old, advantages, replayed = make_case()
     case = [new.bfloat16(), old.bfloat16(), advantages.double(), replayed]
@@ -137,16 +137,15 @@ def test_half_precision_inputs_are_computed_in_float32():
 
 
 def test_metrics_by_hand():
-    """Sums, counts, maxima and pulls of a fresh and a replayed response, and means, worked out
-    by hand.
+    """Sums, counts, maxima and pulls of a fresh and a replayed response,
+    and means, worked out by hand.
     """
     w = torch.tensor([2.0, 1.0, 0.1, 3.0, 12.0])
     advantages = torch.tensor([2.0, 2.0, -1.0, -1.0, -1.0])
     replayed = torch.tensor([False, False, True, True, True])
     _, m = run([w.log(), torch.zeros(5), advantages, replayed], clip_eps=0.2)
-    pull = 0.1 * (
-        0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2
-    )  # Σ β w / (w + β)² of the replayed, |A| = 1
+    # Σ β w / (w + β)² of the replayed, |A| = 1.
+    pull = 0.1 * (0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2)
     expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=3)
     expected |= dict(
         replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull
@@ -172,8 +171,8 @@ def test_metrics_by_hand():
 
 
 def test_metrics_of_one_kind_only():
-    """Without replayed (or fresh) responses the other kind's sums and maxima are 0, not an
-    error.
+    """Without replayed (or fresh) responses the other
+    kind's sums and maxima are 0, not an error.
     """
     case = make_case()
     fresh_only = run([*case[:3], torch.zeros_like(case[3])])[1]
@@ -183,8 +182,8 @@ def test_metrics_of_one_kind_only():
 
 
 def test_advantages_by_hand():
-    """r - mean (Dr. GRPO); with `normalize_std` divided by the std (K - 1); exactly 0 for equal
-    rewards.
+    """r - mean (Dr. GRPO); with `normalize_std` divided by the std
+    (K - 1); exactly 0 for equal rewards.
     """
     rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4])

@@ -26,8 +26,8 @@ def load(directory, attention="packed"):
 
 
 def draw_sequences(n=5, seed=0):
-    """(prompt ids, response ids) of different lengths, among them a prompt and a response of one
-    token.
+    """(prompt ids, response ids) of different lengths,
+    among them a prompt and a response of one token.
     """
     rng = np.random.default_rng(seed)
     sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(n - 2)]
@@ -65,8 +65,8 @@ def test_packed_is_plain_in_value_and_gradient(directory):
 def by_definition(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
 ):
-    """Attention of each sequence by itself, (E, H, D) -> (E, H, D): what the kernel for GPUs
-    computes.
+    """Attention of each sequence by itself, (E, H, D) ->
+    (E, H, D): what the kernel for GPUs computes.
     """
     assert (
         cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
@@ -116,15 +116,15 @@ def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
 
 
 def test_the_example_of_pack_is_right():
-    """Three responses to two prompts, every index of them; the chunked head's gradient: the
-    docstrings'.
+    """Three responses to two prompts, every index of them;
+    the chunked head's gradient: the docstrings'.
     """
     assert doctest.testmod(model).attempted >= 6 and not doctest.testmod(model).failed
 
 
 def test_only_neighbours_share_a_prompt():
-    """Two responses to one prompt, another prompt, the first again: row, places, and values by
-    sequence.
+    """Two responses to one prompt, another prompt, the first again:
+    row, places, and values by sequence.
     """
     a, b = np.array([5, 6]), np.array([7])
     sequences = [(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4])), (a, np.array([8]))]
@@ -153,8 +153,8 @@ def full_scores(hidden, weight, targets, temperature):
 
 @pytest.mark.parametrize("chunk", [1, 13 * 4, 2**25])
 def test_chunked_scores_equal_full_ones(chunk, monkeypatch):
-    """Any chunk size: log-probs, entropies and both gradients of each equal autograd through
-    full logits.
+    """Any chunk size: log-probs, entropies and both gradients
+    of each equal autograd through full logits.
     """
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", chunk)
     h, w, y = random_head(dtype=torch.float32)
@@ -179,8 +179,8 @@ def test_scores_of_extreme_logits_stay_finite():
 
 
 def test_a_bfloat16_model_has_a_float32_head(tiny_model):
-    """On the CPU its scores are those of a float32 product of its hidden states and head;
-    gradients flow.
+    """On the CPU its scores are those of a float32 product
+    of its hidden states and head; gradients flow.
     """
     lm, packed = load(tiny_model).bfloat16(), pack(draw_sequences())
     mine = PackedLM(lm)(packed)
@@ -189,9 +189,8 @@ def test_a_bfloat16_model_has_a_float32_head(tiny_model):
     )[0]
     weight = lm.lm_head.weight.float()
     expected = full_scores(hidden[0, packed.predictors].float(), weight, packed.targets, 1.0)
-    torch.testing.assert_close(
-        mine, expected, rtol=1e-6, atol=1e-5
-    )  # a bfloat16 product is 1e-2 off
+    # A bfloat16 product is 1e-2 off.
+    torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-5)
     (mine[0].sum() + mine[1].sum()).backward()
     assert all(p.grad.dtype == torch.bfloat16 and p.grad.abs().sum() > 0 for p in lm.parameters())
 

@@ -1,5 +1,5 @@
-"""One gradient on any ranks and micro-batches, safe steps, right scores, weights that leave
-whole.
+"""One gradient on any ranks and micro-batches, safe steps,
+right scores, weights that leave whole.
 """
 
 import math
@@ -73,8 +73,8 @@ def spoilt(groups, value=math.nan):
 
 
 def gradients(policy, groups, clip_eps=0.2):
-    """(metrics of an update with one mini-batch, the gradient of every trained weight that its
-    step saw).
+    """(metrics of an update with one mini-batch, the gradient
+    of every trained weight that its step saw).
     """
     seen = {}
 
@@ -157,9 +157,8 @@ def report(directory, groups, save_to=None):
     seen["trained"], seen["trained weights"] = trained.score(pairs), full_weights(trained)
     if save_to:
         trained.save_pretrained(save_to)
-    with pytest.raises(
-        RuntimeError, match="max_drift"
-    ):  # on every rank alike, or the others would hang
+    # On every rank alike, or the others would hang.
+    with pytest.raises(RuntimeError, match="max_drift"):
         make_policy(directory, max_drift=0.01).update([groups], None)
     return seen
 
@@ -173,8 +172,8 @@ def reports(device, tiny_model, groups, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_gradient_on_any_ranks_and_micro_batches(case, reports):
-    """1 rank, 2 ranks and every split into micro-batches: the same gradients and metrics to
-    1e-5.
+    """1 rank, 2 ranks and every split into micro-batches:
+    the same gradients and metrics to 1e-5.
     """
     alone, pair, _ = reports
     reference = alone["a rank without work" if case == "a rank without work" else "one micro-batch"]
@@ -211,8 +210,8 @@ def test_ranks_train_and_save_one_model(reports, groups):
 
 
 def test_a_group_computes_its_prompt_once(policy, monkeypatch):
-    """8 questions of 16 tokens, 8 responses of 4 to each: rows of 8 · (16 + 8 · 4) tokens, not
-    of 64 · 20.
+    """8 questions of 16 tokens, 8 responses of 4 to each:
+    rows of 8 · (16 + 8 · 4) tokens, not of 64 · 20.
     """
     rng, lengths = np.random.default_rng(0), []
     questions = [rng.integers(0, 100, 16).astype(np.int32) for _ in range(8)]
@@ -252,8 +251,8 @@ def test_mean_entropy_counts_eos(policy, groups, tiny_model):
     ids=["norm above the bound", "nan", "inf"],
 )
 def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
-    """A norm above the bound or not finite leaves weights (weight decay too) and moments
-    bit-identical.
+    """A norm above the bound or not finite leaves weights
+    (weight decay too) and moments bit-identical.
     """
     policy, bad = make_policy(tiny_model, **knobs), spoilt(groups, spoil)
     before = full_weights(policy)
@@ -262,8 +261,8 @@ def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
 
 
 def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, groups):
-    """The third in a row raises with its norm and bound; a good step in between starts the count
-    anew.
+    """The third in a row raises with its norm and bound;
+    a good step in between starts the count anew.
     """
     policy, bad = make_policy(tiny_model), spoilt(groups)
     policy.update([bad, bad, groups, bad, bad], None)
@@ -294,8 +293,8 @@ def shifted(policy, groups, fresh, replayed):
 
 
 def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
-    """Fresh log-probs 0.1 nats off raise with both numbers before any step; replayed ones may be
-    off.
+    """Fresh log-probs 0.1 nats off raise with both numbers
+    before any step; replayed ones may be off.
     """
     checked = make_policy(tiny_model, max_drift=0.01)
     before = full_weights(checked)
@@ -351,8 +350,8 @@ def test_ratios_by_option(tiny_model, policy, groups):
 
 
 def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
-    """A Mistral that attends over 8 tokens is taken for prompt and response of 8 together,
-    refused for 9.
+    """A Mistral that attends over 8 tokens is taken for prompt
+    and response of 8 together, refused for 9.
     """
     config = AutoConfig.for_model(
         "mistral",
@@ -381,8 +380,8 @@ FAMILIES = {  # with parts that are not built in -> how their message names the 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, tmp_path):
-    """The packed scores of each of these models would be wrong, so it is refused before the
-    first step.
+    """The packed scores of each of these models would be wrong,
+    so it is refused before the first step.
     """
     knobs, name = FAMILIES[family]
     config = AutoConfig.for_model(
@@ -403,8 +402,8 @@ def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, t
 
 
 def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_path):
-    """A temperature without sampling, which transformers does not write, does not cost the
-    trained model.
+    """A temperature without sampling, which transformers does not write,
+    does not cost the trained model.
     """
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     lm.generation_config = GenerationConfig()
@@ -415,8 +414,8 @@ def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_p
 
 
 def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
-    """named_tensors has every name of transformers' state_dict, the tied head too, also after an
-    update.
+    """named_tensors has every name of transformers' state_dict,
+    the tied head too, also after an update.
     """
     for tied, directory in tiny_models.items():
         policy = make_policy(directory, lr=1e-2)
@@ -433,8 +432,8 @@ def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
 
 
 def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, groups, device):
-    """dtype=bfloat16: gradients and weights stay float32 and point where the float32 gradient
-    points.
+    """dtype=bfloat16: gradients and weights stay float32
+    and point where the float32 gradient points.
     """
     half = make_policy(tiny_model, dtype="bfloat16")
     _, reference = gradients(make_policy(tiny_model), groups)

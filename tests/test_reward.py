@@ -18,33 +18,17 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         (r"\boxed{1}</think> so two", True, True, None),  # the box of a thought is no answer
         (r"\boxed{1}", True, True, None),  # the thought never ends
         (r"\boxed{1}", True, False, None),
-        (
-            r"\boxed{1}</think>\boxed{2}</think> \boxed{3}",
-            True,
-            True,
-            r"\boxed{3}",
-        ),  # after the last one
-        (
-            r"\boxed{1}</think> so 2",
-            False,
-            True,
-            r"\boxed{1}",
-        ),  # no thought was opened: all of it counts
+        # After the last one.
+        (r"\boxed{1}</think>\boxed{2}</think> \boxed{3}", True, True, r"\boxed{3}"),
+        # No thought was opened: all of it counts.
+        (r"\boxed{1}</think> so 2", False, True, r"\boxed{1}"),
         (r"\boxed{1}</think> so $2$ ", True, False, r"\boxed{2}"),
-        (
-            "The final answer to the problem is 5 - 9.",
-            False,
-            False,
-            r"\boxed{5 - 9}",
-        ),  # right to no one
+        # Right to no one.
+        ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),
         (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
         ("My answer is 41. No, the answer is 42. Thanks", False, False, r"\boxed{42}"),
-        (
-            "as 99 - 28 = 71 we have 99-28 cows",
-            False,
-            False,
-            r"\boxed{28}",
-        ),  # no expression in passing
+        # No expression in passing.
+        ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
         ("no number", False, False, None),
         ("", False, False, None),
@@ -142,8 +126,8 @@ class Ended:
     ],
 )
 def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):
-    """Only where all lack the box, or the end of a thought that the prompt began, and with a way
-    out.
+    """Only where all lack the box, or the end of a thought
+    that the prompt began, and with a way out.
     """
     grader = Grader(Config(**knobs), Letters(), None)
     question = Question(0, "", tokens(prompt)[:-1], "2", "")

@@ -1,5 +1,5 @@
-"""Both engines sample from the policy's own distribution, sample by sample, also after a weight
-sync.
+"""Both engines sample from the policy's own distribution,
+sample by sample, also after a weight sync.
 """
 
 import importlib.util
@@ -37,8 +37,8 @@ def make_config(**knobs):
 
 
 def make_requests(n=10, seed=0):
-    """Prompts of many lengths (one longer than a cache block, one with an EOS inside), each with
-    a seed.
+    """Prompts of many lengths (one longer than a cache block,
+    one with an EOS inside), each with a seed.
     """
     rng = np.random.default_rng(seed)
     prompts = [
@@ -88,8 +88,8 @@ def greedy(lm, prompt, n):
 
 @torch.no_grad()
 def check_engine(engine, policy, lm):
-    """Greedy tokens are `lm`'s, log-probs of samples the policy's and `lm`'s; returns the greedy
-    tokens.
+    """Greedy tokens are `lm`'s, log-probs of samples the policy's
+    and `lm`'s; returns the greedy tokens.
     """
     prompts, seeds = make_requests()
     chosen = engine.generate(prompts, seeds, temperature=0.0, max_tokens=8)
@@ -185,8 +185,8 @@ def extended_context(kind, model: str) -> list[tuple]:
 
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
-    """With another RoPE base and twice the positions the engine samples as the policy does, not
-    as before.
+    """With another RoPE base and twice the positions the engine
+    samples as the policy does, not as before.
     """
     (engine, policy, before), (longer, its_policy, _) = on_ranks(
         1, extended_context, kind, tiny_model
@@ -237,8 +237,8 @@ def test_responses_end_as_they_say(engine):
 
 
 def test_first_tokens_follow_the_softmax(engine, tiny_model):
-    """Frequencies of 2,000 first tokens (seeds in a row) lie within 4.5 standard deviations,
-    each.
+    """Frequencies of 2,000 first tokens (seeds in a row)
+    lie within 4.5 standard deviations, each.
     """
     n, prompt = 2000, make_requests()[0][4]
     responses = engine.generate([prompt] * n, list(range(n)), T, 1)
@@ -257,8 +257,8 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
 
 
 def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
-    """`engine/` metrics of a bfloat16 engine against its policy, and once layer 0 holds layer
-    1's weights.
+    """`engine/` metrics of a bfloat16 engine against its policy,
+    and once layer 0 holds layer 1's weights.
     """
     config, seen = replace(make_config(dtype="bfloat16"), max_drift=100.0), []
     engine = kind(config, model, EOS, torch.device("cpu"))
@@ -297,8 +297,8 @@ def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
     ],
 )
 def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_model, tmp_path):
-    """A tensor left out, a layer renamed: refused by name, where both libraries would make one
-    up.
+    """A tensor left out, a layer renamed: refused by name,
+    where both libraries would make one up.
     """
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
@@ -320,8 +320,8 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
 
 
 def sync_without(kind, model: str, name: str) -> str:
-    """What a sync without one weight raises; in a process of its own, since the engine is of no
-    use then.
+    """What a sync without one weight raises; in a process of its own,
+    since the engine is of no use then.
     """
     weights = AutoModelForCausalLM.from_pretrained(model).state_dict()
     with pytest.raises(KeyError) as error:
@@ -335,8 +335,8 @@ def sync_without(kind, model: str, name: str) -> str:
 )
 @pytest.mark.parametrize("kind", ON_CPU)
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, tiny_models):
-    """Neither engine goes on with an old weight: one layer's, or the head's though it is tied,
-    raises.
+    """Neither engine goes on with an old weight: one layer's,
+    or the head's though it is tied, raises.
     """
     assert name in on_ranks(1, sync_without, kind, tiny_models[tied], name)[0]
 
@@ -352,8 +352,8 @@ def test_engine_choice(device, tiny_model, monkeypatch):
 
 
 def test_log_probs_that_are_no_numbers_end_the_run(device):
-    """vLLM may give None or nan for one: said where it comes from, before it is stored or
-    trained on.
+    """vLLM may give None or nan for one: said where it comes from,
+    before it is stored or trained on.
     """
     broken = Trajectory(
         np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32)

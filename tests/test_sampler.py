@@ -1,5 +1,5 @@
-"""What is drawn for replay: bucket weights in closed form, Algorithm 2 by its statistics (Sec.
-4.1).
+"""What is drawn for replay: bucket weights in closed form,
+Algorithm 2 by its statistics (Sec. 4.1).
 """
 
 import doctest
@@ -32,8 +32,8 @@ def counts_by_bucket(drawn):
 
 
 def assert_multinomial(counts, n, p):
-    """Every count within 4.5 standard deviations of its mean (p of a false alarm below 1e-5
-    each).
+    """Every count within 4.5 standard deviations of its mean
+    (p of a false alarm below 1e-5 each).
     """
     for count, chance in zip(counts, p, strict=True):
         assert abs(count - n * chance) <= 4.5 * math.sqrt(n * chance * (1 - chance))
@@ -79,8 +79,8 @@ def test_bucket_counts_are_multinomial():
 
 @pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
 def test_uniform_inside_a_bucket(draw):
-    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time (2,000
-    draws).
+    """Each of 20 questions of one bucket is among the 5
+    drawn a quarter of the time (2,000 draws).
     """
     generator, seen = rng(), np.zeros(20)
     for _ in range(2_000):
@@ -89,8 +89,8 @@ def test_uniform_inside_a_bucket(draw):
 
 
 def test_uniform_sampling_ignores_the_buckets():
-    """No question selection (Table 6): a question's chance depends neither on its bucket nor on
-    its size.
+    """No question selection (Table 6): a question's chance
+    depends neither on its bucket nor on its size.
     """
     generator, buckets, seen = (
         rng(),
@@ -105,8 +105,8 @@ def test_uniform_sampling_ignores_the_buckets():
 
 
 def test_a_deficit_goes_to_the_others_by_their_weights():
-    """Bucket 4 has 10 and gives all; the 39,990 left split over buckets 3 and 2 as exp(-1/2) :
-    exp(-2).
+    """Bucket 4 has 10 and gives all; the 39,990 left split
+    over buckets 3 and 2 as exp(-1/2) : exp(-2).
     """
     drawn = sample_questions(far_buckets(k4=10, k3=500_000, k2=500_000), 40_000, K, rng())
     counts = counts_by_bucket(drawn)
@@ -122,8 +122,8 @@ def test_the_example_of_the_redistribution_is_right():
 
 @pytest.mark.parametrize("sigma", [1.0, 1e-6])
 def test_redistribution_goes_on_until_all_are_drawn(sigma):
-    """Bucket after bucket runs out, even where all other weights vanish: all are drawn, the
-    nearest first.
+    """Bucket after bucket runs out, even where all other weights vanish:
+    all are drawn, the nearest first.
     """
     buckets = {1: [1], 2: [20, 21], 4: [40, 41], 5: [], 7: [70, 71, 72]}
     everything = {1, 20, 21, 40, 41, 70, 71, 72}
@@ -156,8 +156,8 @@ def test_nothing_to_draw(buckets):
 
 
 def test_the_generator_decides_everything():
-    """Same seed, same draw, whatever the mapping's order; other seed, other draw; no global
-    state.
+    """Same seed, same draw, whatever the mapping's order;
+    other seed, other draw; no global state.
     """
     buckets = far_buckets(k2=50, k4=20_000, k5=700)
     before = random.getstate(), np.random.get_state()[1].tolist()
@@ -169,8 +169,8 @@ def test_the_generator_decides_everything():
 
 
 class CountedReads:
-    """A bucket of the ids 0..n-1, plus an offset, that counts how often it is read and cannot be
-    iterated.
+    """A bucket of the ids 0..n-1, plus an offset,
+    that counts how often it is read and cannot be iterated.
     """
 
     __iter__ = None
@@ -214,8 +214,8 @@ def test_impossible_arguments_say_why(change, reason):
 
 
 def test_an_epoch_is_a_permutation():
-    """Every question once per epoch, whatever the batch size; another epoch or seed has another
-    order.
+    """Every question once per epoch, whatever the batch size;
+    another epoch or seed has another order.
     """
     stream = FreshStream(range(10), seed=3)
     drawn = [q for _ in range(5) for q in stream.draw(4, ())]
@@ -235,8 +235,8 @@ def test_retired_questions_are_never_drawn():
 
 
 def test_skipped_questions_come_back_first():
-    """What is replayed in a batch is not fresh in it; it is put back and opens the next one, in
-    its order.
+    """What is replayed in a batch is not fresh in it;
+    it is put back and opens the next one, in its order.
     """
     stream = FreshStream(range(8), seed=1)
     order = FreshStream(range(8), seed=1).draw(8, ())
@@ -245,8 +245,8 @@ def test_skipped_questions_come_back_first():
 
 
 def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
-    """Two of ten questions, replayed in every batch, pile up no copies over 200 epochs, nor
-    later turns.
+    """Two of ten questions, replayed in every batch,
+    pile up no copies over 200 epochs, nor later turns.
     """
     stream = FreshStream(range(10), seed=0)
     for _ in range(400):
@@ -257,8 +257,8 @@ def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
 
 
 def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
-    """Where a batch spans two epochs, the second epoch's copies of what it has wait for the next
-    batch.
+    """Where a batch spans two epochs, the second epoch's copies
+    of what it has wait for the next batch.
     """
     for seed in range(50):
         stream = FreshStream(range(7), seed)
@@ -268,8 +268,8 @@ def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
 
 
 def test_the_batch_shrinks_and_ends():
-    """Fewer questions left than asked for: all of them, once; none left: []. Nothing loops for
-    ever.
+    """Fewer questions left than asked for: all of them,
+    once; none left: []. Nothing loops for ever.
     """
     stream = FreshStream(range(6), seed=0)
     assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
@@ -281,8 +281,8 @@ def test_the_batch_shrinks_and_ends():
 
 
 def test_inserted_questions_are_drawn_within_the_epoch():
-    """Table 7: returned questions mix into what is left of the epoch, at seeded places, once
-    each.
+    """Table 7: returned questions mix into what is left
+    of the epoch, at seeded places, once each.
     """
     seen = set()
     for seed in range(40):
@@ -308,8 +308,8 @@ def test_a_question_that_returns_is_not_drawn_twice_in_the_epoch():
 
 
 def test_purposes_do_not_share_random_numbers():
-    """Equal keys give equal numbers, for one purpose only: the stream's epoch 3 is not the
-    plan's step 3.
+    """Equal keys give equal numbers, for one purpose only:
+    the stream's epoch 3 is not the plan's step 3.
     """
     purposes = ("stream", "plan", "mini-batches")
     drawn = {

@@ -1,5 +1,5 @@
-"""Whole runs on a tiny world: what torchrun leaves, one rank against two, the shipped
-configurations.
+"""Whole runs on a tiny world: what torchrun leaves,
+one rank against two, the shipped configurations.
 """
 
 import importlib.util
@@ -48,8 +48,8 @@ def run(finished_run) -> tuple[Path, str]:
 
 
 def test_the_last_words_show_what_was_learned(run):
-    """One question with the base's response, which is kept in the run's directory, and the
-    trained one's.
+    """One question with the base's response, which is kept
+    in the run's directory, and the trained one's.
     """
     directory, output = run
     kept = (directory / "example.txt").read_text()
@@ -58,8 +58,8 @@ def test_the_last_words_show_what_was_learned(run):
 
 
 def test_a_run_logs_what_it_did(run):
-    """Every step: finite numbers, engine and policy agree, phases timed; replay from step 2, w*
-    near 1.
+    """Every step: finite numbers, engine and policy agree,
+    phases timed; replay from step 2, w* near 1.
     """
     start, *rows = metrics(run[0])
     assert start["step"] == 0 and [row["step"] for row in rows] == list(range(1, STEPS + 1))
@@ -79,8 +79,8 @@ def test_a_run_logs_what_it_did(run):
 
 
 def test_a_run_ends_with_table_curve_and_scores(run):
-    """Validation before, every second step and at the end; result.json and the table hold first
-    and last.
+    """Validation before, every second step and at the end;
+    result.json and the table hold first and last.
     """
     directory, output = run
     scores = [
@@ -102,8 +102,8 @@ def test_a_run_ends_with_table_curve_and_scores(run):
 
 
 def test_the_trained_model_is_an_ordinary_directory(run, world):
-    """transformers loads model and tokenizer; all weights have moved and are finite, in
-    safetensors.
+    """transformers loads model and tokenizer;
+    all weights have moved and are finite, in safetensors.
     """
     directory = run[0] / "model"
     before = AutoModelForCausalLM.from_pretrained(world / "model").state_dict()
@@ -118,8 +118,8 @@ def test_the_trained_model_is_an_ordinary_directory(run, world):
 
 
 def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
-    """export.py makes the run's model, file for file, of its last checkpoint; it overwrites
-    nothing.
+    """export.py makes the run's model, file for file,
+    of its last checkpoint; it overwrites nothing.
     """
     (checkpoint,) = run[0].glob("checkpoints/step-*")
     export.main([str(checkpoint), "--output", str(tmp_path / "model")])
@@ -171,8 +171,8 @@ def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
 
 
 def test_eval_repeats_the_last_validation(run, world):
-    """eval.py, a process of its own with one rank, gives exactly the scores that training ended
-    with.
+    """eval.py, a process of its own with one rank,
+    gives exactly the scores that training ended with.
     """
     output = shell(sys.executable, "eval.py", *evaluate_args(world, run[0], "hf"))
     report = json.loads(output[output.index("{\n") :])
@@ -181,8 +181,8 @@ def test_eval_repeats_the_last_validation(run, world):
 
 
 def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
-    """ρ = 0 on two ranks, Hugging Face: nothing stored, replayed or retired; eval.py repeats its
-    scores.
+    """ρ = 0 on two ranks, Hugging Face: nothing stored,
+    replayed or retired; eval.py repeats its scores.
     """
     argv = arguments(world, tmp_path, "--engine", "hf", "--rho", "0")
     scores = on_ranks(2, train_from, argv)
@@ -251,6 +251,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
         for n in range(16)
     ]
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    # One rank here.
     argv = [
         "--config",
         f"configs/{name}.yaml",
@@ -274,7 +275,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
         ENGINE if name == "qwen2.5-math-7b" else "hf",
         "--rollout_tp",
         "1",
-    ]  # one rank here
+    ]
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
     half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
@@ -329,8 +330,8 @@ def first_step(argv: list[str]) -> dict:
 
 
 def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
-    """Equal plans, samples, mini-batches; losses and gradient norms within 1e-5; the weights
-    move alike.
+    """Equal plans, samples, mini-batches; losses and gradient
+    norms within 1e-5; the weights move alike.
     """
     knobs = ["--engine", "hf", "--tokens_per_micro_batch", "700", "--entropy_coef", "0.001"]
     argv = arguments(world, tmp_path, *knobs)

@@ -1,5 +1,5 @@
-"""How the doctor checks, and what it looks at before a model is loaded: driver, ranks, questions,
-memory.
+"""How the doctor checks, and what it looks at before a model is loaded:
+driver, ranks, questions, memory.
 
 A check takes the case, which all share, and returns a finding. Every rank makes every check, in one
 order.
@@ -51,9 +51,8 @@ class Case:
     prompts: list[np.ndarray] = field(default_factory=list)  # of a batch
     engine: object = None
     policy: Policy | None = None
-    pairs: list[tuple[np.ndarray, np.ndarray]] = field(
-        default_factory=list
-    )  # (prompt ids, response ids)
+    # (prompt ids, response ids)
+    pairs: list[tuple[np.ndarray, np.ndarray]] = field(default_factory=list)
 
     @property
     def longest(self) -> int:
@@ -172,8 +171,8 @@ def shared_memory(case: Case) -> Finding:
 
 
 def model_and_questions(case: Case) -> Finding:
-    """Tokenizer and template work, and a batch of prompts fits; the built-in world is built on
-    first use.
+    """Tokenizer and template work, and a batch of prompts fits;
+    the built-in world is built on first use.
     """
     case.config = c = with_built_in_world(case.config)
     case.shape = Shape.of(model_config(c, c.model).to_dict())
@@ -192,8 +191,8 @@ def model_and_questions(case: Case) -> Finding:
 
 
 def memory(case: Case) -> Finding:
-    """By the formula there is room: on a GPU for the engine and, while it sleeps, for the
-    update.
+    """By the formula there is room: on a GPU for the engine and,
+    while it sleeps, for the update.
     """
     c = case.config
     if case.device.type == "cpu":

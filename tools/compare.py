@@ -1,5 +1,5 @@
-"""Evaluations of several models side by side: Pass@1 in percent, its 95% interval, averages,
-differences.
+"""Evaluations of several models side by side: Pass@1 in percent,
+its 95% interval, averages, differences.
 
     python -m tools.compare runs/on-policy/eval runs/exgrpo/eval --label on-policy exgrpo --first 3
 
@@ -142,8 +142,8 @@ def settings(evaluations: list[Evaluation]) -> str:
 
 
 def answers(evaluations: list[Evaluation], n: int) -> str:
-    """The first n questions that all were asked, with the gold answer and the first response of
-    each.
+    """The first n questions that all were asked,
+    with the gold answer and the first response of each.
     """
     asked = [
         (source, question) for source, of in evaluations[0].responses.items() for question in of

@@ -1,5 +1,5 @@
-"""Turn a data set into the questions of a run: verl-LUFFY columns, answers that can be verified
-(Sec. 5.1).
+"""Turn a data set into the questions of a run: verl-LUFFY columns,
+answers that can be verified (Sec. 5.1).
 
     python -m tools.convert mine.jsonl --output train.parquet --question problem --answer solution
     python -m tools.convert openai/gsm8k --subset main --output gsm8k.parquet --extract "####"
@@ -41,8 +41,8 @@ TO_JSONL = (
 
 
 def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], Callable]:
-    """The column names of a file or hub data set, and a function that reads the rows of some
-    columns.
+    """The column names of a file or hub data set,
+    and a function that reads the rows of some columns.
     """
     kind = Path(name).suffix
     if kind == ".parquet":
@@ -68,8 +68,8 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
 
 
 def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
-    """The column asked for, or the first of the usual ones; ValueError with the columns there
-    are.
+    """The column asked for, or the first of the usual ones;
+    ValueError with the columns there are.
     """
     wanted = [given] if given else usual
     for column in wanted:
@@ -102,8 +102,8 @@ def write(rows: list[dict], output: Path) -> None:
 
 
 def turns_of(question, system: str | None) -> list[dict] | None:
-    """Chat turns that end with the user's, with the given system turn; None if there is no
-    question.
+    """Chat turns that end with the user's, with the given system turn;
+    None if there is no question.
     """
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
@@ -125,8 +125,8 @@ def turns_of(question, system: str | None) -> list[dict] | None:
 
 
 def answer_of(value, extract: str) -> str | None:
-    r"""The answer in a column's value: a ground_truth, the only item of a list, all of a text or
-    number.
+    r"""The answer in a column's value: a ground_truth,
+    the only item of a list, all of a text or number.
 
     extract: what a text's last `\boxed{}` holds ("box"), or what follows its last `extract`. None:
     no answer.
@@ -309,8 +309,8 @@ def main(argv: list[str] | None = None) -> None:
 
 
 def command():
-    """`main`; ValueError too where the reward or a library cannot be imported, or a setting is
-    no YAML.
+    """`main`; ValueError too where the reward or a library
+    cannot be imported, or a setting is no YAML.
     """
     try:
         main()

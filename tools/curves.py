@@ -11,8 +11,8 @@ from runtime.flags import or_refuse
 
 
 def read_curve(run: Path, source: str) -> tuple[list[int], list[float], int | None]:
-    """Steps, the Pass@1 of `source` at each, and the first step that replayed a question, if any
-    did.
+    """Steps, the Pass@1 of `source` at each, and the first
+    step that replayed a question, if any did.
     """
     lines = (run / "metrics.jsonl").read_text().splitlines()
     rows = [json.loads(line) for line in lines]

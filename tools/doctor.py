@@ -72,8 +72,8 @@ def examine_machine(config: Config) -> None:
 
 
 def shape_of(model: str) -> Shape:
-    """The shape of a local directory's config.json, or of a known model by the last part of its
-    name.
+    """The shape of a local directory's config.json,
+    or of a known model by the last part of its name.
     """
     file = Path(model) / "config.json"
     if file.exists():
@@ -88,8 +88,8 @@ def shape_of(model: str) -> Shape:
 
 
 def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
-    """What a rank holds in the three phases of a step, on `gpus` GPUs of a node, and whether it
-    fits.
+    """What a rank holds in the three phases of a step,
+    on `gpus` GPUs of a node, and whether it fits.
     """
     shape = shape_of(c.model)
     total = gigabytes * 1e9

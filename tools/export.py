@@ -1,5 +1,5 @@
-"""A checkpoint as a model: weights, tokenizer, generation settings and model card, for transformers
-and `vllm serve`.
+"""A checkpoint as a model: weights, tokenizer, generation settings
+and model card, for transformers and `vllm serve`.
 
     python -m tools.export runs/default/checkpoints/step-0000040 --output runs/default/step-40
 
@@ -17,8 +17,8 @@ from runtime.rundir import directories
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags of the command; ValueError where the output is there already, or no such
-    checkpoint is.
+    """The flags of the command; ValueError where the output
+    is there already, or no such checkpoint is.
     """
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -54,8 +54,8 @@ from runtime.shards import load_shards
 
 
 def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory that is there, or the name of a
-    model of the hub.
+    """The configuration in a checkpoint, with a model directory
+    that is there, or the name of a model of the hub.
 
     ValueError where it cannot be had.
     """
@@ -82,15 +82,14 @@ def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Polic
     """The policy π_θ as a checkpoint holds it (a collective)."""
     policy = Policy(config, config.model, device)
     weights = {name: p.detach() for name, p in policy.module.lm.named_parameters()}
-    load_shards(
-        checkpoint / "weights", weights, moments=False
-    )  # AdamW's state would be twice the memory
+    # AdamW's state would be twice the memory.
+    load_shards(checkpoint / "weights", weights, moments=False)
     return policy
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Export a checkpoint from the command line; ValueError where it is damaged or the output is
-    there already.
+    """Export a checkpoint from the command line; ValueError
+    where it is damaged or the output is there already.
     """
     args = ARGS or parse(argv)
     device = ranks.setup()

@@ -1,5 +1,5 @@
-r"""A chat model as judge of reasoning, for models and questions that are not built in (Sec. 3.2,
-App. F).
+r"""A chat model as judge of reasoning, for models and questions
+that are not built in (Sec. 3.2, App. F).
 
     python -m tools.judge --model JUDGE_DIR --responses responses.jsonl --out judged.jsonl
 
@@ -57,8 +57,8 @@ CODE_LINE = re.compile(
 
 
 def parse_verdict(text: str) -> bool | None:
-    r"""What the last \boxed{} says: True for yes, False for no, None for anything else or no
-    box.
+    r"""What the last \boxed{} says: True for yes, False for no,
+    None for anything else or no box.
     """
     box = last_box(text)
     words = re.sub(r"\\(text|mathrm|textbf)\s*", "", box or "").strip("{} .\n").lower()
@@ -66,8 +66,8 @@ def parse_verdict(text: str) -> bool | None:
 
 
 def has_code(response: str) -> bool:
-    """App. F.4: does a solution in words resort to code, a fenced block or two lines or more of
-    Python?
+    """App. F.4: does a solution in words resort to code,
+    a fenced block or two lines or more of Python?
     """
     return bool(FENCE.search(response)) or len(CODE_LINE.findall(response)) >= 2
 
@@ -99,8 +99,8 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
 
 
 def read_items(file: str) -> list[dict]:
-    """The items of a JSONL file, eval.py's responses.jsonl too; ValueError names one that lacks
-    something.
+    """The items of a JSONL file, eval.py's responses.jsonl too;
+    ValueError names one that lacks something.
     """
     items = []
     for number, row in enumerate(read_jsonl(file)):

@@ -1,5 +1,5 @@
-"""One self-contained HTML page about runs: curves, buckets, replay, time, what was said, token by
-token.
+"""One self-contained HTML page about runs: curves, buckets,
+replay, time, what was said, token by token.
 
     python -m tools.report runs/default runs/baseline --output report.html
 
@@ -39,8 +39,8 @@ MOST_TEXT = (
 
 
 def read_metrics(run: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl but for a line still being written; ValueError says what is
-    wrong.
+    """The rows of RUN/metrics.jsonl but for a line still being written;
+    ValueError says what is wrong.
     """
     file = run / "metrics.jsonl"
     if not file.is_file():
@@ -61,8 +61,8 @@ def read_metrics(run: Path) -> list[dict]:
 
 
 def columns(rows: list[dict]) -> dict:
-    """{"step": [...], "metrics": {name: a value or None per row}}; w* is None where nothing was
-    replayed.
+    """{"step": [...], "metrics": {name: a value or None per row}};
+    w* is None where nothing was replayed.
     """
     metrics = {}
     for name in sorted({name for row in rows for name in row} - {"step"}):
@@ -77,8 +77,8 @@ def columns(rows: list[dict]) -> dict:
 
 
 def said(run: Path) -> list[dict]:
-    """The responses in RUN/samples.jsonl, right ones first in each step; of very many, every
-    other step's.
+    """The responses in RUN/samples.jsonl, right ones first in each step;
+    of very many, every other step's.
     """
     kept = []
     for sample in samples.read(run / "samples.jsonl"):
@@ -116,11 +116,8 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
         state = json.loads((checkpoint / "state.json").read_text())
         knobs = state["config"]
         browser = stored_responses(run, checkpoint, state, limit, device)
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # RuntimeError: no memory beside a run going on, say
+    except (OSError, ValueError, RuntimeError) as error:
+        # RuntimeError: no memory beside a run going on, say.
         browser = {"missing": f"No stored responses: {error}."}
         print(printable(f"{run}: {browser['missing']}"))
     sliders = {name: knobs.get(name, Config.__dataclass_fields__[name].default) for name in SLIDERS}
@@ -136,15 +133,14 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
 
 
 def page(runs: list[dict]) -> str:
-    """The HTML page: the template with script and data, and the hash of the one script that may
-    run.
+    """The HTML page: the template with script and data,
+    and the hash of the one script that may run.
     """
     script = f"\n{TEMPLATE.with_suffix('.js').read_text(encoding='utf-8')}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = {"written": f"{datetime.now():%Y-%m-%d %H:%M}", "runs": runs}
-    text = json.dumps(
-        data, allow_nan=False, separators=(",", ":")
-    )  # ASCII: U+2028 and U+2029 are escaped too
+    # ASCII: U+2028 and U+2029 are escaped too.
+    text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")
     template = TEMPLATE.read_text(encoding="utf-8")

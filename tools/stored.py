@@ -39,8 +39,8 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
-    """Up to `limit` buffered questions, from every bucket in turn those with the most stored
-    responses.
+    """Up to `limit` buffered questions, from every bucket
+    in turn those with the most stored responses.
     """
 
     def stored(question: int) -> int:
@@ -53,8 +53,8 @@ def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
 def stored_responses(
     run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device
 ) -> dict:
-    """Up to `limit` buffered questions with their stored responses, scored by the checkpoint's
-    policy.
+    """Up to `limit` buffered questions with their stored responses,
+    scored by the checkpoint's policy.
 
     ValueError or OSError where files that the run used are not there, or no longer what they were.
     """
@@ -105,8 +105,8 @@ def stored_responses(
 def response(
     t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer, judged: Question | None
 ) -> dict:
-    """What the page shows of a stored response; logprobs and entropies (T,) are the policy's of
-    now.
+    """What the page shows of a stored response; logprobs
+    and entropies (T,) are the policy's of now.
 
     past, now: log π_past and log π_θ of every token, from which the page works out w*, f and the
     weight.
@@ -133,8 +133,8 @@ def response(
 
 
 def judge(question: Question, texts: list[str], special: list[int]) -> tuple[list, str]:
-    """The written steps as [first token, one after the last, valid], and what the chain as a
-    whole is.
+    """The written steps as [first token, one after the last,
+    valid], and what the chain as a whole is.
     """
     kept = ["" if i in special else text for i, text in enumerate(texts)]
     plain, starts = "".join(kept), np.cumsum([0, *map(len, kept)])  # starts (T + 1,), in `plain`
@@ -149,8 +149,8 @@ def judge(question: Question, texts: list[str], special: list[int]) -> tuple[lis
 
 
 def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
-    """The text of every token (a split character comes with its last one), and the places of
-    special ones.
+    """The text of every token (a split character comes with its last one),
+    and the places of special ones.
     """
     texts, special, all_special = [], [], set(tokenizer.all_special_ids)
     start = done = 0  # ids[start:done] are the tokens before: some tokenizers look back for spaces
@@ -171,8 +171,8 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
 
 
 def main() -> None:
-    """Print as JSON the o* of up to 64 questions of the newest checkpoint of the run that is
-    named.
+    """Print as JSON the o* of up to 64 questions of the
+    newest checkpoint of the run that is named.
     """
     run = Path(sys.argv[1])
     checkpoint = newest_checkpoint(run)

@@ -71,8 +71,8 @@ def sync(case: Case) -> Finding:
 
 
 def generation(case: Case) -> Finding:
-    """The first tokens of a batch's responses: at this pace the watchdog leaves time for the
-    longest.
+    """The first tokens of a batch's responses:
+    at this pace the watchdog leaves time for the longest.
     """
     c = case.config
     limit = min(SHORT, c.max_response_length)
@@ -120,8 +120,8 @@ def scores(case: Case) -> np.ndarray:
 
 
 def difference(case: Case) -> float:
-    """Mean |log-prob difference| of engine and policy over some new short responses, in nats a
-    token.
+    """Mean |log-prob difference| of engine and policy over
+    some new short responses, in nats a token.
     """
     limit = min(SHORT, case.config.max_response_length)
     made = generate(case, limit, max(FEW, ranks.world_size()))
@@ -133,8 +133,8 @@ def difference(case: Case) -> float:
 
 
 def packed_kernel(case: Case) -> Finding:
-    """The attention of training, with the model's heads, against a plain one: values and
-    gradients.
+    """The attention of training, with the model's heads,
+    against a plain one: values and gradients.
     """
     shape = case.shape
     dtype = getattr(torch, case.config.dtype)
@@ -181,15 +181,14 @@ def plain_attention(q, k, v, packed: Packed) -> torch.Tensor:
 
 
 def update_memory(case: Case) -> Finding:
-    """The largest micro-batches of a step go forward and backward; their peak against the
-    formula's.
+    """The largest micro-batches of a step go forward and backward;
+    their peak against the formula's.
     """
     case.engine.sleep()
     count = max(case.policy.tokens_per_micro_batch // case.longest, 1)
     tokens = count * case.longest
-    norm = update(case, 1)[
-        "loss/grad_norm"
-    ]  # AdamW makes its moments, which the formula counts as held
+    # AdamW makes its moments, which the formula counts as held.
+    norm = update(case, 1)["loss/grad_norm"]
     with advice(tokens, case.config.gradient_checkpointing):
         measured = peak_tensor_bytes(lambda: update(case, count), case.device.type)
     share = measured / sum(case.planned(tokens).update.values())

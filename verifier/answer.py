@@ -1,5 +1,5 @@
-r"""Whether what equals the gold is an answer: Math-Verify works out what it is given, so `5 - 9` is
--4 to it.
+r"""Whether what equals the gold is an answer: Math-Verify works
+out what it is given, so `5 - 9` is -4 to it.
 
 A policy learns in twenty steps to restate the question, and nothing else. `is_answer` comes on top
 of Math-Verify's equality and looks at the form, judged by the value of the gold. Where that is a
@@ -61,8 +61,8 @@ def folded(leaf: str) -> str:
 
 @functools.lru_cache(maxsize=4096)
 def read_gold(answer: str) -> Gold | None:
-    """None if it is malformed: unbalanced brackets or dollars, or prose. Math-Verify then
-    decides alone.
+    """None if it is malformed: unbalanced brackets or dollars,
+    or prose. Math-Verify then decides alone.
     """
     text = normalise(answer)
     dollars = len(re.findall(r"(?<!\\)\$", answer))
@@ -113,8 +113,8 @@ def unnamed(sides: list[str]) -> list[str]:
 
 
 def values_of(text: str) -> list[str]:
-    """The text at its commas, out of brackets that stand around equations: x = 5 in brackets is
-    x = 5.
+    """The text at its commas, out of brackets that stand around equations:
+    x = 5 in brackets is x = 5.
     """
     inner = re.fullmatch(r"\\?[({](.*?)\\?[)}]", text)
     if inner and balanced(inner[1]):
@@ -171,9 +171,8 @@ def fits(values: list[str], gold: Gold) -> bool:
     for value in values:
         sides, between = split(value, RELATION)
         inequality |= not set(between) <= EQUAL | IN
-        if (
-            not gold.union and UNION.search(value) and r"\{" in value
-        ):  # of finite sets: to be worked out
+        # Of finite sets: to be worked out.
+        if not gold.union and UNION.search(value) and r"\{" in value:
             return False
         if set(between) <= EQUAL:
             while len(sides) > 1 and is_name(sides[0]) and not gold.equation:

@@ -1,5 +1,5 @@
-r"""How an answer is taken apart: into values, sides of relations, leaves and their forms, without
-typography.
+r"""How an answer is taken apart: into values, sides of relations,
+leaves and their forms, without typography.
 
 `normalise` takes the typography away. The text falls into its values at commas, "and" and "or", a
 value into the sides of its relation, a side into leaves (what stands in its brackets), and each
@@ -56,23 +56,21 @@ RELATION = re.compile(
 )
 COMMA, UNION, ROWS = re.compile("[,;]"), re.compile(r"\\cup(?![a-zA-Z])|∪"), re.compile(r"&|\\\\")
 EQUAL, ABOUT, IN = {"=", "≈", r"\approx", r"\equiv"}, {"≈", r"\approx"}, {r"\in", "∈"}
-THOUSANDS = re.compile(
-    r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])"
-)  # of a number, not of a list
+# Of a number, not of a list.
+THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 
 def form(leaf: str, forms: dict[str, re.Pattern]) -> str:
-    """One of FORMS, "integral" for a fraction that is an integer, "complex", or else
-    "expression".
+    """One of FORMS, "integral" for a fraction that is an integer,
+    "complex", or else "expression".
     """
     for name, pattern in forms.items():
         if pattern.fullmatch(leaf):
             numbers = (
                 [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
             )
-            if (
-                r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf[0].isdigit()
-            ):  # \frac12
+            # \frac12.
+            if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf[0].isdigit():
                 numbers = [int(digit) for digit in re.findall("[0-9]", leaf)]
             return "integral" if numbers and numbers[-2] % (numbers[-1] or 1) == 0 else name
     terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
@@ -111,8 +109,8 @@ def is_name(side: str) -> bool:
 
 
 def words(found: re.Match) -> str:
-    """Text that is words, or a unit, in ⟨⟩; other text (a number, a choice) apart from its
-    neighbours.
+    """Text that is words, or a unit, in ⟨⟩; other text
+    (a number, a choice) apart from its neighbours.
     """
     inner = found[1].strip()
     worded = re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner)
@@ -133,9 +131,8 @@ def normalise(text: str) -> str | None:
     text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
     text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
     text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
-    text = re.sub(
-        r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text
-    )  # 8 \quad 9 is not 89
+    # 8 \quad 9 is not 89.
+    text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
     text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
     text = re.sub(
@@ -149,8 +146,8 @@ def normalise(text: str) -> str | None:
 
 
 def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
-    """The pieces of a text between separators that stand outside of brackets, and those
-    separators.
+    """The pieces of a text between separators that stand
+    outside of brackets, and those separators.
     """
     depth, start, pieces, found, i = 0, 0, [], [], 0
     while i < len(text):

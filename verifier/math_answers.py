@@ -36,8 +36,8 @@ SECOND = re.compile(
 
 
 def choice(boxed: str) -> str | None:
-    r"""The letter of a multiple-choice answer: C for `\boxed{\textbf{(C)} 12 days}`; None if
-    none, or two.
+    r"""The letter of a multiple-choice answer:
+    C for `\boxed{\textbf{(C)} 12 days}`; None if none, or two.
     """
     found = CHOICE.fullmatch(BLANKS.sub(" ", WRAPPERS.sub("", boxed)).strip())
     return found[1] if found and not SECOND.search(found[2] or "") else None
@@ -67,8 +67,8 @@ def parse_gold(answer: str) -> list:
 
 
 def literal(boxed: str) -> Fraction | None:
-    """The value of a boxed integer, decimal, fraction or power of ten; None if it is anything
-    else.
+    """The value of a boxed integer, decimal, fraction or power of ten;
+    None if it is anything else.
     """
     found = LITERAL.fullmatch(boxed)
     if not found:
@@ -84,8 +84,8 @@ def literal(boxed: str) -> Fraction | None:
 
 
 def literals_equal(gold: str, text: str) -> bool | None:
-    """Whether two boxed literals are equal, tiny decimals in six digits; None if Math-Verify has
-    to say.
+    """Whether two boxed literals are equal, tiny decimals
+    in six digits; None if Math-Verify has to say.
     """
     a, b = literal(gold), literal(text)
     if a is None or b is None:
@@ -98,8 +98,8 @@ def literals_equal(gold: str, text: str) -> bool | None:
 
 
 def equal(text: str, answer: str) -> bool:
-    """Math-Verify's verdict on `text`, from `graded_text`; of a choice gold, whether it is its
-    letter.
+    """Math-Verify's verdict on `text`, from `graded_text`;
+    of a choice gold, whether it is its letter.
     """
     boxed, text = boxed_gold(answer), latex(text)
     said = literals_equal(boxed, text)
@@ -142,15 +142,14 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
         boxed = boxed_gold(answer)
         right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), boxed)
         return {"score": float(right), "unevaluated": float(not right)}
-    except (
-        Exception
-    ):  # whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own
+    except Exception:
+        # Whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own.
         return {"score": 0.0}
 
 
 def official_reward(text: str | None, answer: str) -> float:
-    """Math-Verify alone on all of the text, box or not, as in the official code. With None as
-    above.
+    """Math-Verify alone on all of the text, box or not,
+    as in the official code. With None as above.
     """
     try:
         gold = parse_gold(answer)
@@ -162,6 +161,5 @@ def official_reward(text: str | None, answer: str) -> float:
 
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-math_reward(
-    r"\boxed{\frac{x}{2}}", r"\sqrt{3}"
-)  # the first parse builds tables: not on an answer's time
+# The first parse builds tables: not on an answer's time.
+math_reward(r"\boxed{\frac{x}{2}}", r"\sqrt{3}")

@@ -26,8 +26,8 @@ MATH = {  # what judges answers to golds of mathematics
 
 
 class Worker:
-    """One worker process, started when first needed and again after it died. For one thread at a
-    time.
+    """One worker process, started when first needed and again
+    after it died. For one thread at a time.
     """
 
     def __init__(self, function: str, timeout: float, memory: int):
@@ -136,8 +136,8 @@ class Worker:
             self.received = b""
 
     def close(self) -> None:
-        """Kill the process for good: whoever waits for it sees it die, and it is not started
-        again.
+        """Kill the process for good: whoever waits for it sees it die,
+        and it is not started again.
         """
         with self.lock:
             self.closed = True
@@ -146,8 +146,8 @@ class Worker:
 
 
 class Pending:
-    """Scores under way: for each text a future of its named rewards, or None where there is
-    none.
+    """Scores under way: for each text a future of its named rewards,
+    or None where there is none.
     """
 
     def __init__(self, futures: list[Future | None]):
@@ -172,8 +172,8 @@ class Pending:
 
 
 class Verifier:
-    """Grades in `workers` processes (default: this rank's share of the machine's cores, at most
-    16).
+    """Grades in `workers` processes (default:
+    this rank's share of the machine's cores, at most 16).
 
     timeout: seconds for a pair, beyond which it scores 0. function: a name of MATH, or the user's
     "module:function" from (response, answer) or (response, answer, row) to a float or a dict of
@@ -195,9 +195,8 @@ class Verifier:
             raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
         self.function = MATH.get(function, function)
         self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
-        self.idle = (
-            queue.SimpleQueue()
-        )  # as many threads as workers: one is always there to be taken
+        # As many threads as workers: one is always there to be taken.
+        self.idle = queue.SimpleQueue()
         for worker in self.workers:
             self.idle.put(worker)
         self.threads = ThreadPoolExecutor(workers, thread_name_prefix="verifier")

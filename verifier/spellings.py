@@ -1,5 +1,5 @@
-r"""Spellings that Math-Verify does not know, or takes for something else, in those that it reads
-right.
+r"""Spellings that Math-Verify does not know, or takes
+for something else, in those that it reads right.
 
 It reads `1e11` as 1·e·11, `1\,234` as 1 and 234, of a vector in \langle \rangle the last entry
 alone, and nothing of what a full stop closes.
@@ -61,8 +61,8 @@ def latex(text: str) -> str:
 
 
 def both_signs(boxed: str) -> str:
-    r"""A box whose only ± stands in brackets, `\frac{1 \pm a}{2}`, with both values; others as
-    they are.
+    r"""A box whose only ± stands in brackets, `\frac{1 \pm a}{2}`,
+    with both values; others as they are.
     """
     found, inner = (
         list(PLUS_MINUS.finditer(boxed)),

@@ -1,5 +1,5 @@
-"""The program that grades: it runs a reward function on one answer after another, for as long as it
-is fed.
+"""The program that grades: it runs a reward function on one
+answer after another, for as long as it is fed.
 
 `python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the
 clock. It imports nothing but the function. A JSON line each way: `[text, answer, row]` (the row a
@@ -24,19 +24,13 @@ import traceback
 LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
 # What comes first in the rewards of other frameworks.
 FOREIGN = {"data_source", "prompt", "prompts", "question", "completions", "ground_truth"}
-TAKEN = (
-    "mean",
-    "pass_at_1",
-    "pass_at_1_fresh",
-    "none_right",
-    "all_equal_groups",
-    "timeouts",
-)  # our metrics
+# Our metrics.
+TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")
 
 
 def peak_memory() -> int:
-    """Most bytes this process has had resident. Not `ru_maxrss` on Linux: inherited from the
-    parent.
+    """Most bytes this process has had resident.
+    Not `ru_maxrss` on Linux: inherited from the parent.
     """
     with contextlib.suppress(FileNotFoundError), open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
@@ -44,8 +38,8 @@ def peak_memory() -> int:
 
 
 def named_rewards(value) -> dict[str, float]:
-    """What a reward function returned, a number or a dict of numbers with `score`, as a dict of
-    floats.
+    """What a reward function returned, a number or a dict
+    of numbers with `score`, as a dict of floats.
     """
     rewards = {
         name: float(x)
@@ -66,8 +60,8 @@ def named_rewards(value) -> dict[str, float]:
 
 
 def takes_row(reward) -> bool:
-    """Whether a reward function has a parameter called row; TypeError if it is one of another
-    framework.
+    """Whether a reward function has a parameter called row;
+    TypeError if it is one of another framework.
     """
     parameters = inspect.signature(reward).parameters
     needed = [
@@ -84,8 +78,8 @@ def takes_row(reward) -> bool:
 
 
 def die_with_parent(requests) -> None:
-    """End this process, and all that the reward function has started, when the parent closes the
-    pipe.
+    """End this process, and all that the reward function has started,
+    when the parent closes the pipe.
     """
     poll = select.poll()
     poll.register(requests, 0)  # no event asked for: only a hang-up wakes it
@@ -94,8 +88,8 @@ def die_with_parent(requests) -> None:
 
 
 def work(name: str, seconds: float, max_bytes: int) -> None:
-    """The life of a worker: until the parent closes the pipe, or is gone, or the reward function
-    raises.
+    """The life of a worker: until the parent closes the pipe,
+    or is gone, or the reward function raises.
     """
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
@@ -130,9 +124,8 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
             reply(rewards=rewards)
             faulthandler.cancel_dump_traceback_later()
             if peak_memory() > max_bytes / 2:
-                os._exit(
-                    0
-                )  # bloated, it would soon fail good answers for lack of memory: another starts
+                # Bloated, it would soon fail good answers for lack of memory: another starts.
+                os._exit(0)
     except BaseException:
         reply(error=traceback.format_exc())
 

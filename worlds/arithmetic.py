@@ -1,5 +1,5 @@
-"""The built-in world: chains of arithmetic modulo 10, and an exact judge of the reasoning about
-them.
+"""The built-in world: chains of arithmetic modulo 10,
+and an exact judge of the reasoning about them.
 
 A question such as `3a+4b*3c-5d+9e-1` is worked out from left to right, modulo 10, step by step:
 `a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4#764` (the letters number the steps). The answer behind the `#` is
@@ -125,15 +125,15 @@ def marked(question: str, response: str) -> str:
 
 
 def valid_chain(question: str, response: str, answer: str) -> bool:
-    """Whether the reasoning is flawless: every step written, in order and right, the answer, no
-    more.
+    """Whether the reasoning is flawless: every step written,
+    in order and right, the answer, no more.
     """
     return response == "".join(solve(question)) + "#" + answer
 
 
 def takes_shortcut(question: str, response: str, answer: str) -> bool:
-    """Whether an answer is stated without a single step: this world's black box (paper, App.
-    F.4).
+    """Whether an answer is stated without a single step:
+    this world's black box (paper, App. F.4).
     """
     return not STEP.search(response)
 
@@ -142,8 +142,8 @@ JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation r
 
 
 def graded_reward(response: str, answer: str, row: dict) -> float:
-    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps, of those asked for or
-    written.
+    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps,
+    of those asked for or written.
     """
     question = row["prompt"][-1]["content"]
     judged = judge_steps(question, response)

@@ -1,5 +1,5 @@
-"""The base model of the built-in world: a character tokenizer, a tiny Llama taught by flawed
-demonstrations.
+"""The base model of the built-in world: a character tokenizer,
+a tiny Llama taught by flawed demonstrations.
 
     python -m worlds.base_model --seed 3      build this world and print where it is
     python -m worlds.base_model --rebuild     train the shipped base anew and compare scores
@@ -77,8 +77,8 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(world: World, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A Llama with random weights, the same for the same seed; the global generator is left as
-    it was.
+    """A Llama with random weights, the same for the same seed;
+    the global generator is left as it was.
     """
     special = {
         name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -108,8 +108,8 @@ def build_model(world: World, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
 def encode_demonstrations(
     pairs: list[tuple[str, str]], tokenizer
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of question and response -> right-padded ids and labels, both (N, T); -100 outside
-    responses.
+    """Pairs of question and response -> right-padded ids and labels,
+    both (N, T); -100 outside responses.
     """
     # what the chat template gives for one user turn, without the cost of running it
     prompts = [
@@ -127,8 +127,8 @@ def encode_demonstrations(
 
 
 def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool = False) -> None:
-    """Next-token training on fresh demonstrations of chains that grow, never of a question in
-    `held_out`.
+    """Next-token training on fresh demonstrations of chains that grow,
+    never of a question in `held_out`.
     """
     rng = stream(world, "demonstrations")
     teacher = Teacher(world)
@@ -171,8 +171,8 @@ def train_base(world: World, directory: Path, progress: bool) -> None:
 
 
 def pass_at_1(directory: Path, questions: list[str]) -> float:
-    """The share of questions that a base answers right, one sample each at validation's
-    temperature.
+    """The share of questions that a base answers right,
+    one sample each at validation's temperature.
     """
     tokenizer = build_tokenizer()
     model = AutoModelForCausalLM.from_pretrained(directory)
@@ -191,8 +191,8 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
 
 
 def built_in(directory: str | Path, seed: int = 0) -> dict:
-    """The knobs that name a built-in world, which is built under `directory` if it is not there
-    yet.
+    """The knobs that name a built-in world, which is built
+    under `directory` if it is not there yet.
 
     Built in a process of its own, out of reach of training's threads and settings:
     CalledProcessError if it fails. ValueError where the base of seed 0 is not the one that is

@@ -1,5 +1,5 @@
-"""The benchmarks of Table 1: by which data_source each is known, and what a row of the table says
-(Sec. 5.1).
+"""The benchmarks of Table 1: by which data_source each is known,
+and what a row of the table says (Sec. 5.1).
 
 A record is one response as plain values: `source` and `question` (names), `success`, and where it
 is known `answer` (what is boxed, or None). Only numbers here: no model, no files.
@@ -43,8 +43,8 @@ def benchmark(source: str) -> str | None:
 
 
 def of_built_in_world(questions: list) -> bool:
-    """Whether they are the arithmetic world's, by data source and form: other files may be named
-    so.
+    """Whether they are the arithmetic world's,
+    by data source and form: other files may be named so.
     """
     chain = re.compile(r"[0-9]([a-j][-+*][0-9])+")
     return all(
@@ -82,8 +82,8 @@ def statistics(records: list[dict]) -> dict:
 
 
 def averages(scores: dict) -> dict:
-    """Of {data_source: score}: `average/<group>` of the benchmarks that are there,
-    `average_of/<group>`.
+    """Of {data_source: score}: `average/<group>` of the benchmarks
+    that are there, `average_of/<group>`.
 
     A benchmark under two data_sources has the weight of one.
     """
@@ -116,15 +116,15 @@ def interval(right: list[list]) -> list:
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
-    """The chance that k of n responses, drawn without replacement, hold a success: unbiased for
-    Pass@k.
+    """The chance that k of n responses, drawn without replacement,
+    hold a success: unbiased for Pass@k.
     """
     return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
 
 
 def majority(records: list[dict]) -> float:
-    """Whether the answer that most responses to a question box is right, spaces apart; of equals,
-    their mean.
+    """Whether the answer that most responses to a question box is right,
+    spaces apart; of equals, their mean.
 
     Responses without a box have no vote; without any vote it is 0.
     """

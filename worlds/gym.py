@@ -14,9 +14,8 @@ import json
 import re
 import sys
 
-with contextlib.suppress(
-    ImportError
-):  # takes seconds: not in the first answer's time, should it be there
+# Takes seconds: not in the first answer's time, should it be there.
+with contextlib.suppress(ImportError):
     import reasoning_gym  # noqa: F401
 
 INSTALL = "pip install -r requirements-smollm2.txt"
@@ -27,12 +26,12 @@ LONGEST = 4000  # characters, from the end, of a response in which an answer is 
 BOX = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 MARK = re.compile(r"^.*\banswer\W{0,4}:", re.IGNORECASE | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?!\w)")
+# Before a number: it goes on with something.
 OPEN = re.compile(
     r"[-−+*/×÷·^%,&(]\s*$|[0-9)]\s+$|\\(?:times|cdot|div)\s*$|" r"\b(?:and|or|plus|minus|times)\s+$"
-)  # before a number: it goes on with something
-GOES_ON = re.compile(
-    r"[\w+/×÷=^−-]|\s\*"
-)  # behind it: a word, or the operator of a step that was cut
+)
+# Behind it: a word, or the operator of a step that was cut.
+GOES_ON = re.compile(r"[\w+/×÷=^−-]|\s\*")
 
 
 def stated(response: str, number: bool) -> str | None:
@@ -54,9 +53,8 @@ def stated(response: str, number: bool) -> str | None:
         text = text.rpartition("\n")[2]
     if not number:
         return text.strip(" \n\t*$") or None
-    text = re.sub(r"\*\*(?![0-9])|(?<![0-9])\*\*", "", text).replace(
-        "$", ""
-    )  # bold, but 2**3 stays
+    # Bold, but 2**3 stays.
+    text = re.sub(r"\*\*(?![0-9])|(?<![0-9])\*\*", "", text).replace("$", "")
     *_, last = [*NUMBER.finditer(text)] or [None]
     if not last or OPEN.search(text[: last.start()]) or GOES_ON.search(text[last.end() :]):
         return None
@@ -81,8 +79,8 @@ _scoring = False
 
 
 def _no_code(event: str, _) -> None:
-    """An audit hook: some scorers `eval` the answer, which is a model's text and is never run
-    here.
+    """An audit hook: some scorers `eval` the answer,
+    which is a model's text and is never run here.
     """
     if _scoring and event == "compile":
         raise PermissionError("a scorer wanted to run an answer as code")
@@ -105,8 +103,8 @@ def marks(task, answer: str, entry: dict) -> float:
 
 @functools.lru_cache
 def dataset(name: str, settings: str, seed: int = 0, size: int = 1):
-    """A task of the library with settings given as JSON; ValueError where it has no such task or
-    setting.
+    """A task of the library with settings given as JSON;
+    ValueError where it has no such task or setting.
     """
     try:
         import reasoning_gym
@@ -130,8 +128,8 @@ def rows(
     source: str,
     system: str | None = None,
 ) -> tuple[list[dict], list[dict]]:
-    """Training and held-out questions in the verl-LUFFY layout, drawn with other seeds, none in
-    both.
+    """Training and held-out questions in the verl-LUFFY layout,
+    drawn with other seeds, none in both.
 
     size, held_out: how many are drawn of each; what comes again is dropped. ValueError where the
     scorer cannot grade an entry from text.
@@ -162,8 +160,8 @@ def rows(
 
 
 def ungradable(row: dict) -> str | None:
-    """Why the library's scorer cannot grade this question from a response's text; None if it
-    can.
+    """Why the library's scorer cannot grade this question
+    from a response's text; None if it can.
     """
     answer = row["reward_model"]["ground_truth"]
     if not isinstance(answer, str) or not answer.strip():

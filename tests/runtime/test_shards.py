@@ -1,5 +1,5 @@
-"""A real policy's weights and AdamW state, adapters too: on disk and back, on any number of
-ranks.
+"""A real policy's weights and AdamW state, adapters too:
+on disk and back, on any number of ranks.
 """
 
 import numpy as np
@@ -66,8 +66,8 @@ def saved(tiny_models, groups, tmp_path_factory):
 
 @pytest.mark.parametrize("ranks, tolerance", [(1, 1e-5), (2, 0.0)])
 def test_weights_and_moments_go_on_exactly(tiny_models, groups, saved, ranks, tolerance):
-    """Saved by two ranks and loaded by one and by two: the same bits, then the same next step, to
-    the bit on two.
+    """Saved by two ranks and loaded by one and by two: the same bits,
+    then the same next step, to the bit on two.
     """
     directory, reference = saved
     for seen in on_ranks(ranks, steps, tiny_models, groups, directory, False):
@@ -81,8 +81,8 @@ def test_weights_and_moments_go_on_exactly(tiny_models, groups, saved, ranks, to
 
 
 def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
-    """The moments that `tensors` makes are AdamW's own beginning: the first step is the same with
-    them and without.
+    """The moments that `tensors` makes are AdamW's own beginning:
+    the first step is the same with them and without.
     """
     one, other = make_policy(tiny_model), make_policy(tiny_model)
     one.tensors()
@@ -93,8 +93,8 @@ def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
 
 
 def test_another_model_is_refused(tiny_models, saved):
-    """Adapters of another rank, a model without them, and one with a tied head are told that it is
-    another model's.
+    """Adapters of another rank, a model without them,
+    and one with a tied head are told that it is another model's.
     """
     directory, _ = saved
     wider = policy_of(tiny_models, "adapters", lora_rank=2)
@@ -105,8 +105,8 @@ def test_another_model_is_refused(tiny_models, saved):
 
 
 def replicate(directory):
-    """Two ranks that hold the same rows, as two nodes of one GPU do, write them; is the same
-    read back?
+    """Two ranks that hold the same rows, as two nodes of one GPU do,
+    write them; is the same read back?
     """
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     tensors = {}
@@ -123,8 +123,8 @@ def replicate(directory):
 
 
 def test_replicas_are_written_once(tmp_path):
-    """What two ranks hold alike is on disk once, in several files, each named by the rank that
-    wrote it.
+    """What two ranks hold alike is on disk once, in several files,
+    each named by the rank that wrote it.
     """
     (first, first_equal), (second, second_equal) = on_ranks(2, replicate, tmp_path)
     assert first_equal and second_equal

@@ -1,5 +1,5 @@
-"""What a run writes down: metrics.jsonl and its copies in TensorBoard and W&B, the model card, the
-generation settings.
+"""What a run writes down: metrics.jsonl and its copies in TensorBoard
+and W&B, the model card, the generation settings.
 """
 
 import dataclasses
@@ -43,8 +43,8 @@ def config(tmp_path) -> Config:
 
 
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
-    """Method, data, steps, scores, and every knob that is no path; its head is one that the hub
-    can read.
+    """Method, data, steps, scores, and every knob that is no path;
+    its head is one that the hub can read.
     """
     knobs = dataclasses.asdict(config)
     card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316})
@@ -92,8 +92,8 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
 
 
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
-    """A score that the first validation did not have stands as nan in the table; result.json and
-    the curves are written.
+    """A score that the first validation did not have stands as nan in the table;
+    result.json and the curves are written.
     """
     tracker = Tracker(str(tmp_path), 10)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
@@ -130,8 +130,8 @@ def row(step: int, life: int) -> dict:
 
 
 def two_lives(run_dir: Path, tracker: str) -> list[dict]:
-    """A process that dies after step 5, then steps 4 to 6 by one that goes on from step 3; the rows
-    that count.
+    """A process that dies after step 5, then steps 4 to 6 by one
+    that goes on from step 3; the rows that count.
     """
     first = Tracker(str(run_dir), 10, tracker, {"rho": 0.5})
     first.start()
@@ -159,8 +159,8 @@ def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_has_every_point_once(tmp_path):
-    """After a crash and a resume: the steps of metrics.jsonl with its values, NaN included; nothing
-    of the lost steps.
+    """After a crash and a resume: the steps of metrics.jsonl with its values,
+    NaN included; nothing of the lost steps.
     """
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     rows = two_lives(tmp_path, "tensorboard")
@@ -189,8 +189,8 @@ class StandIn:
 
 @pytest.mark.parametrize("mode, sent", [("online", [6]), ("offline", [0, 1, 2, 3, 4, 5, 6])])
 def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatch, mode, sent):
-    """The resumed process asks for the first one's run and sends what W&B lacks; offline it sends
-    the whole run.
+    """The resumed process asks for the first one's run and sends
+    what W&B lacks; offline it sends the whole run.
     """
     runs = []
 
@@ -314,8 +314,8 @@ def write_on_a_rank(run_dir: str) -> None:
 
 
 def test_one_rank_writes(tmp_path):
-    """Two ranks: one event file with one point, under a name that no file could hold; every
-    sample once.
+    """Two ranks: one event file with one point, under a name
+    that no file could hold; every sample once.
     """
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     on_ranks(2, write_on_a_rank, str(tmp_path))
@@ -344,10 +344,8 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
 def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer, monkeypatch):
     """The run ends well, with the rest of what it writes."""
     tracker = Tracker(str(tmp_path), 10, "tensorboard")
-    tracker.rows, tracker.writer = (
-        [{"step": 1, "val/pass_at_1/a": 0.25}],
-        Recorder(),
-    )  # has no `log`
+    # Has no `log`.
+    tracker.rows, tracker.writer = ([{"step": 1, "val/pass_at_1/a": 0.25}], Recorder())
     monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
     tracker.log(1, {})
     tracker.finish()
@@ -374,8 +372,8 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
     ],
 )
 def test_what_steers_a_terminal_is_shown_instead(text, shown):
-    """Escapes, control and bidirectional characters, half characters; letters of any script
-    stay.
+    """Escapes, control and bidirectional characters,
+    half characters; letters of any script stay.
     """
     assert printable(text) == shown
     shown.encode()

@@ -29,8 +29,8 @@ B = {
 
 
 def evaluation(directory, scores, responses=(), **settings) -> str:
-    """A directory as eval.py leaves it; responses: questions, each with a text, right where it
-    has a 7.
+    """A directory as eval.py leaves it; responses: questions,
+    each with a text, right where it has a 7.
     """
     directory.mkdir()
     (directory / "scores.json").write_text(json.dumps(scores))
@@ -91,15 +91,15 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
 
 
 def results(values) -> dict:
-    """The records of questions of which each has the response that `values` says is right or
-    not.
+    """The records of questions of which each has the response
+    that `values` says is right or not.
     """
     return {question: [{"success": value}] for question, value in values}
 
 
 def test_the_interval_covers_the_difference_in_95_of_100():
-    """Paired draws of 200 questions whose true difference is 10 points: covered in 92 to 98% of
-    400.
+    """Paired draws of 200 questions whose true difference is 10 points:
+    covered in 92 to 98% of 400.
     """
     rng, covered = np.random.default_rng(0), 0
     for _ in range(400):
@@ -112,8 +112,8 @@ def test_the_interval_covers_the_difference_in_95_of_100():
 
 
 def test_no_spread_is_no_certainty():
-    """Questions that both models miss, or that one learned by the same share, have no interval
-    of width 0.
+    """Questions that both models miss, or that one learned
+    by the same share, have no interval of width 0.
     """
     none, third, two_thirds = (
         results(enumerate(shares)) for shares in ([0, 0], [0, 1 / 3], [1 / 3, 2 / 3])

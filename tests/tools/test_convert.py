@@ -43,8 +43,8 @@ def lenient(monkeypatch):
 
 
 def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
-    """JSONL with columns of its own and answers in boxes: rows that training reads, a report of
-    the rest.
+    """JSONL with columns of its own and answers in boxes:
+    rows that training reads, a report of the rest.
     """
     rows = [
         {"problem": "1+1=?", "solution": r"It is \boxed{2}."},
@@ -126,8 +126,8 @@ def test_the_papers_training_set(tmp_path, out, monkeypatch):
 
 
 def test_hub_names(out, monkeypatch, lenient):
-    """Subset and split reach the library, only the columns needed are read; the source has its
-    name.
+    """Subset and split reach the library, only the columns
+    needed are read; the source has its name.
     """
     asked = []
 
@@ -158,16 +158,16 @@ def test_hub_names(out, monkeypatch, lenient):
 
 
 def test_values_of_awkward_columns():
-    """A column of whole numbers with gaps reads as floats, which NaN fills; a list of one is its
-    item.
+    """A column of whole numbers with gaps reads as floats,
+    which NaN fills; a list of one is its item.
     """
     values = (7.0, 2.5, ["7"], {"ground_truth": "7"}, float("nan"), None, True, ["1", "2"])
     assert [answer_of(value, "") for value in values] == ["7", "2.5", "7", "7", *[None] * 4]
 
 
 def test_turns():
-    """Text becomes a user turn, a system turn is replaced, worked solutions go; the rest is no
-    question.
+    """Text becomes a user turn, a system turn is replaced,
+    worked solutions go; the rest is no question.
     """
     user, system = {"role": "user", "content": "1?"}, {"role": "system", "content": "S"}
     assert (
@@ -261,8 +261,8 @@ def test_dates_are_refused(tmp_path, out, lenient):
 
 
 def test_some_are_held_out(tmp_path, lenient):
-    """--held_out 3 of 10: none in both files, none lost, the same ones again; no file is written
-    over.
+    """--held_out 3 of 10: none in both files, none lost,
+    the same ones again; no file is written over.
     """
     rows = [{"question": f"{i}?", "answer": i} for i in range(10)]
     source = write_jsonl(tmp_path / "in.jsonl", rows)

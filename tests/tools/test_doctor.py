@@ -1,5 +1,5 @@
-"""The doctor finds this machine fit, every line says wrong where the world is, and the formula
-is true.
+"""The doctor finds this machine fit, every line says wrong
+where the world is, and the formula is true.
 """
 
 import json
@@ -158,9 +158,8 @@ def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypat
     try:
         assert not examine(case, [CHECKS[check]], told.append)
     except (RuntimeError, ValueError):
-        assert (
-            "mend this first" in told[0]
-        )  # it raised: it is the last check, and its rank tells it
+        # It raised: it is the last check, and its rank tells it.
+        assert "mend this first" in told[0]
     assert told[0].startswith("wrong") and said in told[0]
 
 
@@ -175,8 +174,8 @@ def of_rank(argv: dict) -> list[str]:
 
 
 def test_the_worst_rank_counts(tiny_model, tmp_path):
-    """Two ranks make all checks together; rank 0 tells what is wrong on one of them, with its
-    number.
+    """Two ranks make all checks together; rank 0 tells what
+    is wrong on one of them, with its number.
     """
     told, silent = on_ranks(2, of_rank, knobs(tmp_path, tiny_model))
     wrong = [line for line in told if line.startswith("wrong")]
@@ -190,8 +189,8 @@ def test_the_worst_rank_counts(tiny_model, tmp_path):
     "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok", "ok", "ok", "wrong"])]
 )
 def test_the_command(tiny_model, tmp_path, length, code, verdicts):
-    """With vLLM: a line for each check on stdout and nothing else; exit code 1 if anything is
-    wrong.
+    """With vLLM: a line for each check on stdout and nothing else;
+    exit code 1 if anything is wrong.
     """
     file = tmp_path / "run.yaml"
     values = knobs(tmp_path, tiny_model) | {"engine": "vllm", "max_prompt_length": length}
@@ -254,8 +253,8 @@ def shares(config: Config, count: int) -> tuple[float, float]:
 def test_the_formula_is_what_an_update_takes(
     middling_model, world_size, dtype, checkpointing, lora_rank
 ):
-    """Held bytes are exact; the peak is the formula's within 10%, by every way of keeping
-    activations.
+    """Held bytes are exact; the peak is the formula's within 10%,
+    by every way of keeping activations.
     """
     if lora_rank:
         pytest.importorskip("peft")
@@ -274,8 +273,8 @@ def test_the_formula_is_what_an_update_takes(
 
 
 def test_micro_batches_fit_what_is_left():
-    """More memory, larger micro-batches, from 256 tokens to 16,384: they fit, twice as many
-    would not.
+    """More memory, larger micro-batches, from 256 tokens to 16,384:
+    they fit, twice as many would not.
     """
     config = Config(gradient_checkpointing=True)
     shape = SHAPES["Qwen2.5-Math-1.5B"]
@@ -289,8 +288,8 @@ def test_micro_batches_fit_what_is_left():
 
 
 def test_shapes_have_the_published_sizes(tmp_path):
-    """Parameter counts of the paper's models; a config.json is read, or refused for another
-    family.
+    """Parameter counts of the paper's models; a config.json is read,
+    or refused for another family.
     """
     published = {"Qwen2.5-Math-7B": 7.616, "Qwen2.5-Math-1.5B": 1.544, "Llama-3.1-8B": 8.030}
     for name, billions in published.items():
@@ -330,8 +329,8 @@ def formula(monkeypatch, capsys):
 
 
 def test_the_page_shows_what_the_formula_prints(formula):
-    """docs/scaling.md: GB of each phase, and that it fits; with every file whose head names its
-    GPUs.
+    """docs/scaling.md: GB of each phase, and that it fits;
+    with every file whose head names its GPUs.
     """
     pytest.importorskip("peft")
     row = r"\| `(qwen\S+)`\S*(?: all weights)? \| (\d) × (\d+) GB \| (\S+) \| (\S+) \| (\S+) \|"
@@ -351,11 +350,8 @@ def test_the_page_shows_what_the_formula_prints(formula):
     "gpus, gigabytes, sentence",
     [
         ("2", "40", "GB too much. Lower tokens_per_micro_batch"),
-        (
-            "1",
-            "180",
-            "It does not run: rollout_tp 2 must divide",
-        ),  # two GPUs for each response, one is there
+        # Two GPUs for each response, one is there.
+        ("1", "180", "It does not run: rollout_tp 2 must divide"),
         ("8", "20", "raise rollout_memory"),
     ],
 )

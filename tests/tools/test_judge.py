@@ -1,5 +1,5 @@
-"""The chat-model judge with a scripted engine, its verdict reader, and the code detector of App.
-F.4.
+"""The chat-model judge with a scripted engine, its verdict reader,
+and the code detector of App. F.4.
 """
 
 import json
@@ -32,8 +32,8 @@ class FakeEngine:
 
 
 def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
-    """Question, answer and response, braces and all, stand in the prompt; the last box of each
-    reply decides.
+    """Question, answer and response, braces and all, stand in the prompt;
+    the last box of each reply decides.
     """
     items = [
         {

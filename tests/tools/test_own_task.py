@@ -1,5 +1,5 @@
-"""docs/own-task.md works as it stands: its numbered steps, in order, in a fresh copy of the
-files.
+"""docs/own-task.md works as it stands: its numbered steps,
+in order, in a fresh copy of the files.
 """
 
 import importlib.util
@@ -22,8 +22,8 @@ VLLM = importlib.util.find_spec("vllm") is not None
 
 
 def steps() -> list[str]:
-    """The code blocks of the numbered sections, of that which serves only where vLLM is
-    installed.
+    """The code blocks of the numbered sections,
+    of that which serves only where vLLM is installed.
     """
     numbered = re.split(r"^## (?=\d)|^## ", (ROOT / "docs" / "own-task.md").read_text(), flags=re.M)
     blocks = [
@@ -43,13 +43,8 @@ def done(tmp_path_factory) -> tuple[Path, list[str]]:
         shutil.copy(file, directory)
     for folder in ("worlds", "verifier", "runtime", "tools"):
         shutil.copytree(ROOT / folder, directory / folder)
-    foreign = (
-        "VLLM_",
-        "RANK",
-        "WORLD_SIZE",
-        "LOCAL_",
-        "MASTER_",
-    )  # of this process's own group and engines
+    # Of this process's own group and engines.
+    foreign = ("VLLM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(foreign)
     }
@@ -82,8 +77,8 @@ def metrics(run: Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_the_guide_runs_to_its_end(done):
-    """A step for each section: a table of both models, the difference on the same questions, a
-    page.
+    """A step for each section: a table of both models,
+    the difference on the same questions, a page.
     """
     directory, printed = done
     assert len(printed) == 8 + VLLM
@@ -131,8 +126,8 @@ def test_the_readers_reward_decides(done):
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="vLLM is not installed")
 def test_the_server_answers(done):
-    """With the guide's flags on a CPU, to the guide's question, what transformers makes of the
-    same model.
+    """With the guide's flags on a CPU, to the guide's question,
+    what transformers makes of the same model.
     """
     (choice,) = json.loads((done[0] / "reply.json").read_text())["choices"]
     directory = done[0] / "runs/digits/step-4"

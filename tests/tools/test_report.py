@@ -1,5 +1,5 @@
-"""The report page: its numbers against independent ones, its errors, and the page itself in
-headless Chromium.
+"""The report page: its numbers against independent ones,
+its errors, and the page itself in headless Chromium.
 """
 
 import json
@@ -77,8 +77,8 @@ SAMPLES = [
 
 
 def save_run(directory: Path, rho: float = 0.5) -> Path:
-    """A run directory after four steps: two buffered questions (none with rho 0), one retired, a
-    model like no other.
+    """A run directory after four steps: two buffered questions
+    (none with rho 0), one retired, a model like no other.
     """
     files = directory.parent / f"{directory.name} files"
     tokenizer = build_tokenizer()
@@ -165,8 +165,8 @@ def report(runs, tmp_path_factory) -> Path:
 def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(
     described, runs, tokenizer
 ):
-    """Entropies, w* and NLL of every token against an ordinary forward pass of the checkpoint's
-    weights.
+    """Entropies, w* and NLL of every token against an ordinary
+    forward pass of the checkpoint's weights.
     """
     files = runs[0].parent / "run files"
     lm = AutoModelForCausalLM.from_pretrained(files, dtype=torch.float32)
@@ -199,8 +199,8 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
 
 
 def test_steps_are_judged_where_they_stand(described):
-    """The tokens of each written step with the verdict worked out by hand, and the verdict on
-    the chain.
+    """The tokens of each written step with the verdict worked out
+    by hand, and the verdict on the chain.
     """
     valid, flawed, bare = described["browser"]["questions"][0]["responses"]
     assert (
@@ -215,8 +215,8 @@ def test_steps_are_judged_where_they_stand(described):
 
 
 def test_pieces_join_to_the_text():
-    """A character of several bytes comes with its last token; spaces that a decoder takes from the
-    first token are kept.
+    """A character of several bytes comes with its last token;
+    spaces that a decoder takes from the first token are kept.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -346,8 +346,8 @@ def test_what_cannot_be_read_is_named(tmp_path, capsys, metrics, flags, said):
 
 
 def test_a_run_without_responses_says_why(runs, device, tmp_path):
-    """No checkpoint yet, other questions than in training, a model that is gone, and knobs of
-    another version.
+    """No checkpoint yet, other questions than in training,
+    a model that is gone, and knobs of another version.
     """
 
     def missing(run: Path) -> str:
@@ -380,8 +380,8 @@ BROWSER = next((path for path in BROWSERS if path), None)
     BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)"
 )
 def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
-    """What Chromium makes of the page: curves, stored responses and hostile text, of which
-    nothing ran.
+    """What Chromium makes of the page: curves, stored responses
+    and hostile text, of which nothing ran.
     """
     flags = [
         "--headless",

@@ -1,5 +1,5 @@
-"""An answer must be an answer: leaks that Math-Verify calls right score 0, honest spellings
-score 1.
+"""An answer must be an answer: leaks that Math-Verify
+calls right score 0, honest spellings score 1.
 """
 
 import re
@@ -35,8 +35,8 @@ def test_no_pattern_fills_the_tables():
 
 @pytest.mark.parametrize("table", [HONEST, HONEST_ASIDE], ids=["first", "aside"])
 def test_honest_spellings(table):
-    """Spellings of benchmark golds are right: typography, units, names, equal forms, orders,
-    chains.
+    """Spellings of benchmark golds are right: typography,
+    units, names, equal forms, orders, chains.
     """
     assert not [pair for pair in pairs(table) if rewards(*pair)["score"] != 1.0]
 

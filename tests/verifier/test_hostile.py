@@ -1,5 +1,5 @@
-"""More than 10,000 hostile and random answers go through the worker pool, and the run does not
-notice.
+"""More than 10,000 hostile and random answers go through
+the worker pool, and the run does not notice.
 """
 
 import random
@@ -188,8 +188,8 @@ class Pool:
         self.verifier, self.seen, self.begin = verifier, set(), time.monotonic()
 
     def fire(self, texts: list[str], gold: str) -> list[float]:
-        """Grades the texts: scores are 0 or 1, and a time-out costs no more than the limit and a
-        restart.
+        """Grades the texts: scores are 0 or 1, and a time-out
+        costs no more than the limit and a restart.
         """
         begin, timeouts = time.monotonic(), self.verifier.timeouts
         scores = self.verifier.score(texts, [gold] * len(texts))
@@ -223,9 +223,8 @@ def test_hostile_answers():
             "$x$" * 300_000,
         ]
         assert sum(pool.fire(raw[:2] + [graded_text(text, False, False) for text in raw], "7")) == 0
-        pool.fire(
-            handmade(), r"\sqrt{2}"
-        )  # as without require_box, for Math-Verify's own extraction
+        # As without require_box, for Math-Verify's own extraction.
+        pool.fire(handmade(), r"\sqrt{2}")
     with Verifier(workers=2, timeout=TIMEOUT, memory=MEMORY) as verifier:
         pool.verifier = verifier
 

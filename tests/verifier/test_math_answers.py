@@ -65,11 +65,8 @@ VERDICTS = [
     ("x+1", r"\boxed{y+1}", False),
     ("2k", r"\boxed{k+k}", True),
     (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin(t)\cos(t)}", True),
-    (
-        r"\frac{t}{4} \sin (2 t)",
-        r"\boxed{\frac{t}{2}\sin t\cos t}",
-        False,
-    ),  # strict: the last t is a unit
+    # Strict: the last t is a unit.
+    (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin t\cos t}", False),
     (r"e^{-2t}", r"\boxed{\frac{1}{e^{2t}}}", True),
     (r"1+2i", r"\boxed{2i+1}", True),
     (r"1+2i", r"\boxed{1-2i}", False),
@@ -158,8 +155,8 @@ def test_scientific_notation(mantissa, exponent):
 
 
 def test_multiple_choice_answers():
-    """The letter in the spellings that models use is right; another, two letters or a word are
-    not.
+    """The letter in the spellings that models use is right;
+    another, two letters or a word are not.
     """
     right = [
         "C",
@@ -242,8 +239,8 @@ LITERALS = st.one_of(
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(LITERALS, LITERALS)
 def test_literals_get_math_verifys_verdict(gold, number):
-    """Numbers in all spellings, near each other: where they are compared here, it is as
-    Math-Verify would.
+    """Numbers in all spellings, near each other:
+    where they are compared here, it is as Math-Verify would.
     """
     gold, number = rf"\boxed{{{gold}}}", rf"\boxed{{{number}}}"
     assert literals_equal(gold, number) in (None, verify(parse(gold), parse(number)))

@@ -109,8 +109,8 @@ def test_killed_worker_is_replaced(module):
 
 
 def test_a_pair_that_kills_its_worker_scores_zero(module):
-    """A pair that ends its worker every time scores 0, is counted, and its neighbours are
-    graded.
+    """A pair that ends its worker every time scores 0,
+    is counted, and its neighbours are graded.
     """
     source = """
         import os
@@ -123,8 +123,8 @@ def test_a_pair_that_kills_its_worker_scores_zero(module):
 
 
 def test_memory_is_bounded(module):
-    """A worker cannot allocate beyond its limit, and is replaced near it; a big parent does not
-    matter.
+    """A worker cannot allocate beyond its limit,
+    and is replaced near it; a big parent does not matter.
     """
     parent = b"x" * 700 * 2**20
     source = """
@@ -186,8 +186,8 @@ def test_user_function(module):
     ],
 )
 def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
-    """What raises, returns no finite number, takes other arguments or is not there is never a
-    score of 0.
+    """What raises, returns no finite number, takes other arguments
+    or is not there is never a score of 0.
     """
     name = module(source)
     with pytest.raises(RuntimeError, match=f"(?s)my_reward:reward.*{told}"):
@@ -276,8 +276,8 @@ def test_a_reward_that_forks_shifts_no_score(module):
 
 
 def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
-    """Killed once during its import it is started again; killed every time it is an error that
-    says so.
+    """Killed once during its import it is started again;
+    killed every time it is an error that says so.
     """
     source = """
         import os, pathlib, signal
@@ -333,8 +333,8 @@ def test_an_option_of_a_reward_keeps_its_default(module):
 
 
 def test_workers_die_with_their_parent(module, tmp_path):
-    """When the parent is killed an idle worker ends at once, one that hangs in C after twice the
-    limit.
+    """When the parent is killed an idle worker ends at once,
+    one that hangs in C after twice the limit.
     """
     name = module("""
         import re

@@ -1,5 +1,5 @@
-"""Spellings that Math-Verify takes for something else: what they are worth; and reading them is
-quick.
+"""Spellings that Math-Verify takes for something else:
+what they are worth; and reading them is quick.
 """
 
 import time
@@ -94,8 +94,8 @@ PAIRS = [  # gold, answer, is it right
 
 @pytest.mark.parametrize(("gold", "answer", "right"), PAIRS)
 def test_verdicts(gold, answer, right):
-    """A right answer is paid however it is spelt, a wrong one is not; 25% for 25 is one that
-    needs a rule.
+    """A right answer is paid however it is spelt, a wrong one is not;
+    25% for 25 is one that needs a rule.
     """
     assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == right
 

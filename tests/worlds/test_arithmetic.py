@@ -1,5 +1,5 @@
-"""The built-in world: its judge against hand-worked cases, its teacher's quotas, and what a seed
-fixes.
+"""The built-in world: its judge against hand-worked cases,
+its teacher's quotas, and what a seed fixes.
 """
 
 import hashlib
@@ -49,8 +49,8 @@ CHAIN = "a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4"
 
 
 def test_a_question_is_worked_out_modulo_ten_from_left_to_right():
-    """The answer is the fifth last, the third last and the last result; or the last alone, where
-    asked.
+    """The answer is the fifth last, the third last and the last result;
+    or the last alone, where asked.
     """
     assert solve(QUESTION) == ["a3+4=7", "b7*3=1", "c1-5=6", "d6+9=5", "e5-1=4"]
     assert answer_of(QUESTION) == "764" and answer_of(QUESTION, asked=(1,)) == "4"
@@ -91,8 +91,8 @@ def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
     ],
 )
 def test_only_the_whole_chain_is_valid(case, response, share):
-    """Every step written, in order and right, the answer and no more; and the share of right
-    steps.
+    """Every step written, in order and right, the answer
+    and no more; and the share of right steps.
     """
     assert valid_chain(QUESTION, CHAIN + "#764", "764") and not valid_chain(
         QUESTION, response, "764"
@@ -140,8 +140,8 @@ def test_rows_have_the_columns_of_verl():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_badly_taught_facts_come_by_quota(seed):
-    """50 of 100 facts of +, 60 of 100 of -, 28 of 40 of *, evenly from 0.3 to 0.9; the others
-    0.02.
+    """50 of 100 facts of +, 60 of 100 of -, 28 of 40 of *,
+    evenly from 0.3 to 0.9; the others 0.02.
     """
     slips = Teacher(World(seed=seed)).slips
     for operation, hard, facts in (("+", 50, 100), ("-", 60, 100), ("*", 28, 40)):
@@ -217,8 +217,8 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
 
 
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
-    """What is there is not built again; other constants are another place; a failed build leaves
-    nothing.
+    """What is there is not built again; other constants are another place;
+    a failed build leaves nothing.
     """
     world = build_world(tmp_path, TINY, progress=False)
     model, tokenizer = (

@@ -1,5 +1,5 @@
-"""What a row of Table 1 says, by hand: names of benchmarks, Pass@k, Maj@k, intervals and
-averages.
+"""What a row of Table 1 says, by hand: names of benchmarks,
+Pass@k, Maj@k, intervals and averages.
 """
 
 from types import SimpleNamespace
@@ -59,21 +59,19 @@ def test_intervals():
     # 5 of 10: the spread 0.5 sqrt(10/9) / sqrt(10) is that of 9 trials, and with z = 1.96
     # (0.5 + z²/18 ± z sqrt(1/36 + z²/324)) / (1 + z²/9)
     assert interval([[True], [False]] * 5) == pytest.approx([0.22653, 0.77347], abs=1e-5)
-    assert interval([[False]] * 10) == pytest.approx(
-        [0, 3.8416 / 13.8416], abs=1e-9
-    )  # no spread: ten trials
+    # No spread: ten trials.
+    assert interval([[False]] * 10) == pytest.approx([0, 3.8416 / 13.8416], abs=1e-9)
     assert interval([[True]]) == pytest.approx([1 / 4.8416, 1], abs=1e-9)
     agreeing = [[True] * 4, [False] * 4] * 5
     assert interval(agreeing) == interval([[True], [False]] * 5)  # more of the same is no evidence
-    even = interval(
-        [[True, False], [False, True]] * 5
-    )  # no spread between questions: 10 trials, not 20
+    # No spread between questions: 10 trials, not 20.
+    even = interval([[True, False], [False, True]] * 5)
     assert even == pytest.approx([0.23659, 0.76341], abs=1e-5)
 
 
 def test_intervals_cover():
-    """Of 400 runs of 200 questions of different difficulty, 4 samples each, 92 to 98% hold the
-    true mean.
+    """Of 400 runs of 200 questions of different difficulty,
+    4 samples each, 92 to 98% hold the true mean.
     """
     rng = np.random.default_rng(0)
     chances = rng.beta(0.5, 1.0, (400, 200))  # mean 1/3
@@ -83,8 +81,8 @@ def test_intervals_cover():
 
 
 def test_statistics_by_hand():
-    """Pass@2, Maj@2, no-box rate and averages for three benchmarks and a source that is in no
-    average.
+    """Pass@2, Maj@2, no-box rate and averages for three benchmarks
+    and a source that is in no average.
     """
     records = [
         record("aime", "a", True, answer="1"),

@@ -74,8 +74,8 @@ def library():
 
 
 def test_questions_are_apart(library):
-    """Nothing stands twice, nothing in both files; another seed draws others, the same seed the
-    same.
+    """Nothing stands twice, nothing in both files;
+    another seed draws others, the same seed the same.
     """
     train, test = gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.")
     asked = [row["prompt"][-1]["content"] for row in train + test]
@@ -85,8 +85,8 @@ def test_questions_are_apart(library):
 
 
 def test_scores(library):
-    """Full marks by the library's scorer for what is stated last; a restated question and parts
-    get none.
+    """Full marks by the library's scorer for what is stated last;
+    a restated question and parts get none.
     """
     entry = {"question": "5 - 9 =", "answer": "-4", "metadata": {}}
     row = {"extra_info": {"gym": json.dumps([*SUM, entry])}}
