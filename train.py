@@ -170,7 +170,7 @@ def answer(engine, grader: Grader, question: Question) -> str:
     """One response of the model as it stands, as text;
     the built-in world's judge marks its wrong steps.
     """
-    watchdog.enter("first validation")
+    watchdog.enter("example")
     config = grader.config
     [[trajectory]] = roll_out(engine, grader, [question], [[config.seed]], config.eval_temperature)
     text = grader.text(trajectory.token_ids)
