@@ -16,8 +16,10 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Literal
 
-from runtime.flags import POSITIVE, knob, or_refuse, out_of_range, parse_flags
+from runtime.flags import POSITIVE, knob, loading, or_refuse, out_of_range, parse_flags
 from runtime.rundir import refuse_remains
+from runtime.tables import first_case
+from verifier.pool import try_out
 
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
 INSTALL_TRACKER = {
@@ -277,10 +279,6 @@ def _problems(c: Config):
         yield "retire='on' needs success counts; with difficulty='spread' nothing retires"
     if not c.run_dir.strip() or "\0" in c.run_dir:
         yield f"run_dir must name a directory, got {c.run_dir!r}"
-    if c.reward != "math" and (c.reward.count(":") != 1 or not all(c.reward.split(":"))):
-        yield f"reward must be 'math' or 'module:function', got {c.reward!r}"
-    if c.reward.partition(":")[0].endswith(".py"):
-        yield f"reward names a module, without .py: {c.reward.replace('.py:', ':')!r}"
     if c.lora_rank and not find_spec("peft"):
         yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
     if c.engine == "vllm" and not find_spec("vllm"):
@@ -311,14 +309,24 @@ def parse_config(argv: list[str] | None = None) -> Config:
     return Config(**parse_flags(Config, argv, __doc__.split("\n")[0]))
 
 
+def ready(config: Config) -> Config:
+    """The config, after a reward of the user's own has graded the first answer: what cannot be
+    imported or raises is a RuntimeError now. Says that the long imports come next.
+    """
+    if config.reward != "math":
+        try_out(config.reward, config.verify_timeout, map(first_case, config.train_files))
+    loading()
+    return config
+
+
 def from_command_line() -> Config:
-    """`parse_config`, and whether run_dir is free;
+    """`parse_config`, and whether run_dir is free and the reward works;
     a refusal is one sentence, and the end of this process.
     """
 
     def read() -> Config:
         config = parse_config()
         refuse_remains(config.run_dir, config.resume)
-        return config
+        return ready(config)
 
     return or_refuse(read)

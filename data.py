@@ -22,7 +22,6 @@ from runtime.console import printable
 from runtime.faults import say
 from runtime.tables import check_row, read_rows
 
-ROW = ("data_source", "extra_info", "prompt")  # what a reward function may ask for
 WORLDS = ".cache"  # where the built-in world is built once and kept
 
 
@@ -89,11 +88,6 @@ def read_data(config: Config, tokenizer, say: Callable) -> tuple[list[Question],
     both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
     if both:
         say(f"note: {len(both)} validation questions are training questions, too")
-    if config.rho and config.difficulty == "spread" and config.start_threshold >= 0:
-        say(
-            "note: replay starts after a batch with more than start_threshold of its rewards above"
-            " 0.5; where they have another scale, start_threshold -1 starts it at once"
-        )
     return train_set, tests
 
 
@@ -145,10 +139,8 @@ def unreadable(questions: list[Question], check_golds: Callable):
     where it can read none.
     """
     answers = [q.answer for q in questions]
-    rows = [q.row for q in questions]
     checks = ranks.map_shares(
-        [1] * len(answers),
-        lambda share: check_golds([answers[i] for i in share], [rows[i] for i in share]),
+        [1] * len(answers), lambda share: check_golds([answers[i] for i in share])
     )
     ids = [q.id for q, check in zip(questions, checks) if not check["score"]]
     if ids and len(ids) == len(answers):
@@ -179,7 +171,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
     for file in files:
         for row_number, row in enumerate(read_rows(file)):
             where = f"{file}, row {row_number}"
-            turns, answer = check_row(row, where)
+            turns, answer, given = check_row(row, where)
             counts["read"] += 1
             if any(special.search(turn["role"] + turn["content"]) for turn in turns):
                 counts["special tokens"] += 1
@@ -210,7 +202,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
                     prompt_ids=ids,
                     answer=answer,
                     source=row["data_source"],
-                    row={name: row.get(name) for name in ROW},
+                    row=given,
                 )
             )
     if files and not questions:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
-from config import Config
+from config import Config, ready
 from runtime.flags import knob, or_refuse, parse_flags
 
 BLOCK = 512  # responses of an engine, which has as many at a time; what a kill costs at most
@@ -88,7 +88,7 @@ def parse_command(argv: list[str] | None = None) -> EvalConfig:
     return EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], of_training_alone))
 
 
-COMMAND = or_refuse(parse_command) if __name__ == "__main__" else None  # before seconds of imports
+COMMAND = or_refuse(lambda: ready(parse_command())) if __name__ == "__main__" else None
 
 import numpy as np
 from tqdm import tqdm
@@ -106,6 +106,7 @@ from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
+from runtime.card import say_unfit
 from runtime.claim import check_shared
 from runtime.faults import say, watchdog
 from runtime.responses import add, made_with, open_kept
@@ -264,6 +265,7 @@ def main(argv: list[str] | None = None) -> dict:
                 f"warning: {late} responses score 0, as grading them ran out of time"
                 " (--verify_timeout)"
             )
+        say_unfit(config.model, config.reward, scores)
         text = json.dumps(about | scores | statistics(records), indent=1)
         print(text)
         if config.output:

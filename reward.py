@@ -123,7 +123,14 @@ class Grader:
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
         """A warning where no response has what the grader looks for; None if one may be right."""
         responses = [t for trajectories in rollouts for t in trajectories]
-        if self.config.reward != "math" or not responses or any(t.reward for t in responses):
+        best = max((t.reward for t in responses), default=0.0)
+        spread = self.config.difficulty == "spread" and self.config.start_threshold < 0
+        if 0 < best <= SUCCESS and not spread:
+            return (
+                "warning: no reward is above 0.5, and only such a response is a success:"
+                " docs/own-task.md says what partial credit needs"
+            )
+        if self.config.reward != "math" or not responses or best:
             return None
         texts = [self.text(t.token_ids) for t in responses]
         thinking = all(map(self.thinks, questions))

@@ -8,10 +8,17 @@ import re
 from pathlib import Path
 
 from runtime.console import optional, printable
+from runtime.faults import say
 from runtime.tracking import validation
 
-# Knobs that are paths: the card has their names.
-PLACES = ("model", "train_files", "val_files", "run_dir")
+# Knobs that are paths, of which the card has the names, and the built-in world's own.
+LEFT_OUT = ("model", "train_files", "val_files", "run_dir", "world_seed")
+
+LIMITS = (
+    "Below 3% or above 90% right, change the task before you train: a group whose responses are all"
+    " wrong or all right teaches nothing"
+)
+TAGS = "tags: [exgrpo, grpo, rlvr]"  # of the card's head, by which a model from here is known
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], step: int) -> None:
@@ -41,6 +48,19 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], st
     with optional("the model card"):
         card = model_card(knobs, step, base, trained)
         (directory / "README.md").write_text(card, encoding="utf-8")
+
+
+def say_unfit(model: str, reward: str, scores: dict[str, float]) -> None:
+    """A note where a base has too little right to begin with, or too much; not on the built-in
+    world, nor on a model that was trained here.
+    """
+    card = Path(model) / "README.md"
+    trained = card.is_file() and TAGS.encode() in card.read_bytes()
+    if trained or reward.startswith("worlds.arithmetic:"):
+        return
+    for name, score in scores.items():
+        if name.startswith("pass_at_1/") and not 0.03 <= score <= 0.9:
+            say(printable(f"note: {name} is {score:.3f}. {LIMITS}"))
 
 
 def is_hub_name(model: str) -> bool:
@@ -76,12 +96,12 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
     settings = [
         f"    {name}: {printable(repr(value))}\n"
         for name, value in knobs.items()
-        if name not in PLACES
+        if name not in LEFT_OUT
     ]
     return f"""---
 library_name: transformers
 pipeline_tag: text-generation
-{origin}tags: [exgrpo, grpo, rlvr]
+{origin}{TAGS}
 ---
 
 # {plain(Path(knobs["run_dir"]).name)}: {plain(Path(model).name)} trained with {method}

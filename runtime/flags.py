@@ -27,6 +27,7 @@ import yaml
 
 from runtime.console import printable
 from runtime.faults import tell_torchrun
+from runtime.tables import each_once
 
 POSITIVE = 1e-300  # the least value of a knob that must be above 0
 AUTO = "auto (0)"  # in the help of a number: the word auto stands for 0
@@ -169,9 +170,7 @@ def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
     """
     arguments = {}
     try:
-        for knob, node in _lines(file):
-            if knob in arguments:
-                raise ValueError(f"{knob} stands there twice")
+        for knob, node in each_once(_lines(file)).items():
             if knob in passed_over:
                 arguments[knob] = []
             elif isinstance(own.get(knob, []), list) and isinstance(node, yaml.SequenceNode):
@@ -217,11 +216,21 @@ def or_refuse(read: Callable):
     """
     try:
         return read()
-    except (OSError, SystemExit, ValueError) as error:
+    except (OSError, RuntimeError, SystemExit, ValueError, yaml.YAMLError) as error:
         if isinstance(error, SystemExit) and not isinstance(error.code, str):  # --help
             raise
         said = printable(str(error))
-        if os.environ.get("LOCAL_RANK", "0") == "0":  # once is enough
-            print(said, file=sys.stderr)
+        once(said)
         tell_torchrun(said)
         sys.exit(1)
+
+
+def loading() -> None:
+    """Say what is awaited while imports last."""
+    once("loading PyTorch and transformers, then the model ...")
+
+
+def once(text: str) -> None:
+    """A line on stderr, by one rank of a machine."""
+    if os.environ.get("LOCAL_RANK", "0") == "0":
+        print(text, file=sys.stderr)

@@ -8,10 +8,12 @@ says what to do.
 """
 
 import json
+from collections.abc import Iterable
 from pathlib import Path
 
 COLUMNS = ("prompt", "reward_model", "data_source")
 READ = (*COLUMNS, "extra_info")  # others may be long
+GIVEN = ("data_source", "extra_info", "prompt")  # to a reward function that asks for the row
 
 
 def read_rows(file: str) -> list[dict]:
@@ -23,7 +25,8 @@ def read_rows(file: str) -> list[dict]:
 
         try:
             table = pyarrow.parquet.ParquetFile(file)
-            names = [name for name in READ if name in table.schema_arrow.names]
+            names = each_once([(name, True) for name in table.schema_arrow.names])
+            names = [name for name in READ if name in names]
             rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             # ValueError: of a value in it.
@@ -44,6 +47,12 @@ def read_rows(file: str) -> list[dict]:
     return rows
 
 
+def first_case(file: str) -> tuple[str, dict]:
+    """The answer of a file's first row, and what a reward function is given of it."""
+    _, answer, given = check_row(read_rows(file)[0], f"{file}, row 0")
+    return answer, given
+
+
 def read_jsonl(file: str | Path) -> list:
     """What the lines of a JSONL file hold; ValueError names
     file and line of one that cannot be read.
@@ -53,7 +62,7 @@ def read_jsonl(file: str | Path) -> list:
         where = f"{file}, line {number + 1}"
         try:
             text = line.decode("utf-8-sig" if number == 0 else "utf-8")
-            rows += [json.loads(text)] if text.strip() else []
+            rows += [json.loads(text, object_pairs_hook=each_once)] if text.strip() else []
         except UnicodeDecodeError as error:
             raise ValueError(
                 f"{where}: not UTF-8 ({error.reason}, byte {line[error.start]:#x}); "
@@ -64,8 +73,20 @@ def read_jsonl(file: str | Path) -> list:
     return rows
 
 
-def check_row(row: dict, where: str) -> tuple[list[dict], str]:
-    """The chat turns and the answer of a row, or ValueError naming row and column."""
+def each_once(pairs: Iterable[tuple]) -> dict:
+    """What the pairs name; ValueError where a name comes twice, of which `dict` keeps the last."""
+    found = {}
+    for name, value in pairs:
+        if name in found:
+            raise ValueError(f"{name} stands there twice")
+        found[name] = value
+    return found
+
+
+def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
+    """The chat turns and the answer of a row, and what a reward function is given of it; ValueError
+    names row and column.
+    """
     turns, source = row["prompt"], row["data_source"]
 
     def wrong(column: str, what: str) -> ValueError:
@@ -101,4 +122,4 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str]:
     # It names scores: metrics, plots, cards.
     if not isinstance(source, str) or not source.isprintable():
         raise wrong("data_source", "must be printable text")
-    return turns, str(truth)
+    return turns, str(truth), {name: row.get(name) for name in GIVEN}

@@ -179,9 +179,11 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
             ["-m", "tools.export", "{tmp_path}", "--output", "x"],
             "is a run: name one of its .*step-0000007",
         ),
+        (["train.py", "--reward", "mine.py:score"], "the module without .py: 'mine.py:score'"),
+        (["train.py", "--reward", "words:scores"], "has no attribute 'scores'"),
         (
-            ["train.py", "--reward", "mine.py:score"],
-            "reward names a module, without .py: 'mine:score'",
+            ["eval.py", "--model", "m", "--data", "{tmp_path}/q.jsonl", "--reward", "words:score"],
+            r"answer 'green'.*KeyError: 'colour' .words.py, line 2.$",
         ),
     ],
 )
@@ -190,11 +192,16 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
     but one nothing; torchrun's summary has it.
     """
     (tmp_path / "metrics.jsonl").write_text("{}\n")
+    (tmp_path / "words.py").write_text("def score(response, answer, row):\n return row['colour']")
+    turn = {"role": "user", "content": "Of grass?"}
+    row = {"data_source": "x", "prompt": [turn], "reward_model": {"ground_truth": "green"}}
+    (tmp_path / "q.jsonl").write_text(json.dumps(row))
     (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
     command = [sys.executable, "-X", "importtime", *(w.format(tmp_path=tmp_path) for w in argv)]
     for rank in "01":
         summary = tmp_path / rank
         environment = os.environ | {"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(summary)}
+        environment["PYTHONPATH"] = str(tmp_path)
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
         )
@@ -212,7 +219,6 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         (dict(seed=2**64), "seed must be in"),
         (dict(hang_timeout=1e300), "hang_timeout must be in"),
         (dict(run_dir="a\0b"), "run_dir must name a directory"),
-        (dict(reward="mine:"), "reward must be 'math' or 'module:function'"),
         (dict(lr=0.0), "lr must be above 0"),
         (dict(lr=float("nan")), "lr must be a finite number, got nan"),
         (dict(rho=1.5), r"rho must be in \[0, 1\], got 1.5"),

@@ -327,7 +327,9 @@ def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
 
 def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, monkeypatch, capfd):
     """A score of 0 for lack of time looks like a result: it is counted, and said."""
-    (tmp_path / "slow_reward.py").write_text("import time\ndef score(*given): time.sleep(60)")
+    (tmp_path / "slow_reward.py").write_text(
+        "import time\ndef score(response, answer): time.sleep(60)"
+    )
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     evaluation.main(

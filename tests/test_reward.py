@@ -142,3 +142,19 @@ def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, s
     if said:  # one that was right, whatever it looks like
         rollouts[1][0].reward = 1.0
         assert grader.complaint([question] * 2, rollouts) is None
+
+
+@pytest.mark.parametrize(
+    "knobs, rewards, told",
+    [
+        ({}, [0.4, 0.0], True),
+        ({}, [0.4, 0.6], False),
+        ({"difficulty": "spread"}, [0.4, 0.0], True),
+        ({"difficulty": "spread", "start_threshold": -1.0}, [0.4, 0.0], False),
+    ],
+)
+def test_partial_credit_without_a_success_is_told(knobs, rewards, told):
+    """Where the best reward is not above 0.5, unless the knobs go by the spread from the start."""
+    grader = Grader(Config(reward="mine:score", **knobs), Letters(), None)
+    found = grader.complaint([], [[Ended("a", reward) for reward in rewards]])
+    assert told == ("no reward is above 0.5" in (found or ""))

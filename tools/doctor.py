@@ -20,7 +20,7 @@ import math
 import os
 from pathlib import Path
 
-from config import Config, parse_config
+from config import Config, parse_config, ready
 from runtime.console import printable
 from runtime.flags import or_refuse, parse_flags
 from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Shape, budget, bytes_per_weight
@@ -168,7 +168,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, help="GB of each of them, for the formula")
     args, flags = parser.parse_known_args()
     if args.gpus is None and args.memory is None:
-        config = or_refuse(lambda: parse_config(flags))
+        config = or_refuse(lambda: ready(parse_config(flags)))
         from runtime import ranks
 
         ranks.run(lambda: examine_machine(config))

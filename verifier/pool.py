@@ -16,6 +16,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idle machine
@@ -80,7 +81,7 @@ class Worker:
         """The worker's next line.
 
         TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the
-        traceback if its reward function raised. No timer thread: generation shares this process's
+        reason if its reward function raised. No timer thread: generation shares this process's
         lock.
         """
         end = time.monotonic() + seconds
@@ -97,7 +98,7 @@ class Worker:
         self.received = b""
         if "error" in message:
             self.stop()
-            raise RuntimeError(f"the reward {self.function!r} failed{where}:\n{message['error']}")
+            raise RuntimeError(f"the reward {self.function!r} failed{where}: {message['error']}")
         return message
 
     def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
@@ -177,7 +178,7 @@ class Verifier:
 
     timeout: seconds for a pair, beyond which it scores 0. function: a name of MATH, or the user's
     "module:function" from (response, answer) or (response, answer, row) to a float or a dict of
-    named floats with `score`; if it raises, or cannot be imported, so does this with its traceback.
+    named floats with `score`; if it raises, or cannot be imported, so does this and says where.
     memory: bytes of address space for a worker. To be used from any thread.
     """
 
@@ -191,8 +192,10 @@ class Verifier:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             workers = min(16, max(1, (os.cpu_count() or 1) // ranks_here))
-        if function not in MATH and not all(function.partition(":")):
-            raise ValueError(f"reward {function!r} is neither 'math' nor 'module:function'")
+        if function not in MATH and (not all(function.partition(":")) or ".py:" in function):
+            raise ValueError(
+                f"reward must be 'math' or 'module:function', the module without .py: {function!r}"
+            )
         self.function = MATH.get(function, function)
         self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
         # As many threads as workers: one is always there to be taken.
@@ -230,16 +233,11 @@ class Verifier:
         }
         return Pending([futures.get(pair) for pair in pairs])
 
-    def check_golds(
-        self, answers: list[str], rows: list[dict] | None = None
-    ) -> list[dict[str, float]]:
+    def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """For each answer as a gold: `score` 1.0 if Math-Verify can read it, `malformed` 1.0 if the
-        rule of verifier/answer.py cannot. A user's function is tried on the first: what it raises,
-        it raises now.
+        rule of verifier/answer.py cannot.
         """
         if self.function not in MATH.values():
-            if rows:
-                self.submit(answers[:1], answers[:1], rows[:1]).rewards()
             return [{"score": 1.0, "malformed": 0.0} for _ in answers]
         return Pending(
             [self.threads.submit(self._grade, None, answer) for answer in answers]
@@ -265,3 +263,12 @@ class Verifier:
 
     def __exit__(self, *_) -> None:
         self.close()
+
+
+def try_out(function: str, timeout: float, cases: Iterable[tuple[str, dict]]) -> None:
+    """Import a reward function and call it with each answer as the response, and the row; what it
+    raises is a RuntimeError.
+    """
+    with Verifier(1, timeout, function) as verifier:
+        for answer, row in cases:
+            verifier.submit([answer], [answer], [row]).rewards()

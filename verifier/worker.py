@@ -4,7 +4,7 @@ answer after another, for as long as it is fed.
 `python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the
 clock. It imports nothing but the function. A JSON line each way: `[text, answer, row]` (the row a
 JSON text) on stdin, and on stdout `{"rewards": {"score": 1.0}}`. The first line out is `{}`: the
-function is there; `{"error": traceback}` is the last: no import, an exception, no number.
+function is there; `{"error": sentence}` is the last: no import, an exception, no number.
 """
 
 import contextlib
@@ -22,8 +22,6 @@ import threading
 import traceback
 
 LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
-# What comes first in the rewards of other frameworks.
-FOREIGN = {"data_source", "prompt", "prompts", "question", "completions", "ground_truth"}
 # Our metrics.
 TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")
 
@@ -60,8 +58,8 @@ def named_rewards(value) -> dict[str, float]:
 
 
 def takes_row(reward) -> bool:
-    """Whether a reward function has a parameter called row;
-    TypeError if it is one of another framework.
+    """Whether a reward function has a parameter called row; TypeError if its parameters have
+    other names or another order than those it is called with.
     """
     parameters = inspect.signature(reward).parameters
     needed = [
@@ -69,12 +67,22 @@ def takes_row(reward) -> bool:
         for name, p in parameters.items()
         if p.default is p.empty and p.kind is not p.VAR_KEYWORD
     ]
-    if FOREIGN & set(needed[:1]) or set(needed[2:]) - {"row"} or "extra_info" in parameters:
+    swapped = needed[:2] not in (["response", "answer"], ["text", "answer"])
+    if swapped or set(needed[2:]) - {"row"} or "extra_info" in parameters:
         raise TypeError(
-            f"the reward function takes {', '.join(parameters)}: it is called with (response,"
-            " answer) or (response, answer, row); docs/own-task.md has an adapter"
+            f"the reward function takes ({', '.join(parameters)}): call its parameters (response,"
+            " answer) or (response, answer, row), in this order; docs/own-task.md has an adapter"
         )
     return "row" in parameters
+
+
+def told(error: BaseException) -> str:
+    """An exception in one line, with the lines of the user's files that led to it."""
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    places = [f"{os.path.basename(f.filename)}, line {f.lineno}" for f in theirs[-5:]]
+    where = f" ({'; '.join(places)})" if places else ""
+    return " ".join(f"{type(error).__name__}: {error}{where}".split())
 
 
 def die_with_parent(requests) -> None:
@@ -126,8 +134,8 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
             if peak_memory() > max_bytes / 2:
                 # Bloated, it would soon fail good answers for lack of memory: another starts.
                 os._exit(0)
-    except BaseException:
-        reply(error=traceback.format_exc())
+    except BaseException as error:
+        reply(error=told(error))
 
 
 if __name__ == "__main__":

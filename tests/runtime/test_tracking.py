@@ -19,7 +19,7 @@ from transformers import GenerationConfig
 import config as configuration
 from buffer import Trajectory
 from config import Config
-from runtime.card import describe_model, model_card
+from runtime.card import describe_model, model_card, say_unfit
 from runtime.console import disarm, printable
 from runtime.tracking import Tracker
 from tools.convert import INSTALL_DATASETS
@@ -43,7 +43,7 @@ def config(tmp_path) -> Config:
 
 
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
-    """Method, data, steps, scores, and every knob that is no path;
+    """Method, data, steps, scores, and every knob that is no path, none of the built-in world;
     its head is one that the hub can read.
     """
     knobs = dataclasses.asdict(config)
@@ -59,7 +59,8 @@ def test_the_card_says_how_the_model_was_made_and_is_asked(config):
         "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
     )
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body
-    for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir"}:
+    assert "world" not in body
+    for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir", "world_seed"}:
         assert f"    {name}: {knobs[name]!r}\n" in body
 
 
@@ -67,6 +68,19 @@ def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, t
     """ρ = 0 is not called ExGRPO; a directory gives no `base_model` to the hub."""
     card = model_card(dataclasses.asdict(config) | dict(rho=0.0, model=str(tmp_path)), 1, {}, {})
     assert "trained with on-policy Dr. GRPO" in card and "base_model" not in card
+
+
+def test_a_base_is_told_what_a_task_may_be(config, tmp_path, capfd):
+    """Below 3% or above 90% right; not of the built-in world, nor of a model trained here."""
+    scores = {"pass_at_1/hard": 0.02, "pass_at_1/good": 0.5, "pass_at_1/easy": 0.95, "reward/x": 0}
+    say_unfit(str(tmp_path), "math", scores)
+    hard, easy = capfd.readouterr().err.splitlines()
+    assert "pass_at_1/hard is 0.020. Below 3% or above 90% right, change the task" in hard
+    assert "pass_at_1/easy is 0.950" in easy
+    say_unfit(str(tmp_path), "worlds.arithmetic:reward", scores)
+    (tmp_path / "README.md").write_text(model_card(dataclasses.asdict(config), 1, {}, {}))
+    say_unfit(str(tmp_path), "math", scores)
+    assert capfd.readouterr().err == ""
 
 
 def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
@@ -254,7 +268,7 @@ def group(question: str, rewards: list[float], replayed: bool = False) -> Simple
         for i, r in enumerate(rewards)
     ]
     return SimpleNamespace(
-        question=SimpleNamespace(text=question), trajectories=said, replayed=replayed
+        question=SimpleNamespace(text=question, answer="2"), trajectories=said, replayed=replayed
     )
 
 
@@ -285,7 +299,8 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path):
     first = json.loads(
         (tmp_path / "samples.jsonl").read_text().split("\n")[0], parse_constant=pytest.fail
     )
-    assert first["text"] == "\x1b[31m0" and first["rewards"] == {"score": 0, "odd": None}
+    assert (first["text"], first["answer"]) == ("\x1b[31m0", "2")
+    assert first["rewards"] == {"score": 0, "odd": None}
 
 
 def test_samples_follow_the_checkpoint(tmp_path):

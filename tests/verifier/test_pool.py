@@ -163,7 +163,7 @@ def test_user_function(module):
     [
         (
             "def reward(response, answer): return 1 / 0",
-            "answer 'gold', row .*3a.*ZeroDivisionError",
+            r"answer 'gold', row .*3a.*ZeroDivisionError: .*\(my_reward.py, line 1\)$",
         ),
         ("def reward(response, answer): return 'a'", "could not convert"),
         ("def reward(response, answer): return float('nan')", "returned nan"),
@@ -181,21 +181,22 @@ def test_user_function(module):
             "has an adapter",
         ),
         ("def reward(prompts, completions): return 1", "docs/own-task.md has an adapter"),
+        ("def reward(answer, response): return 1", r"takes \(answer, response\): call its param"),
         ("x = 1", "AttributeError"),
         ("import no_such", "ModuleNotFoundError"),
     ],
 )
 def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
     """What raises, returns no finite number, takes other arguments
-    or is not there is never a score of 0.
+    or is not there is never a score of 0, and told in one line.
     """
     name = module(source)
-    with pytest.raises(RuntimeError, match=f"(?s)my_reward:reward.*{told}"):
+    with pytest.raises(RuntimeError, match=f"my_reward:reward.*{told}"):
         with Verifier(workers=1, function=name) as verifier:
             verifier.submit(["x"], ["gold"], [{"prompt": "3a"}]).result()
 
 
-@pytest.mark.parametrize("impossible", [{"function": "nonsense"}, {"workers": 0}])
+@pytest.mark.parametrize("impossible", [{"function": "a"}, {"function": "a.py:b"}, {"workers": 0}])
 def test_what_makes_no_verifier(impossible):
     """A malformed name and no workers are refused."""
     with pytest.raises(ValueError):
