@@ -16,9 +16,7 @@ import os
 import platform
 import time
 
-from bench.draws import bench_sampler
-from bench.grading import bench_grader
-from bench.step import bench_step
+from runtime.flags import loading
 
 SECTIONS = ("step", "sampler", "grader")
 DTYPES = ("float32", "bfloat16")
@@ -37,6 +35,12 @@ def main() -> None:
     unknown = set(args.sections) - set(SECTIONS)
     if unknown:
         parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
+
+    loading()
+
+    from bench.draws import bench_sampler
+    from bench.grading import bench_grader
+    from bench.step import bench_step
 
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%F')}"
     print(f"{machine}, load average before the start {os.getloadavg()[0]:.1f}")

@@ -1,8 +1,8 @@
 """samples.jsonl: a few responses of every step, to be read:
 so a reward is seen being talked into a yes.
 
-A line is {"step", "question", "text", "rewards": {name: value}, "replayed", "finished"}, where
-`step` counts as in metrics.jsonl and `replayed` marks an o*.
+A line is {"step", "question", "answer" (the right one), "text", "rewards": {name: value},
+"replayed", "finished"}, where `step` counts as in metrics.jsonl and `replayed` marks an o*.
 """
 
 import json
@@ -41,6 +41,7 @@ def record(step: int, group, t, text: str) -> dict:
     return {
         "step": step,
         "question": group.question.text,
+        "answer": group.question.answer,
         "text": text,
         "rewards": {
             name: value if math.isfinite(value) else None for name, value in rewards.items()
@@ -51,10 +52,12 @@ def record(step: int, group, t, text: str) -> dict:
 
 
 def read(path: Path) -> list[dict]:
-    """The records of a file; what a kill or a full disk has left of others is passed over."""
+    """The records of samples.jsonl or metrics.jsonl;
+    what a kill or a full disk has left of others is passed over.
+    """
     records = []
     for line in path.read_bytes().split(b"\n") if path.is_file() else []:
-        with suppress(ValueError, KeyError, TypeError):
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
             record = json.loads(line)
             record["step"] + 0  # a number, by which `cut` goes
             records.append(record)

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from runtime.console import printable
+from runtime.flags import or_refuse
 from runtime.tables import read_jsonl
 from worlds.benchmarks import AVERAGES, Z
 
@@ -170,12 +171,9 @@ def main(argv: list[str] | None = None) -> None:
     )
     a = parser.parse_args(argv)
     names = a.label or a.directories
-    try:
-        if len(names) != len(a.directories):
-            raise ValueError(f"{len(names)} labels for {len(a.directories)} directories")
-        evaluations = [read_evaluation(Path(d), name) for d, name in zip(a.directories, names)]
-    except (OSError, ValueError) as error:
-        raise SystemExit(printable(f"tools.compare: {error}")) from error
+    if len(names) != len(a.directories):
+        raise ValueError(f"{len(names)} labels for {len(a.directories)} directories")
+    evaluations = [read_evaluation(Path(d), name) for d, name in zip(a.directories, names)]
     first, *others = evaluations
     parts = [
         answers(evaluations, a.first),
@@ -187,4 +185,4 @@ def main(argv: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    or_refuse(main)

@@ -87,12 +87,18 @@ def write(rows: list[dict], output: Path) -> None:
     output.parent.mkdir(parents=True, exist_ok=True)
     aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
     try:
-        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), aside)
-    except (pyarrow.ArrowException, OverflowError) as error:
+        table = pyarrow.Table.from_pylist(rows)
+        for row, extra in zip(rows, table["extra_info"].to_pylist()):
+            given = json.dumps(row["extra_info"], sort_keys=True)
+            back = json.dumps(extra, sort_keys=True)
+            if given != back:  # 1 and 1.0 differ
+                raise ValueError(f"{given} would be {back}")
+        pyarrow.parquet.write_table(table, aside)
+    except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         aside.unlink(missing_ok=True)
         raise ValueError(
-            "the columns of extra_info must have one type in all rows, one that parquet has:"
-            f" {error}"
+            "extra_info must have the same names and types in all rows, those that parquet has, or"
+            f" be one text, json.dumps(...) of it: {error}"
         ) from error
     os.replace(aside, output)
     print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
@@ -198,7 +204,7 @@ def convert(
                 "prompt": turns,
                 "ability": "math",
                 "reward_model": {"ground_truth": answer, "style": "rule"},
-                "extra_info": extra or {"index": len(rows), "split": "default"},
+                "extra_info": extra,
             }
         )
     return rows, told
@@ -308,15 +314,5 @@ def main(argv: list[str] | None = None) -> None:
     write(rows[a.held_out :], a.output)
 
 
-def command():
-    """`main`; ValueError too where the reward or a library
-    cannot be imported, or a setting is no YAML.
-    """
-    try:
-        main()
-    except (RuntimeError, yaml.YAMLError) as error:
-        raise ValueError(str(error)) from error
-
-
 if __name__ == "__main__":
-    or_refuse(command)
+    or_refuse(main)

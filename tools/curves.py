@@ -4,9 +4,9 @@ python -m tools.curves runs/default runs/baseline --output curves.png
 """
 
 import argparse
-import json
 from pathlib import Path
 
+from runtime import samples
 from runtime.flags import or_refuse
 
 
@@ -14,8 +14,7 @@ def read_curve(run: Path, source: str) -> tuple[list[int], list[float], int | No
     """Steps, the Pass@1 of `source` at each, and the first
     step that replayed a question, if any did.
     """
-    lines = (run / "metrics.jsonl").read_text().splitlines()
-    rows = [json.loads(line) for line in lines]
+    rows = samples.read(run / "metrics.jsonl")
     tested = [row for row in rows if f"val/pass_at_1/{source}" in row]
     if not tested:
         raise ValueError(f"{run} has no validation of {source!r}")

@@ -12,7 +12,8 @@ import json
 from dataclasses import fields, replace
 from pathlib import Path
 
-from runtime.flags import or_refuse
+from runtime.console import printable
+from runtime.flags import loading, or_refuse
 from runtime.rundir import directories
 
 
@@ -36,6 +37,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         raise ValueError(
             f"{args.checkpoint} is a run: name one of its checkpoints, as {inside[-1]}"
         )
+    loading()
     return args
 
 
@@ -46,10 +48,9 @@ import torch
 from config import Config
 from data import load_tokenizer
 from policy import Policy
-from runtime import ranks
+from runtime import ranks, samples
 from runtime.card import describe_model, is_hub_name
 from runtime.checkpoint import known_knobs, problem
-from runtime.console import printable
 from runtime.shards import load_shards
 
 
@@ -101,10 +102,7 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = load_tokenizer(config, config.model)
     load_policy(config, args.checkpoint, device).save_pretrained(args.output)
     if ranks.rank() == 0:
-        rows = [
-            json.loads(line)
-            for line in (args.checkpoint / "metrics.jsonl").read_text().splitlines()
-        ]
+        rows = samples.read(args.checkpoint / "metrics.jsonl")
         tokenizer.save_pretrained(args.output)
         describe_model(args.output, saved, tokenizer, rows, state["step"])
         print(f"wrote {args.output}")

@@ -14,15 +14,68 @@ import json
 import os
 import re
 
+from config import Config
+from runtime.flags import loading, or_refuse
+from runtime.tables import read_jsonl
+
+
+def read_items(file: str) -> list[dict]:
+    """The items of a JSONL file, eval.py's responses.jsonl too;
+    ValueError names one that lacks something.
+    """
+    items = []
+    for number, row in enumerate(read_jsonl(file)):
+        names = {"question", "answer", "response"}
+        if "gold" in row:  # eval.py's: its `question` is a hash
+            names = {"text", "gold", "response"}
+        if missing := names - set(row):
+            raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
+        items.append(
+            row | {"question": row["text"], "answer": row["gold"]} if "gold" in row else row
+        )
+    return items
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags, with the items; ValueError where these lack something or --out is there."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--model", required=True, help="directory of a chat model")
+    parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
+    parser.add_argument("--out", required=True, help="JSONL, with valid and code added")
+    parser.add_argument(
+        "--max_prompt_length", type=int, default=9216, help="tokens; longer ones are not judged"
+    )
+    parser.add_argument(
+        "--max_response_length", type=int, default=8192, help="tokens the judge may write"
+    )
+    parser.add_argument(
+        "--dtype", default="float32", choices=("float32", "bfloat16"), help="the judge's"
+    )
+    parser.add_argument(
+        "--rollout_memory", type=float, default=0.8, help="GPU memory fraction of vLLM"
+    )
+    parser.add_argument(
+        "--rollout_tp", type=int, default=1, help="GPUs that share a judge: as many as torchrun's"
+    )
+    args = parser.parse_args(argv)
+    args.items = read_items(args.responses)
+    if os.path.exists(args.out):
+        raise ValueError(f"{args.out} exists: choose another --out")
+    loading()
+    return args
+
+
+# What can be refused is refused before the imports that take seconds.
+ARGS = or_refuse(parse) if __name__ == "__main__" else None
+
 import numpy as np
 from tqdm import tqdm
 
-from config import Config
 from data import load_tokenizer, render, sample_seed, special_tokens
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
-from runtime.tables import read_jsonl
 
 PROMPT = """\
 Below are a problem, its correct final answer, and a student's solution. Decide whether the student's \
@@ -98,49 +151,10 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
     return verdicts
 
 
-def read_items(file: str) -> list[dict]:
-    """The items of a JSONL file, eval.py's responses.jsonl too;
-    ValueError names one that lacks something.
-    """
-    items = []
-    for number, row in enumerate(read_jsonl(file)):
-        names = {"question", "answer", "response"}
-        if "gold" in row:  # eval.py's: its `question` is a hash
-            names = {"text", "gold", "response"}
-        if missing := names - set(row):
-            raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
-        items.append(
-            row | {"question": row["text"], "answer": row["gold"]} if "gold" in row else row
-        )
-    return items
-
-
 def main(argv: list[str] | None = None) -> None:
     """Judge the responses of a file from the command line, and write as it goes."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--model", required=True, help="directory of a chat model")
-    parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
-    parser.add_argument("--out", required=True, help="JSONL, with valid and code added")
-    parser.add_argument(
-        "--max_prompt_length", type=int, default=9216, help="tokens; longer ones are not judged"
-    )
-    parser.add_argument(
-        "--max_response_length", type=int, default=8192, help="tokens the judge may write"
-    )
-    parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="the judge's"
-    )
-    parser.add_argument(
-        "--rollout_memory", type=float, default=0.8, help="GPU memory fraction of vLLM"
-    )
-    parser.add_argument(
-        "--rollout_tp", type=int, default=1, help="GPUs that share a judge: as many as torchrun's"
-    )
-    args = parser.parse_args(argv)
-    items = read_items(args.responses)
-    if os.path.exists(args.out):
-        raise ValueError(f"{args.out} exists: choose another --out")
+    args = ARGS or parse(argv)
+    items = args.items
     device, main_rank = ranks.setup(hang_timeout=0), ranks.rank() == 0
     if ranks.world_size() != args.rollout_tp:
         raise ValueError(

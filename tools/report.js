@@ -165,7 +165,7 @@ function curves() {
   [
     { title: "Pass@1 of the batch", name: "reward/pass_at_1", note: "o* included", share: true },
     ...validation,
-    ...named.map((name) => ({ title: name, name, note: "mean over all responses", share: isShare(name) })),
+    ...named.map((name) => ({ title: name, name, note: "mean over the new responses", share: isShare(name) })),
     { title: "Groups without a success", name: "reward/none_right", note: "share of the batch", share: true },
     { title: "Entropy", name: "loss/entropy", note: "nats a token" },
     { title: "Length of a response", name: "rollout/length", note: "tokens" },
@@ -364,7 +364,8 @@ function says(run) {
     const kind = html("b", {}, s.kind === "o*" ? "replayed, o*" : `new, ${s.kind}`);
     const spans = [...facts, ...(s.finished ? [] : ["cut at the limit"])].map((text) => html("span", {}, text));
     return html("article", { class: "card response" }, html("header", {}, kind, spans),
-      html("div", { class: "question said" }, s.question), html("div", { class: "said text" }, s.text));
+      html("div", { class: "question said" }, s.question),
+      html("div", { class: "said" }, s.answer == null ? "" : `right: ${s.answer}`), html("div", { class: "said text" }, s.text));
   }));
   const last = steps.length - 1;
   const at = slider("said-step", last, { min: 0, max: last, step: 1, text: (n) => steps[n] }, draw);

@@ -20,13 +20,10 @@ import json
 from datetime import datetime
 from pathlib import Path
 
-import torch
-
 from config import Config
-from reward import SUCCESS
-from runtime import ranks, samples
+from runtime import samples
 from runtime.console import printable
-from tools.stored import newest_checkpoint, number, stored_responses
+from runtime.flags import loading, or_refuse
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
@@ -35,29 +32,47 @@ MOST_TEXT = (
 )
 
 
-# ---- curves --------------------------------------------------------------------------------------
-
-
 def read_metrics(run: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl but for a line still being written;
-    ValueError says what is wrong.
-    """
-    file = run / "metrics.jsonl"
-    if not file.is_file():
-        raise ValueError(f"{run} has no metrics.jsonl: name the run_dir of a training run")
-    rows = []
-    for line_number, line in enumerate(file.read_text(encoding="utf-8").split("\n")[:-1], start=1):
-        try:
-            rows.append(json.loads(line))
-        except (ValueError, RecursionError) as error:
-            raise ValueError(f"{file}, line {line_number}: not JSON: {error}") from error
-        if not isinstance(rows[-1], dict) or type(rows[-1].get("step")) is not int:
-            raise ValueError(
-                f"{file}, line {line_number}: not a row of metrics, whose `step` is a number"
-            )
+    """The rows of RUN/metrics.jsonl; ValueError where there are none."""
+    rows = samples.read(run / "metrics.jsonl")
     if not rows:
-        raise ValueError(f"{file} is empty: the first row comes after the first validation")
+        raise ValueError(
+            f"{run} has no row of metrics.jsonl: name the run_dir of a training run, whose first"
+            " validation is over"
+        )
     return rows
+
+
+def parse(argv: list[str] | None = None) -> argparse.Namespace:
+    """The flags, with the metrics of the runs; ValueError says what is wrong."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("runs", nargs="+", type=Path, help="run_dir of a training run")
+    parser.add_argument(
+        "--output", type=Path, default=Path("report.html"), help="the page [report.html]"
+    )
+    parser.add_argument(
+        "--questions", type=int, default=40, help="buffered questions of a run to show [40]"
+    )
+    args = parser.parse_args(argv)
+    args.metrics = [read_metrics(run) for run in args.runs]
+    if args.questions < 1:
+        raise ValueError(f"--questions must be at least 1, got {args.questions}")
+    if args.output.is_dir() or not args.output.parent.is_dir():
+        raise ValueError(f"--output {args.output}: must be a file in a directory that is there")
+    loading()
+    return args
+
+
+ARGS = or_refuse(parse) if __name__ == "__main__" else None  # before seconds of imports
+
+import torch
+
+from reward import SUCCESS
+from runtime import ranks
+from tools.stored import newest_checkpoint, number, stored_responses
+
+# ---- curves --------------------------------------------------------------------------------------
 
 
 def columns(rows: list[dict]) -> dict:
@@ -91,6 +106,7 @@ def said(run: Path) -> list[dict]:
                 "rewards": rewards,
                 "finished": sample["finished"],
                 "question": sample["question"],
+                "answer": sample.get("answer"),
                 "text": sample["text"],
             }
         )
@@ -150,33 +166,16 @@ def page(runs: list[dict]) -> str:
 
 def main(argv: list[str] | None = None) -> None:
     """Write the page for the runs on the command line."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("runs", nargs="+", type=Path, help="run_dir of a training run")
-    parser.add_argument(
-        "--output", type=Path, default=Path("report.html"), help="the page [report.html]"
-    )
-    parser.add_argument(
-        "--questions", type=int, default=40, help="buffered questions of a run to show [40]"
-    )
-    args = parser.parse_args(argv)
-    try:
-        metrics = [read_metrics(run) for run in args.runs]
-    except (OSError, ValueError) as error:
-        parser.error(printable(str(error)))
-    if args.questions < 1:
-        parser.error(f"--questions must be at least 1, got {args.questions}")
-    if args.output.is_dir() or not args.output.parent.is_dir():
-        parser.error(
-            printable(f"--output {args.output}: must be a file in a directory that is there")
-        )
+    args = ARGS or parse(argv)
     device = ranks.setup(hang_timeout=0)
     described = [
-        describe(run, rows, args.questions, device) for run, rows in zip(args.runs, metrics)
+        describe(run, rows, args.questions, device) for run, rows in zip(args.runs, args.metrics)
     ]
     args.output.write_text(page(described), encoding="utf-8")
     print(
-        printable(f"{args.output}: {len(metrics)} runs, {args.output.stat().st_size / 1e6:.1f} MB")
+        printable(
+            f"{args.output}: {len(args.runs)} runs, {args.output.stat().st_size / 1e6:.1f} MB"
+        )
     )
 
 

@@ -1,11 +1,6 @@
-"""What the report page shows of a run's checkpoint: stored responses, scored anew by its policy.
+"""What the report page shows of a run's checkpoint: stored responses, scored anew by its policy."""
 
-python -m tools.stored RUN > stars.json      the o* of now as JSON: docs/one_step/real.json is one
-"""
-
-import json
 import math
-import sys
 from itertools import zip_longest
 from pathlib import Path
 
@@ -15,7 +10,6 @@ import torch
 from buffer import ReplayBuffer, Trajectory
 from data import Question, fingerprint, load_questions, load_tokenizer
 from exgrpo import SCORED_BY, Experience
-from runtime import ranks
 from runtime.checkpoint import directories, problem
 from tools.export import configuration, load_policy
 from worlds.arithmetic import judge_steps, takes_shortcut, valid_chain
@@ -168,20 +162,3 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
         texts.append(after[len(before) :])
         start, done = done, i + 1
     return texts, special
-
-
-def main() -> None:
-    """Print as JSON the o* of up to 64 questions of the
-    newest checkpoint of the run that is named.
-    """
-    run = Path(sys.argv[1])
-    checkpoint = newest_checkpoint(run)
-    state = json.loads((checkpoint / "state.json").read_text())
-    stored = stored_responses(run, checkpoint, state, 64, ranks.setup())
-    for question in stored["questions"]:
-        question["responses"] = [r for r in question["responses"] if r["chosen"]]
-    print(json.dumps(stored))
-
-
-if __name__ == "__main__":
-    main()

@@ -20,6 +20,21 @@ import tempfile
 from dataclasses import asdict
 from pathlib import Path
 
+
+def parse() -> argparse.Namespace:
+    """The flags of the command."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
+    parser.add_argument("--directory", default=".cache", help="where worlds are kept")
+    parser.add_argument("--seed", type=int, default=0, help="another is another world")
+    parser.add_argument("--rebuild", action="store_true", help="train the shipped base anew")
+    args = parser.parse_args()
+    print("loading PyTorch and transformers ...", file=sys.stderr)
+    return args
+
+
+ARGS = parse() if __name__ == "__main__" else None  # before seconds of imports
+
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -262,18 +277,12 @@ def rebuild(directory: Path) -> None:
 
 def main():
     """Build the world of the command line and print its directory."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--directory", default=".cache", help="where worlds are kept")
-    parser.add_argument("--seed", type=int, default=0, help="another is another world")
-    parser.add_argument("--rebuild", action="store_true", help="train the shipped base anew")
-    args = parser.parse_args()
     # Fixed, so that sums are taken in the same order; more hardly help at this size.
     torch.set_num_threads(1)
-    if args.rebuild:
-        rebuild(Path(args.directory) / "rebuilt-base")
+    if ARGS.rebuild:
+        rebuild(Path(ARGS.directory) / "rebuilt-base")
     else:
-        print(build_world(args.directory, World(seed=args.seed)))
+        print(build_world(ARGS.directory, World(seed=ARGS.seed)))
 
 
 if __name__ == "__main__":

@@ -143,11 +143,11 @@ def test_what_holds_no_scores_is_named(tmp_path, scores, said):
     (directory / "scores.json").unlink()
     if scores:
         (directory / "scores.json").write_text(scores)
-    with pytest.raises(SystemExit, match=f"{directory}/scores.json.*{said}"):
+    with pytest.raises(ValueError, match=f"{directory}/scores.json.*{said}"):
         main([str(directory)])
 
 
 def test_a_label_for_each(tmp_path):
     """Two names for one directory."""
-    with pytest.raises(SystemExit, match="2 labels for 1"):
+    with pytest.raises(ValueError, match="2 labels for 1"):
         main([str(tmp_path), "--label", "a", "b"])

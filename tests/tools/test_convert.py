@@ -9,11 +9,12 @@ from types import SimpleNamespace
 import pyarrow
 import pyarrow.parquet
 import pytest
+import yaml
 
 from config import Config
 from data import load_questions
 from runtime.tables import read_rows
-from tools.convert import INSTALL_DATASETS, answer_of, command, main, turns_of
+from tools.convert import INSTALL_DATASETS, answer_of, main, turns_of
 from worlds import gym
 
 SUM = {"question": "1+1", "answer": "2"}
@@ -84,7 +85,7 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
             {"role": "system", "content": "Think first."},
             {"role": "user", "content": "1+1=?"},
         ],
-        "extra_info": {"index": 0, "split": "default"},
+        "extra_info": None,
     }
     config = Config(max_prompt_length=100, prompt_template="{question}")
     questions, _ = load_questions([str(out)], config, tokenizer)
@@ -185,12 +186,11 @@ def test_turns():
 
 
 def test_extra_info_is_kept(tmp_path, out, lenient):
-    """What a reward function is promised of a row survives; a row without it gets its number."""
-    extra = {"tests": ["1 + 1"], "index": 7}
+    """What goes in comes back, and nothing where there was nothing."""
+    extra = {"tests": ["1 + 1"], "more": {"index": 7, "weight": 1.0}}
     rows = [SUM | {"extra_info": extra}, {"question": "2?", "answer": "2"}]
     main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(out)])
-    first, second = pyarrow.parquet.read_table(out)["extra_info"].to_pylist()
-    assert first | extra == first and second["index"] == 1 and second["tests"] is None
+    assert [row["extra_info"] for row in read_rows(str(out))] == [extra, None]
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,27 @@ def test_extra_info_is_kept(tmp_path, out, lenient):
             "0 questions are left.*does it need --extract",
         ),
         ("in.jsonl", json.dumps(SUM), "--held_out 1", "1 questions are left, 1 to be held out"),
-        ("in.jsonl", json.dumps(SUM | {"extra_info": {"t": {}}}), "", "must have one type"),
+        ("in.jsonl", json.dumps(SUM | {"extra_info": {"t": {}}}), "", "same names and types"),
+        (
+            "in.jsonl",
+            '{"question": "1", "answer": "1", "extra_info": {"a": {"b": 1}}}\n'
+            '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}',
+            "",
+            '"b": 1.* would be .*"b": 1.0',
+        ),
+        (
+            "in.jsonl",
+            '{"question": "1", "answer": "1", "extra_info": {"a": 1}}\n'
+            '{"question": "2", "answer": "2", "extra_info": {"b": 1}}',
+            "",
+            '"a": 1. would be ."a": 1, "b": null',
+        ),
+        (
+            "in.jsonl",
+            '{"question": "1+1", "answer": 2, "answer": 3}',
+            "",
+            "answer stands there twice",
+        ),
         (
             "in.jsonl",
             json.dumps(SUM | {"data_source": ["a"]}),
@@ -237,8 +257,8 @@ def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
     if text:
         source.write_text(text)
     monkeypatch.setattr(sys, "argv", ["convert", str(source), "--output", str(out), *flags.split()])
-    with pytest.raises(ValueError, match=said):
-        command()
+    with pytest.raises((ValueError, yaml.YAMLError), match=said):
+        main()
     assert [path.name for path in tmp_path.glob("*.*")] == ([name] if text else [])
 
 
@@ -248,8 +268,8 @@ def test_a_reward_that_cannot_be_imported(tmp_path, out, monkeypatch):
     monkeypatch.setattr(
         sys, "argv", ["convert", source, "--output", str(out), "--reward", "nosuch:score"]
     )
-    with pytest.raises(ValueError, match="nosuch"):
-        command()
+    with pytest.raises(RuntimeError, match="nosuch"):
+        main()
 
 
 def test_dates_are_refused(tmp_path, out, lenient):

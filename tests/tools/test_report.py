@@ -61,6 +61,7 @@ def sample(step: int, text: str, score: float, replayed: bool = False) -> dict:
     return {
         "step": step,
         "question": HOSTILE + "\ud800\x1b[2J",
+        "answer": HOSTILE + " is right",
         "text": text,
         "finished": True,
         "rewards": {"score": score, HOSTILE: math.nan},
@@ -327,22 +328,21 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "metrics, flags, said",
     [
-        (None, [], "has no metrics.jsonl: name the run_dir"),
-        ('{"step": 0', [], "is empty"),
-        ('{"step": 0}\n{\n', [], "metrics.jsonl, line 2: not JSON"),
-        ('{"step": 0}\n' + "[" * 100_000 + "\n", [], "metrics.jsonl, line 2: not JSON"),
-        ('{"step": 0}\n{"loss": 1}\n', [], "metrics.jsonl, line 2: not a row of metrics"),
+        (None, [], "has no row of metrics.jsonl: name the run_dir"),
+        ('{"step": 0', [], "has no row"),
+        ("[" * 100_000, [], "has no row"),
+        ('{"loss": 1}\n', [], "has no row"),
         ('{"step": 0}\n', ["--questions", "0"], "--questions must be at least 1"),
         ('{"step": 0}\n', ["--output", "no/such/out.html"], "in a directory that is there"),
     ],
 )
-def test_what_cannot_be_read_is_named(tmp_path, capsys, metrics, flags, said):
+def test_what_cannot_be_read_is_named(tmp_path, metrics, flags, said):
     """A sentence each, and nothing is written."""
     if metrics:
         (tmp_path / "metrics.jsonl").write_text(metrics)
-    with pytest.raises(SystemExit):
+    with pytest.raises(ValueError, match=said):
         main([str(tmp_path), "--output", str(tmp_path / "out.html"), *flags])
-    assert said in capsys.readouterr().err and not (tmp_path / "out.html").exists()
+    assert not (tmp_path / "out.html").exists()
 
 
 def test_a_run_without_responses_says_why(runs, device, tmp_path):
@@ -407,4 +407,4 @@ def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
     page = Page(opened.stdout)
     assert "svg" in page.tags and page.tags.count("article") >= 3
     assert "img" not in page.tags and page.texts["title"].strip() == "Training report"
-    assert HOSTILE in page.texts["div"] and "CONSOLE" not in opened.stderr
+    assert f"right: {HOSTILE} is right" in page.texts["div"] and "CONSOLE" not in opened.stderr
