@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import needs_cpu_vllm, on_ranks, plain_scores
+from conftest import plain_scores
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
@@ -29,7 +29,6 @@ needs_vllm = pytest.mark.skipif(
     importlib.util.find_spec("vllm") is None, reason="vllm is not installed"
 )
 ENGINES = [pytest.param(HFEngine, id="hf"), pytest.param(VLLMEngine, id="vllm", marks=needs_vllm)]
-ON_CPU = [ENGINES[0], pytest.param(VLLMEngine, id="vllm", marks=needs_cpu_vllm)]  # in `on_ranks`
 
 
 def make_config(**knobs):
@@ -50,21 +49,24 @@ def make_requests(n=10, seed=0):
 
 @pytest.fixture(scope="module")
 def engines(device, tokenizer, tiny_models):
-    """(engine class, tied) -> (engine, policy) on the same weights, made once each."""
+    """(engine class, tied, knobs) -> (engine, policy) on the same weights, made once each and kept:
+    a vLLM engine that ends takes the group of another one in the process with it.
+    """
     assert tokenizer.eos_token_id == EOS
     made = {}
 
-    def get(kind, tied=False):
-        if (kind, tied) not in made:
+    def get(kind, tied=False, **knobs):
+        key = kind, tied, *knobs
+        if key not in made:
             if (
                 kind is VLLMEngine
                 and device.type == "cuda"
-                and any(other is VLLMEngine for other, _ in made)
+                and any(other is VLLMEngine for other, *_ in made)
             ):
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
-            config, model = make_config(), tiny_models[tied]
-            made[kind, tied] = kind(config, model, EOS, device), Policy(config, model, device)
-        return made[kind, tied]
+            config, model = replace(make_config(), **knobs), tiny_models[tied]
+            made[key] = kind(config, model, EOS, device), Policy(config, model, device)
+        return made[key]
 
     return get
 
@@ -162,37 +164,22 @@ def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
     assert asleep == [True, True]
 
 
-def extended_context(kind, model: str) -> list[tuple]:
-    """For two prompts, log-probs of a response by an engine with another RoPE base and twice the
-    positions, by a policy with them, and by one without (None where the model's own positions do
-    not suffice). In a process of its own: a vLLM engine that ends takes the group of another one in
-    the process with it.
-    """
-    config = replace(
-        make_config(rope_theta=300.0, max_position_embeddings=1024), max_prompt_length=900
-    )
-    device = torch.device("cpu")
-    prompts = [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
-    responses = kind(config, model, EOS, device).generate(prompts, [1, 1], T, 20)
-    pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
-    new = Policy(config, model, device).score(pairs)
-    old = Policy(make_config(), model, device).score(pairs[:1])
-    return [
-        (response.logprobs, score[0], before and before[0])
-        for response, score, before in zip(responses, new, [*old, None])
-    ]
-
-
-@pytest.mark.parametrize("kind", ON_CPU)
-def test_an_extended_context_is_the_same_in_both(kind, tiny_model):
+@pytest.mark.parametrize("kind", ENGINES)
+def test_an_extended_context_is_the_same_in_both(kind, engines):
     """With another RoPE base and twice the positions the engine
     samples as the policy does, not as before.
     """
-    (engine, policy, before), (longer, its_policy, _) = on_ranks(
-        1, extended_context, kind, tiny_model
-    )[0]
-    assert np.abs(engine - policy).max() < 1e-4 and np.abs(longer - its_policy).max() < 1e-4
-    assert np.abs(engine - before).max() > 0.01
+    policy_before = engines(kind)[1]
+    engine, policy = engines(
+        kind, rope_theta=300.0, max_position_embeddings=1024, max_prompt_length=900
+    )
+    prompts = [np.random.default_rng(n).integers(3, 100, n).astype(np.int32) for n in (40, 700)]
+    responses = engine.generate(prompts, [1, 1], T, 20)
+    pairs = [(prompt, response.token_ids) for prompt, response in zip(prompts, responses)]
+    for response, (logprobs, _) in zip(responses, policy.score(pairs)):
+        assert np.abs(response.logprobs - logprobs).max() < 1e-4
+    [(before, _)] = policy_before.score(pairs[:1])
+    assert np.abs(responses[0].logprobs - before).max() > 0.01
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
@@ -256,33 +243,24 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
     assert abs(surprise - entropy) < 4.5 * math.sqrt((p * np.log(p) ** 2).sum() / n)
 
 
-def gaps_in_bfloat16(kind, model: str) -> list[dict[str, float]]:
-    """`engine/` metrics of a bfloat16 engine against its policy,
-    and once layer 0 holds layer 1's weights.
-    """
-    config, seen = replace(make_config(dtype="bfloat16"), max_drift=100.0), []
-    engine = kind(config, model, EOS, torch.device("cpu"))
-    policy = Policy(config, model, torch.device("cpu"))
-    prompts, seeds = make_requests(40)
-    made = engine.generate(prompts, seeds, T, 20)
-    groups = [Group(Question(0, "", prompt, "", ""), [t]) for prompt, t in zip(prompts, made)]
-    first, second = policy.module.lm.model.layers
-    for weights in (first, second):
-        with torch.no_grad():
-            for p, other in zip(first.parameters(), weights.parameters()):
-                p.copy_(other)
-        policy.recompute(groups)
-        seen.append(policy.engine_metrics)
-    return seen
-
-
-@pytest.mark.parametrize("kind", ON_CPU)
-def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, tiny_model):
+@pytest.mark.parametrize("kind", ENGINES)
+def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, engines):
     """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one
     layer's weights in another's place they are beyond it. bench/README.md has the figures of a real
     model.
     """
-    healthy, wrong = on_ranks(1, gaps_in_bfloat16, kind, tiny_model)[0]
+    engine, policy = engines(kind, dtype="bfloat16", max_drift=100.0)
+    prompts, seeds = make_requests(40)
+    made = engine.generate(prompts, seeds, T, 20)
+    groups = [Group(Question(0, "", prompt, "", ""), [t]) for prompt, t in zip(prompts, made)]
+    policy.recompute(groups)
+    healthy = policy.engine_metrics
+    first, second = policy.module.lm.model.layers
+    with torch.no_grad():
+        for p, other in zip(first.parameters(), second.parameters()):
+            p.copy_(other)
+    policy.recompute(groups)
+    wrong = policy.engine_metrics
     assert healthy["engine/drift"] < MAX_DRIFT["bfloat16"] / 5
     assert wrong["engine/drift"] > MAX_DRIFT["bfloat16"]
     assert healthy["rollout/mismatch"] < 0.2 < wrong["rollout/mismatch"]
@@ -319,28 +297,6 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
         HFEngine(make_config(), str(tmp_path), EOS, device)
 
 
-def sync_without(kind, model: str, name: str) -> str:
-    """What a sync without one weight raises; in a process of its own,
-    since the engine is of no use then.
-    """
-    weights = AutoModelForCausalLM.from_pretrained(model).state_dict()
-    with pytest.raises(KeyError) as error:
-        engine = kind(make_config(), model, EOS, torch.device("cpu"))
-        engine.load((k, v) for k, v in weights.items() if k != name)
-    return str(error.value)
-
-
-@pytest.mark.parametrize(
-    "tied, name", [(False, "model.layers.1.mlp.up_proj.weight"), (True, "lm_head.weight")]
-)
-@pytest.mark.parametrize("kind", ON_CPU)
-def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, tiny_models):
-    """Neither engine goes on with an old weight: one layer's,
-    or the head's though it is tied, raises.
-    """
-    assert name in on_ranks(1, sync_without, kind, tiny_models[tied], name)[0]
-
-
 def test_engine_choice(device, tiny_model, monkeypatch):
     """`hf` is Hugging Face; where vLLM is missing, `auto` is too and `vllm` says what to do."""
     assert isinstance(make_engine(make_config(engine="hf"), tiny_model, EOS, device), HFEngine)
@@ -363,3 +319,17 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
     question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")
     with pytest.raises(RuntimeError, match="^log-probs of the engine are no numbers"):
         rollout.roll_out(engine, grader, [question], [[1]], 1.0, 7)
+
+
+@pytest.mark.parametrize(
+    "tied, name", [(False, "model.layers.1.mlp.up_proj.weight"), (True, "lm_head.weight")]
+)
+@pytest.mark.parametrize("kind", ENGINES)
+def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, engines):
+    """Neither engine goes on with an old weight: one layer's, or the head's though it is tied,
+    raises. Last of this file, since the engines are of no use then.
+    """
+    engine, policy = engines(kind, tied)
+    weights = dict(policy.named_tensors(engine.dtype))
+    with pytest.raises(KeyError, match=name):
+        engine.load((k, v) for k, v in weights.items() if k != name)
