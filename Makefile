@@ -29,13 +29,14 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 train: install
 	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
 
+# left to itself xdist starts the files with the most tests first; conftest.py, those with the slowest
 test: install
-	$(BIN)/python -m pytest -n 4 --dist loadfile $(ARGS)
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: install
 	$(BIN)/python -m bench $(ARGS)
 
-# fifty kills at random moments, about twelve minutes; pytest alone does two
+# fifty kills at random moments, about twelve minutes
 chaos: install
 	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/runtime/test_faults.py -k chaos
 

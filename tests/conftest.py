@@ -38,7 +38,7 @@ ROOT = Path(__file__).parent.parent
 # Children are forked from a server that has torch and the model code loaded: no imports per rank,
 # and no threads of this process in them.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["policy"])
+FORKS.set_forkserver_preload(["policy", "pytest"])
 
 
 # vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the
