@@ -14,10 +14,6 @@ from runtime.tracking import validation
 # Knobs that are paths, of which the card has the names, and the built-in world's own.
 LEFT_OUT = ("model", "train_files", "val_files", "run_dir", "world_seed")
 
-LIMITS = (
-    "Below 3% or above 90% right, change the task before you train: a group whose responses are all"
-    " wrong or all right teaches nothing"
-)
 TAGS = "tags: [exgrpo, grpo, rlvr]"  # of the card's head, by which a model from here is known
 
 
@@ -60,7 +56,10 @@ def say_unfit(model: str, reward: str, scores: dict[str, float]) -> None:
         return
     for name, score in scores.items():
         if name.startswith("pass_at_1/") and not 0.03 <= score <= 0.9:
-            say(printable(f"note: {name} is {score:.3f}. {LIMITS}"))
+            say(
+                f"note: {printable(name)} is {score:.3f}. Below 3% or above 90% right, change the"
+                " task before you train: a group that is all wrong or all right teaches nothing"
+            )
 
 
 def is_hub_name(model: str) -> bool:

@@ -89,10 +89,9 @@ def write(rows: list[dict], output: Path) -> None:
     try:
         table = pyarrow.Table.from_pylist(rows)
         for row, extra in zip(rows, table["extra_info"].to_pylist()):
-            given = json.dumps(row["extra_info"], sort_keys=True)
-            back = json.dumps(extra, sort_keys=True)
-            if given != back:  # 1 and 1.0 differ
-                raise ValueError(f"{given} would be {back}")
+            given = row["extra_info"]
+            if json.dumps(given, sort_keys=True) != json.dumps(extra, sort_keys=True):  # 1, 1.0
+                raise ValueError(f"{given} would be {extra}")
         pyarrow.parquet.write_table(table, aside)
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
         aside.unlink(missing_ok=True)
@@ -294,7 +293,7 @@ def main(argv: list[str] | None = None) -> None:
         source = a.data_source or row.get("data_source") or Path(a.input).stem
         items.append((source, row.get(question), row.get(answer), row.get("extra_info")))
 
-    from reward import Verifier  # seconds of imports, after what can be refused
+    from verifier.pool import Verifier  # not needed where something is refused
 
     with Verifier(2, function=a.reward) as verifier:
         rows, told = convert(items, verifier.check_golds, a.system, a.extract)

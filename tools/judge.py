@@ -154,7 +154,6 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
 def main(argv: list[str] | None = None) -> None:
     """Judge the responses of a file from the command line, and write as it goes."""
     args = ARGS or parse(argv)
-    items = args.items
     device, main_rank = ranks.setup(hang_timeout=0), ranks.rank() == 0
     if ranks.world_size() != args.rollout_tp:
         raise ValueError(
@@ -173,9 +172,9 @@ def main(argv: list[str] | None = None) -> None:
     engine, verdicts = make_engine(config, args.model, tokenizer.eos_token_id, device), []
     with open(args.out if main_rank else os.devnull, "w") as file:
         for start in tqdm(
-            range(0, len(items), BLOCK), unit="block", disable=None if main_rank else True
+            range(0, len(args.items), BLOCK), unit="block", disable=None if main_rank else True
         ):
-            block = items[start : start + BLOCK]
+            block = args.items[start : start + BLOCK]
             verdicts += judge(engine, tokenizer, block, config)
             for item, valid in zip(block, verdicts[start:]):
                 file.write(
@@ -185,7 +184,7 @@ def main(argv: list[str] | None = None) -> None:
     known = [v for v in verdicts if v is not None]
     if main_rank:
         print(
-            f"{len(items)} responses, {len(known)} judged, {np.mean(known or [0]):.3f} of these"
+            f"{len(args.items)} responses, {len(known)} judged, {np.mean(known or [0]):.3f} of these"
             " valid"
         )
 

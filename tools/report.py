@@ -99,17 +99,8 @@ def said(run: Path) -> list[dict]:
     for sample in samples.read(run / "samples.jsonl"):
         rewards = {name: number(value) for name, value in sample["rewards"].items()}
         kind = "right" if (rewards.get("score") or 0.0) > SUCCESS else "wrong"
-        kept.append(
-            {
-                "step": sample["step"],
-                "kind": "o*" if sample["replayed"] else kind,
-                "rewards": rewards,
-                "finished": sample["finished"],
-                "question": sample["question"],
-                "answer": sample.get("answer"),
-                "text": sample["text"],
-            }
-        )
+        kind = "o*" if sample["replayed"] else kind
+        kept.append(sample | {"kind": kind, "rewards": rewards})
     while sum(len(s["text"]) + len(s["question"]) for s in kept) > MOST_TEXT:
         steps = sorted({s["step"] for s in kept}, reverse=True)
         if len(steps) == 1:
