@@ -34,6 +34,7 @@ import pytest  # noqa: E402
 # start fast
 
 ROOT = Path(__file__).parent.parent
+TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 # Children are forked from a server that has torch and the model code loaded: no imports per rank,
 # and no threads of this process in them.
@@ -287,16 +288,8 @@ def finished_run(world, tmp_path_factory) -> Path:
     """
 
     def build(directory: Path) -> None:
-        torchrun = [
-            sys.executable,
-            "-m",
-            "torch.distributed.run",
-            "--standalone",
-            "--nproc_per_node=2",
-        ]
-        printed = shell(
-            *torchrun, "train.py", *arguments(world, directory / "run", "--engine", "hf")
-        )
+        argv = arguments(world, directory / "run", "--engine", "hf")
+        printed = shell(*TORCHRUN, "train.py", *argv)
         (directory / "output.txt").write_text(printed)
 
     return built_once(tmp_path_factory, "finished", build) / "run"

@@ -106,6 +106,7 @@ def check_engine(engine, policy, lm):
     return chosen
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):

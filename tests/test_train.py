@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import arguments, on_ranks, shell
+from conftest import TORCHRUN, arguments, on_ranks, shell
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
@@ -232,8 +232,8 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
 )
 def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     """Two steps with all the file says but sizes and lengths, on a small model of that
-    architecture: bfloat16 engine and policy agree, groups are mixed, the second step replays, and
-    the context extension is saved.
+    architecture, the Llama on two ranks: bfloat16 engine and policy agree, groups are mixed, the
+    second step replays, and the context extension is saved.
     """
     if "lora" in name:
         pytest.importorskip("peft")
@@ -248,7 +248,6 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
         for n in range(16)
     ]
     Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
-    # One rank here.
     argv = [
         "--config",
         f"configs/{name}.yaml",
@@ -276,7 +275,8 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
     half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
-    output = shell(sys.executable, "train.py", *argv)
+    program = [*TORCHRUN, "train.py"] if "llama" in name else [sys.executable, "train.py"]
+    output = shell(*program, *argv)
     assert re.search(r"an update by \d+ tokens needs \d+\.\d\d GB a rank, \d+\.\d are free", output)
     _, one, two = metrics(run_dir)
     for row in (one, two):

@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FORKS, ROOT, arguments, free_port, needs_cpu_vllm, on_ranks
+from conftest import FORKS, ROOT, TORCHRUN, arguments, free_port, needs_cpu_vllm, on_ranks
 from safetensors.torch import load_file
 from test_train import metrics
 
@@ -183,9 +183,8 @@ def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
         f"{inspect.getsource(is_killed)}\n{inspect.getsource(faulty)}\n"
         "ranks.run(lambda: faulty(is_killed, 60.0))\n"
     )
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     done = subprocess.run(
-        [*torchrun, program],
+        [*TORCHRUN, program],
         text=True,
         timeout=120,
         capture_output=True,
@@ -479,10 +478,9 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
     """
     run, log = tmp_path / "run", tmp_path / "run.log"
     (tmp_path / "slow_reward.py").write_text(SLOW.format(tmp_path))
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
     knobs = ["--save_every", "1", "--reward", "slow_reward:score", "--verify_timeout", "600"]
     argv = arguments(world, run, *LONG, "--steps", "14", *knobs)
-    command = [*torchrun, "--max_restarts=1", "train.py", *argv]
+    command = [*TORCHRUN, "--max_restarts=1", "train.py", *argv]
     environment = os.environ | {
         "OMP_NUM_THREADS": "1",
         "PYTHONPATH": str(tmp_path),

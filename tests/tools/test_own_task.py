@@ -95,17 +95,12 @@ def test_the_guide_runs_to_its_end(done):
 
 @pytest.mark.slow
 def test_the_interrupted_run_went_on(done):
-    """Saved before its last step and resumed on one rank, each step once; bfloat16 on two ranks and
-    LoRA in it without a knob more, their drift that of the precision.
-    """
+    """Saved before its last step and resumed on one rank, each step once."""
     directory, printed = done
     rows = metrics(directory / "runs/digits")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert "--resume continues" in printed[5] and "resumed from" in printed[5]
     assert all(row["engine/drift"] < 1e-4 for row in rows[1:])
-    for name in ("bf16", "lora"):
-        _, half = metrics(directory / "runs" / name)
-        assert half["loss/skipped"] == 0 and 1e-4 < half["engine/drift"] < 0.15
 
 
 @pytest.mark.slow
