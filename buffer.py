@@ -7,7 +7,7 @@ equal buffers.
 
 import os
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import safetensors.numpy
@@ -23,7 +23,8 @@ class Trajectory:
     step: int = 0  # training step of the rollout
     reward: float = 1.0  # Eq. 1; a stored one is a success unless said otherwise
     finished: bool = True  # ended by EOS, not by the length limit
-    also: dict[str, float] | None = None  # further rewards by name, to be logged; not stored
+    # what else the reward function gave, by name, to be logged; not stored
+    named_rewards: dict[str, float] = field(default_factory=dict)
 
 
 class ReplayBuffer:

@@ -104,7 +104,7 @@ from data import (
 )
 from model import model_config
 from reward import SUCCESS, Grader, last_box, make_verifier
-from rollout import make_engine, roll_out
+from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.claim import check_shared
@@ -132,7 +132,8 @@ def respond(
     """
     questions = [q for q, _ in wanted]
     seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
-    rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
+    temperature = grader.config.eval_temperature
+    rollouts = grade(grader, generate(engine, grader, questions, seeds, temperature))
     grader.warn(questions, rollouts)
     return [
         _record(*pair, trajectory, grader, texts) for pair, [trajectory] in zip(wanted, rollouts)
@@ -180,7 +181,7 @@ def _record(
         "success": trajectory.reward > SUCCESS,
         "length": len(trajectory.token_ids),
         "truncated": not trajectory.finished,
-        "timeout": "timeouts" in trajectory.also,
+        "timeout": "timeouts" in trajectory.named_rewards,
     }
     if texts:
         record |= {"text": question.text, "gold": question.answer, "response": text}

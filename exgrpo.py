@@ -5,7 +5,7 @@ what is passed in, so that every rank computes the same plan.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from zlib import crc32
 
 import numpy as np
@@ -29,16 +29,16 @@ class Plan:
 
     step: int
     fresh: list[int]  # B_on: question ids
-    replayed: dict[int, Trajectory]  # B_exp: question id -> o*
+    stars: dict[int, Trajectory]  # B_exp: question id -> o*
     clip_eps: float | None = None  # ε of CLIP for on-policy tokens, None for no clip
     selected_score: float = 0.0  # mean score of the chosen o* where there was a choice, in nats
     candidate_score: float = 0.0  # and of all that were there to be chosen
     drawn_from: tuple[int, ...] = ()  # the bucket k of each replayed question
 
     @property
-    def questions(self) -> list[int]:
-        """Ids of all questions of the batch, the fresh ones first."""
-        return [*self.fresh, *self.replayed]
+    def question_ids(self) -> list[int]:
+        """All questions of the batch, the fresh ones first."""
+        return [*self.fresh, *self.stars]
 
 
 @dataclass
@@ -47,13 +47,13 @@ class Group:
 
     question: Question
     trajectories: list[Trajectory]
-    replayed: bool = False
-    advantages: np.ndarray | None = None  # float32 (K,), filled in by `mini_batches`
+    has_star: bool = False
+    advantages: np.ndarray | None = None  # float32 (K,), by `with_advantages`
 
     @property
     def new_trajectories(self) -> list[Trajectory]:
         """The responses that were generated in this step: all but o*."""
-        return self.trajectories[1:] if self.replayed else self.trajectories
+        return self.trajectories[1:] if self.has_star else self.trajectories
 
     @property
     def rewards(self) -> np.ndarray:
@@ -125,7 +125,7 @@ class Experience:
         return Plan(
             step=step,
             fresh=fresh,
-            replayed=stars,
+            stars=stars,
             clip_eps=self.clip_eps,
             selected_score=selected_score,
             candidate_score=candidate_score,
@@ -185,8 +185,8 @@ class Experience:
     def seeds(self, plan: Plan) -> list[list[int]]:
         """A seed for each response to generate: K a question, or K - 1 beside an o* (line 23)."""
         seeds = []
-        for q in plan.questions:
-            first = 1 if q in plan.replayed else 0  # place 0 of the group is o*'s
+        for q in plan.question_ids:
+            first = 1 if q in plan.stars else 0  # place 0 of the group is o*'s
             of_question = []
             for i in range(first, self.config.num_rollouts):
                 seed = sample_seed(self.config.seed, plan.step, q, i)
@@ -194,13 +194,13 @@ class Experience:
             seeds.append(of_question)
         return seeds
 
-    def groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
+    def group(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
         """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories."""
         groups = []
-        for q, new in zip(plan.questions, rollouts, strict=True):
+        for q, new in zip(plan.question_ids, rollouts, strict=True):
             question = self.questions[q]
-            if q in plan.replayed:
-                group = Group(question, [plan.replayed[q], *new], replayed=True)
+            if q in plan.stars:
+                group = Group(question, [plan.stars[q], *new], has_star=True)
             else:
                 group = Group(question, new)
             groups.append(group)
@@ -251,22 +251,25 @@ class Experience:
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
-    def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
-        """The groups with their advantages, shuffled and dealt out, those with an o* first.
-
-        Advantages are Eq. 2, set to 0 by Eq. 14 where asked.
-        """
+    def with_advantages(self, groups: list[Group]) -> list[Group]:
+        """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
         c = self.config
+        result = []
         for group in groups:
             rewards = torch.from_numpy(group.rewards)[None]  # (1, K)
-            group.advantages = group_advantages(rewards, c.normalize_std)[0].numpy()
+            advantages = group_advantages(rewards, c.normalize_std)[0].numpy()
             accuracy = group.num_success / len(group.trajectories)
             if not c.alpha_low <= accuracy <= c.alpha_high:
-                group.advantages[:] = 0
+                advantages = np.zeros_like(advantages)
+            result.append(replace(group, advantages=advantages))
+        return result
 
+    def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
+        """The groups, shuffled and dealt out, those with an o* first."""
+        c = self.config
         rng = generator("mini-batches", c.seed, step)
-        with_star = [g for g in groups if g.replayed]
-        without = [g for g in groups if not g.replayed]
+        with_star = [g for g in groups if g.has_star]
+        without = [g for g in groups if not g.has_star]
         shuffled = []
         for kind in (with_star, without):
             shuffled += [kind[i] for i in rng.permutation(len(kind))]

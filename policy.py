@@ -180,7 +180,7 @@ class Policy:
         rows = []
         for group in groups:
             for i, trajectory in enumerate(group.trajectories):
-                is_star = group.replayed and i == 0
+                is_star = group.has_star and i == 0
                 advantage = float(group.advantages[i])
                 rows.append(Row(group.question.prompt_ids, trajectory, advantage, is_star))
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past

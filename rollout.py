@@ -1,14 +1,16 @@
-"""Generation (Alg. 1, line 23): one face, two engines. Prompt ids and a seed in, a trajectory out.
+"""Generation (Alg. 1, line 23): `generate` asks the engines, `grade` adds the rewards.
 
-`VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face `generate`. Both hold
-their own copy of the weights, refreshed by `load`. Every sample has its own seed, so it depends
-neither on the batch it is generated in nor on the rank (up to rounding, which now and then flips a
-token).
+An engine takes prompt ids and a seed, and gives a `Response`, which nothing outside of this file
+looks into. `VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face
+`generate`. Both hold their own copy of the weights, refreshed by `load`. Every sample has its own
+seed, so it depends neither on the batch it is generated in nor on the rank (up to rounding, which
+now and then flips a token).
 """
 
 import importlib.util
 import os
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -24,62 +26,89 @@ from runtime import ranks
 from runtime.memory import KV_CACHE_ON_CPU
 
 
-def roll_out(
-    engine,
-    grader,
-    questions: list[Question],
-    seeds: list[list[int]],
-    temperature: float,
-    step: int = 0,
-) -> list[list[Trajectory]]:
-    """A graded trajectory for each seed of each question,
-    split over the engines by question (a collective).
+@dataclass(slots=True, eq=False)
+class Response:
+    """What an engine made of a prompt and a seed; `grade` makes a `Trajectory` of it."""
 
-    A response is graded while others are generated, by the first of the `rollout_tp` ranks of an
-    engine.
+    token_ids: np.ndarray  # int32 (T,), EOS included where there is one
+    logprobs: np.ndarray  # float32 (T,), of the distribution that was sampled from
+    finished: bool  # ended by EOS, not by the length limit
+
+
+def generate(
+    engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float
+) -> list[list[Response]]:
+    """A response for each seed of each question, split over the engines (a collective).
+
+    The grader begins with a response as soon as it ends, while others are still generated; the
+    first of the `rollout_tp` ranks of an engine grades.
     """
-    tp = grader.config.rollout_tp
-    max_tokens = grader.config.max_response_length
+    config = grader.config
+    grader.pending = {}
 
-    def work(share: list[int]) -> list[list[Trajectory]]:
-        """The trajectories of the questions with these indices, this rank's share."""
-        asked = []  # a question and a seed for each response
+    def work(share: list[int]) -> list[list[Response]]:
+        """The responses to the questions with these indices, this rank's share."""
+        places = []  # the question's index and the sample's number, for each response
         for i in share:
-            asked += [(questions[i], seed) for seed in seeds[i]]
-        pending = {}
+            places += [(i, j) for j in range(len(seeds[i]))]
 
-        def on_finish(index: int, trajectory: Trajectory) -> None:
-            if ranks.rank() % tp == 0:
-                question, _ = asked[index]
-                pending[index] = grader.submit(question, trajectory.token_ids)
+        def on_finish(index: int, response: Response) -> None:
+            i, j = places[index]
+            if ranks.rank() % config.rollout_tp == 0:
+                grader.pending[i, j] = grader.submit(questions[i], response.token_ids)
 
         made = engine.generate(
-            [question.prompt_ids for question, _ in asked],
-            [seed for _, seed in asked],
+            [questions[i].prompt_ids for i, _ in places],
+            [seeds[i][j] for i, j in places],
             temperature,
-            max_tokens,
+            config.max_response_length,
             on_finish,
         )
+        of_question = {i: [] for i in share}
+        for (i, _), response in zip(places, made):
+            if not np.isfinite(response.logprobs).all():  # None, of vLLM, is nan by now
+                raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
+            of_question[i].append(response)
+        return list(of_question.values())
+
+    return ranks.map_shares([len(s) for s in seeds], work, config.rollout_tp)
+
+
+def grade(grader, responses: list[list[Response]], step: int = 0) -> list[list[Trajectory]]:
+    """The responses of the last `generate` with their rewards, in the same lists (a collective).
+
+    Every rank waits for what it has under way; the rewards are then the same on all of them.
+    """
+    tp = grader.config.rollout_tp
+
+    def work(share: list[int]) -> list[list[dict]]:
+        """The rewards by name of the responses to these questions."""
         futures = []
-        for grading in pending.values():
+        for grading in grader.pending.values():
             futures += grading.under_way()
         ranks.watchdog.wait(futures)
-        for index, trajectory in enumerate(made):
-            if not np.isfinite(trajectory.logprobs).all():  # None, of vLLM, is nan by now
-                raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
-            trajectory.step = step
-            # Where another rank of this engine grades, its rewards are the ones that count.
-            rewards = pending[index].rewards()[0] if pending else {"score": 0.0}
-            trajectory.reward = rewards.pop("score")
-            trajectory.also = rewards
-        grouped = []
-        start = 0
-        for i in share:
-            grouped.append(made[start : start + len(seeds[i])])
-            start += len(seeds[i])
-        return grouped
+        rewards = []
+        for i in share if ranks.rank() % tp == 0 else []:
+            places = [(i, j) for j in range(len(responses[i]))]
+            rewards.append([grader.pending[place].rewards()[0] for place in places])
+        return rewards
 
-    return ranks.map_shares([len(s) for s in seeds], work, tp)
+    all_rewards = ranks.map_shares([len(r) for r in responses], work, tp)
+    graded = []
+    for of_question, rewards in zip(responses, all_rewards):
+        trajectories = []
+        for response, named in zip(of_question, rewards):
+            trajectory = Trajectory(
+                response.token_ids,
+                response.logprobs,
+                step,
+                reward=named.pop("score"),
+                finished=response.finished,
+                named_rewards=named,
+            )
+            trajectories.append(trajectory)
+        graded.append(trajectories)
+    return graded
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
@@ -169,11 +198,9 @@ class VLLMEngine:
         seeds: list[int],
         temperature: float,
         max_tokens: int,
-        on_finish=lambda index, trajectory: None,
-    ) -> list[Trajectory]:
-        """A trajectory per prompt and seed, in order;
-        `on_finish(index, trajectory)` as each one ends.
-        """
+        on_finish=lambda index, response: None,
+    ) -> list[Response]:
+        """A response per prompt and seed, in order; `on_finish(index, response)` as one ends."""
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         engine = self.llm.llm_engine
@@ -197,10 +224,9 @@ class VLLMEngine:
                     best = output.outputs[0]
                     ids = np.array(best.token_ids, dtype=np.int32)
                     logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
-                    results[index] = Trajectory(
+                    results[index] = Response(
                         ids,
                         np.array(logprobs, dtype=np.float32),
-                        reward=0.0,
                         finished=best.finish_reason == "stop",
                     )
                     on_finish(index, results[index])
@@ -272,8 +298,8 @@ class HFEngine:
         seeds: list[int],
         temperature: float,
         max_tokens: int,
-        on_finish=lambda index, trajectory: None,
-    ) -> list[Trajectory]:
+        on_finish=lambda index, response: None,
+    ) -> list[Response]:
         """As `VLLMEngine.generate`."""
         results = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -282,13 +308,13 @@ class HFEngine:
             made = self._batch(
                 [prompts[i] for i in part], [seeds[i] for i in part], temperature, max_tokens
             )
-            for index, trajectory in zip(part, made):
-                results[index] = trajectory
-                on_finish(index, trajectory)
+            for index, response in zip(part, made):
+                results[index] = response
+                on_finish(index, response)
         return results
 
     @torch.no_grad()
-    def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Trajectory]:
+    def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Response]:
         """Prompts padded on the left, generated together."""
         rows = [torch.as_tensor(prompt).long() for prompt in prompts]
         ids = pad_sequence(rows, True, self.eos_token_id, "left")  # (N, P)
@@ -305,9 +331,7 @@ class HFEngine:
         for tokens, scores in zip(out.numpy().astype(np.int32), logprobs):
             ends = np.flatnonzero(tokens == self.eos_token_id)
             t = ends[0] + 1 if len(ends) else len(tokens)
-            yield Trajectory(
-                tokens[:t].copy(), scores[:t].copy(), reward=0.0, finished=len(ends) > 0
-            )
+            yield Response(tokens[:t].copy(), scores[:t].copy(), finished=len(ends) > 0)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over new weights (a collective where `tensors` gathers them);

@@ -8,9 +8,7 @@
 Every rank runs this script on the same plan; see runtime/ranks.py for what is split.
 """
 
-from contextlib import suppress
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 
 from config import Config, from_command_line
@@ -24,155 +22,140 @@ from eval import validate
 from exgrpo import SCORED_BY, Experience
 from policy import Policy
 from reward import SUCCESS, Grader, make_verifier
-from rollout import make_engine, roll_out
+from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.card import describe_model
-from runtime.checkpoint import Checkpoints
-from runtime.claim import claim
 from runtime.faults import watchdog
-from runtime.memory import advice
 from runtime.metrics import step_metrics
-from runtime.tracking import Timer, Tracker, validation
+from runtime.run import Run, open_run
 from worlds.arithmetic import marked
 
 
 def train(config: Config) -> dict:
-    """Set up and run Algorithm 1; returns the final validation scores."""
+    """The final validation scores, after set-up and Algorithm 1."""
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
-    with (
-        claim(config.run_dir),
-        Tracker(config.run_dir, config.steps, config.tracker, asdict(config)) as tracker,
-        make_verifier(config) as verifier,
-        suppress(ranks.Interrupted),  # the run is saved by then
-    ):
-        algorithm_1(config, Grader(config, tokenizer, verifier), tracker, device)
-    return tracker.latest
+    with open_run(asdict(config)) as run, make_verifier(config) as verifier:
+        grader = Grader(config, tokenizer, verifier)
+        questions, tests, dropped = readable(
+            config, tokenizer, verifier.check_golds, run.checkpoints, run.print
+        )
+        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
+        engine.sleep()  # makes room on a GPU while the policy loads
+        policy = Policy(config, config.model, device)
+        experience = Experience(config, questions)
+
+        def state() -> dict:
+            return {
+                "experience": experience.state_dict(),
+                "unreadable": dropped,
+                "skipped_in_row": policy.skipped_in_row,
+            }
+
+        def load(saved: dict, buffer_file: Path) -> None:
+            experience.load_state_dict(saved["experience"], ReplayBuffer.load(buffer_file))
+            policy.skipped_in_row = saved["skipped_in_row"]
+
+        run.start(
+            tensors=policy.tensors,
+            state=state,
+            save_buffer=lambda path: experience.buffer.save(path),
+            load=load,
+            snapshot=experience.snapshot,
+        )
+        engine.wake(policy.named_tensors(engine.dtype))
+        run.print(policy.memory)
+
+        example = (tests or questions)[0]
+        if run.is_new:
+            run.print(f"---- a prompt ----\n{tokenizer.decode(example.prompt_ids)}\n----")
+            run.tracker.keep_example(answer(engine, grader, example))
+            run.log(validate(engine, grader, tests))
+        algorithm_1(run, config, engine, grader, policy, experience, tests)
+        if tests and not run.is_validated:  # interrupted in the last one, or out of questions
+            with run.phase("evaluation"):
+                run.log(validate(engine, grader, tests))
+        trained = answer(engine, grader, example)
+        save_model(policy, tokenizer, run)
+        run.tracker.finish()
+        run.tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
+    return run.tracker.latest
 
 
-def algorithm_1(config: Config, grader: Grader, tracker: Tracker, device) -> None:
-    """From the first step, or the one after the checkpoint, to the saved model."""
-    checkpoints = Checkpoints(asdict(config), tracker.print)
-    check_golds = grader.verifier.check_golds
-    questions, tests, dropped = readable(
-        config, grader.tokenizer, check_golds, checkpoints, tracker.print
-    )
-    engine = make_engine(config, config.model, grader.tokenizer.eos_token_id, device)
-    engine.sleep()  # makes room on a GPU while the policy loads
-    policy = Policy(config, config.model, device)
-    experience = Experience(config, questions)
-    first_step = resume(checkpoints, policy, experience, tracker)
-    engine.wake(policy.named_tensors(engine.dtype))
-    tracker.print(policy.memory)
-    example = (tests or questions)[0]
-    if not tracker.rows:
-        tracker.print(f"---- a prompt ----\n{grader.tokenizer.decode(example.prompt_ids)}\n----")
-        tracker.keep_example(answer(engine, grader, example))
-        tracker.log(0, validate(engine, grader, tests))
+def algorithm_1(
+    run: Run,
+    config: Config,
+    engine,
+    grader: Grader,
+    policy: Policy,
+    experience: Experience,
+    tests: list[Question],
+) -> None:
+    """The steps that are left of the run."""
     score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
-    timer = Timer()
-    advised = partial(advice, policy.tokens_per_micro_batch, config.gradient_checkpointing)
-    checkpoints.of(
-        tensors=policy.tensors,
-        state=lambda: {
-            "experience": experience.state_dict(),
-            "unreadable": dropped,
-            "skipped_in_row": policy.skipped_in_row,
-        },
-        save_buffer=lambda path: experience.buffer.save(path),
-        metrics=tracker.text,
-    )
+    for step in run.steps():  # line 2
+        # ---- phase 1: experience management, lines 3-19 ----
+        with run.phase("plan"):
+            plan = experience.plan(step, score)
+        if plan is None:
+            run.print("every question is retired: the run ends here")
+            run.save(step)
+            break
 
-    for step in range(first_step, config.steps):  # line 2
-        with checkpoints.back_to(step, experience.snapshot()):  # where an interrupt in here leads
-            # ---- phase 1: experience management, lines 3-19 ----
-            with timer("plan"), advised():
-                plan = experience.plan(step, score)
-            if plan is None:
-                tracker.print("every question is retired: the run ends here")
-                checkpoints.save(step)
-                break
-            # ---- phase 2: rollouts and rewards, lines 20-24 ----
-            with timer("rollout"):
-                asked = [experience.questions[q] for q in plan.questions]
-                rollouts = roll_out(
-                    engine, grader, asked, experience.seeds(plan), config.temperature, step
-                )
-                groups = experience.groups(plan, rollouts)
-                grader.warn(asked, rollouts)
+        # ---- phase 2: rollouts and rewards, lines 20-24 ----
+        with run.phase("rollout"):
+            asked = [experience.questions[q] for q in plan.question_ids]
+            seeds = experience.seeds(plan)
+            responses = generate(engine, grader, asked, seeds, config.temperature)
+            rollouts = grade(grader, responses, step)
+            groups = experience.group(plan, rollouts)
+            grader.warn(asked, rollouts)
+
         # ---- store successes, retire, lines 25-30 and 32 ----
-        with timer("collect"), advised():
+        with run.phase("collect"):
             if config.behavior_logprobs == "recompute":
                 groups = policy.recompute(groups)
             collected = experience.collect(groups)
-            ranks.check_same(plan=plan.questions, collected=collected)
+            ranks.check_same(plan=plan.question_ids, collected=collected)
+
         # ---- update θ with Eq. 4, line 31 ----
-        with timer("update"), advised():
+        with run.phase("update"):
             engine.sleep()
-            metrics = policy.update(experience.mini_batches(step, groups), plan.clip_eps)
-        with timer("sync"):
+            groups = experience.with_advantages(groups)
+            mini_batches = experience.mini_batches(step, groups)
+            metrics = policy.update(mini_batches, plan.clip_eps)
+        with run.phase("sync"):
             engine.wake(policy.named_tensors(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience.buffer)
-        tracker.sample(step + 1, groups, grader.text, SUCCESS)
-        if config.eval_every and (step + 1) % config.eval_every == 0 or step + 1 == config.steps:
-            try:
-                with timer("validate"):
-                    metrics |= validate(engine, grader, tests)
-            except ranks.Interrupted:  # the row lacks it, the step stands and is saved
-                tracker.print(f"interrupted: step {step + 1} is not validated")
-        tracker.step(step + 1, metrics | timer.take())
-        if checkpoints.due(step + 1):
-            with timer("save"):
-                checkpoints.save(step + 1)
-        if checkpoints.interrupted:
-            return
-    last = tracker.rows[-1]
-    if tests and not validation(last):  # interrupted in the last validation, or out of questions
-        with timer("validate"):
-            tracker.log(last["step"], validate(engine, grader, tests))
-    trained = answer(engine, grader, example)
-    save_model(policy, grader.tokenizer, asdict(config), tracker)
-    tracker.finish()
-    tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
+        run.tracker.sample(step + 1, groups, grader.text, SUCCESS)
+        if run.validation_is_due:
+            with run.phase("validate"):
+                metrics |= validate(engine, grader, tests)
+        run.end_step(metrics)
 
 
-def resume(
-    checkpoints: Checkpoints, policy: Policy, experience: Experience, tracker: Tracker
-) -> int:
-    """Put back what was saved, if anything, and start metrics.jsonl;
-    returns the first step to run.
-    """
-    if not checkpoints.saved:
-        tracker.start()
-        return 0
-
-    def load_buffer(path: Path) -> None:
-        experience.load_state_dict(checkpoints.saved["experience"], ReplayBuffer.load(path))
-
-    metrics = checkpoints.restore(policy.tensors(), load_buffer)
-    policy.skipped_in_row = checkpoints.saved["skipped_in_row"]
-    tracker.start(metrics, checkpoints.saved["step"])
-    return checkpoints.saved["step"]
-
-
-def save_model(policy: Policy, tokenizer, knobs: dict, tracker: Tracker) -> None:
+def save_model(policy: Policy, tokenizer, run: Run) -> None:
     """Leave an ordinary Hugging Face directory in run_dir/model (a collective)."""
-    directory = Path(knobs["run_dir"]) / "model"
+    directory = Path(run.knobs["run_dir"]) / "model"
     policy.save_pretrained(directory)
-    if tracker.main:
+    if run.tracker.main:
         tokenizer.save_pretrained(directory)
-        describe_model(directory, knobs, tokenizer, tracker.rows, tracker.rows[-1]["step"])
+        rows = run.tracker.rows
+        describe_model(directory, run.knobs, tokenizer, rows, rows[-1]["step"])
 
 
 def answer(engine, grader: Grader, question: Question) -> str:
-    """One response of the model as it stands, as text;
-    the built-in world's judge marks its wrong steps.
+    """One response of the model as it stands, as text.
+
+    The judge of the built-in world marks its wrong steps.
     """
     watchdog.enter("example")
     config = grader.config
-    [[trajectory]] = roll_out(engine, grader, [question], [[config.seed]], config.eval_temperature)
+    seeds = [[config.seed]]
+    responses = generate(engine, grader, [question], seeds, config.eval_temperature)
+    [[trajectory]] = grade(grader, responses)
     text = grader.text(trajectory.token_ids)
     if config.reward.startswith("worlds.arithmetic:"):
         text = marked(question.text, text)

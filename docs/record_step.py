@@ -54,10 +54,10 @@ class RecordedExperience(Experience):
             return STEP["entropies"]
 
         plan = super().plan(step, kept)
-        STEP["replayed"] = [*plan.replayed]
+        STEP["replayed"] = [*plan.stars]
         return plan
 
-    def groups(self, plan, rollouts):
+    def group(self, plan, rollouts):
         """As ever; keeps the new responses."""
         if plan.step == STEP.get("step"):
             new = [t for each in rollouts for t in each]
@@ -68,7 +68,7 @@ class RecordedExperience(Experience):
                 rewards=np.array([t.reward for t in new], np.float32),
                 finished=np.array([t.finished for t in new]),
             )
-        return super().groups(plan, rollouts)
+        return super().group(plan, rollouts)
 
 
 class RecordedPolicy(Policy):

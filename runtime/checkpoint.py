@@ -19,14 +19,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from torch import Tensor
 
 from runtime import ranks
-from runtime.faults import Interrupted, watchdog
+from runtime.faults import watchdog
 from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
@@ -52,7 +51,6 @@ class Checkpoints:
 
     def __init__(self, knobs: dict, say: Callable[[str], None] = print):
         self.knobs, self.say, self.root = knobs, say, Path(knobs["run_dir"]) / "checkpoints"
-        self.interrupted = False  # has any rank been asked to stop, as all of them know
         self.questions = ""
         self.damaged: set[Path] = set()
         refuse_remains(knobs["run_dir"], knobs["resume"])
@@ -119,67 +117,37 @@ class Checkpoints:
         self.say(f"resumed from {self.newest}")
         return (self.newest / "metrics.jsonl").read_text()
 
-    def due(self, step: int) -> bool:
-        """Whether to save after `step` steps: by save_every,
-        at the end, or since a rank was interrupted.
-        """
-        self.interrupted = watchdog.interrupted = any(ranks.gather(watchdog.interrupted))
-        every = self.knobs["save_every"]
-        return self.interrupted or step == self.knobs["steps"] or bool(every and step % every == 0)
-
-    def of(
+    def save(
         self,
-        tensors: Callable[[], dict[str, Tensor]],
-        state: Callable[[], dict],
+        step: int,
+        tensors: dict[str, Tensor],
+        state: dict,
         save_buffer: Callable[[Path], None],
-        metrics: Callable[[], str],
+        metrics: str,
     ) -> None:
-        """What a checkpoint is made of, asked for at each save: the tensors, what `saved` is to
-        hold (plain values), a function that writes the buffer to a path, and metrics.jsonl so far.
-        """
-        self.tensors = tensors
-        self.state = state
-        self.save_buffer = save_buffer
-        self.metrics = metrics
+        """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept.
 
-    def save(self, step: int) -> None:
-        """Write the checkpoint of `step` steps aside,
-        move it into place, remove what is not kept.
+        state: what `saved` is to hold of this script, as plain values. save_buffer writes the
+        buffer to a path. metrics: metrics.jsonl so far.
         """
-        if (final := self.root / _name(step)) != self.newest:
-            self._write(final, step)
-        if self.interrupted:
-            self.say(f"interrupted: saved after step {step}, --resume continues from there")
-
-    @contextmanager
-    def back_to(self, step: int, undo: Callable[[], None]) -> Iterator[None]:
-        """Where a phase inside is left, on all ranks alike,
-        what it has changed is undone and saved.
-        """
-        try:
-            yield
-        except Interrupted:
-            undo()
-            self.interrupted = True
-            self.save(step)
-            raise
-
-    def _write(self, final: Path, step: int) -> None:
-        aside, main = final.with_suffix(".tmp"), ranks.rank() == 0
+        final = self.root / _name(step)
+        if final == self.newest:
+            return
+        aside = final.with_suffix(".tmp")
+        main = ranks.rank() == 0
         watchdog.enter("save")  # also where a rollout was left: its time is not this one's
-        metrics = self.metrics()
         if main:
             for partial in self.root.glob("step-*.tmp"):  # of saves that were cut off
                 if STEP_DIRECTORY.fullmatch(partial.stem):
                     shutil.rmtree(partial, ignore_errors=True)
             (aside / "weights").mkdir(parents=True)
         ranks.barrier()
-        names = [f"weights/{name}" for name in save_shards(self.tensors(), aside / "weights")]
+        names = [f"weights/{name}" for name in save_shards(tensors, aside / "weights")]
         if main:
             head = {"step": step, "config": self.knobs, "questions": self.questions}
-            self.save_buffer(aside / "buffer.safetensors")
+            save_buffer(aside / "buffer.safetensors")
             (aside / "metrics.jsonl").write_text(metrics)
-            (aside / "state.json").write_text(json.dumps(head | self.state()))
+            (aside / "state.json").write_text(json.dumps(head | state))
             names += PLAIN_FILES
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])

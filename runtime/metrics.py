@@ -13,14 +13,14 @@ def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
     lengths = [len(t.token_ids) for t in new]
     K = len(groups[0].trajectories)
     k = np.array([g.num_success for g in groups])
-    fresh = np.array([not g.replayed for g in groups])
-    named = sorted({"timeouts"}.union(*(t.also or () for t in new)))
+    fresh = np.array([not g.has_star for g in groups])
+    named = sorted({"timeouts"}.union(*(t.named_rewards for t in new)))
     return {
         **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
         **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
         **{
-            f"reward/{name}": sum((t.also or {}).get(name, 0.0) for t in new) / len(new)
+            f"reward/{name}": sum(t.named_rewards.get(name, 0.0) for t in new) / len(new)
             for name in named
         },
         "reward/pass_at_1": _mean(k) / K,
@@ -31,8 +31,8 @@ def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
         "rollout/length": _mean(lengths),
         "rollout/tokens": sum(lengths),
         "rollout/truncated": _mean([not t.finished for t in new]),
-        "replay/questions": len(plan.replayed),
-        "replay/age": _mean([plan.step - t.step for t in plan.replayed.values()]),
+        "replay/questions": len(plan.stars),
+        "replay/age": _mean([plan.step - t.step for t in plan.stars.values()]),
         "replay/selected_score": plan.selected_score,
         "replay/candidate_score": plan.candidate_score,
         "buckets/questions": len(buffer),

@@ -27,7 +27,7 @@ def choose(groups: list, success: float) -> list[tuple]:
         kinds = {}
         for i, t in enumerate(group.trajectories):
             new = "right" if t.reward > success else "wrong"
-            kinds.setdefault("o*" if group.replayed and i == 0 else new, t)
+            kinds.setdefault("o*" if group.has_star and i == 0 else new, t)
         for kind, t in kinds.items():
             if left[kind]:
                 left[kind] -= 1
@@ -37,7 +37,7 @@ def choose(groups: list, success: float) -> list[tuple]:
 
 def record(step: int, group, t, text: str) -> dict:
     """A line of samples.jsonl; what is no finite number is null."""
-    rewards = {"score": t.reward, **(t.also or {})}
+    rewards = {"score": t.reward, **t.named_rewards}
     return {
         "step": step,
         "question": group.question.text,
@@ -46,7 +46,7 @@ def record(step: int, group, t, text: str) -> dict:
         "rewards": {
             name: value if math.isfinite(value) else None for name, value in rewards.items()
         },
-        "replayed": bool(group.replayed and t is group.trajectories[0]),
+        "replayed": bool(group.has_star and t is group.trajectories[0]),
         "finished": t.finished,
     }
 

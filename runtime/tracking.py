@@ -1,5 +1,4 @@
-"""What a run writes down: time per phase, metrics.jsonl,
-one console line a step, the final table, curve.png.
+"""What a run writes down: metrics.jsonl, one console line a step, the final table, curve.png.
 
 With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few
 responses of each step go to samples.jsonl (samples.py).
@@ -8,47 +7,14 @@ responses of each step go to samples.jsonl (samples.py).
 import json
 import math
 import sys
-import time
 from collections.abc import Callable
-from contextlib import contextmanager
 from pathlib import Path
 
-import torch
 from tqdm import tqdm
 
 from runtime import ranks, samples
 from runtime.console import optional, printable
-from runtime.faults import watchdog
 from runtime.services import WRITERS
-
-
-class Timer:
-    """Wall-clock seconds per phase of a step;
-    the device is synchronised before the clock is read.
-    """
-
-    def __init__(self):
-        self.seconds: dict[str, float] = {}
-
-    @contextmanager
-    def __call__(self, phase: str):
-        start = self._now()
-        watchdog.enter(phase)
-        yield
-        watchdog.enter(f"after {phase}")
-        self.seconds[phase] = self.seconds.get(phase, 0.0) + self._now() - start
-
-    def take(self) -> dict[str, float]:
-        """`time/<phase>` in seconds since the last call, and their sum as `time/step`."""
-        metrics = {f"time/{phase}": value for phase, value in self.seconds.items()}
-        self.seconds = {}
-        return {**metrics, "time/step": sum(metrics.values())}
-
-    @staticmethod
-    def _now() -> float:
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
-        return time.perf_counter()
 
 
 class Tracker:

@@ -16,11 +16,10 @@ from conftest import ROOT, on_ranks
 from transformers import AutoConfig
 
 import eval as evaluation
-from buffer import Trajectory
 from config import Config
 from data import Question, sample_seed
 from eval import means, respond, validate
-from rollout import HFEngine
+from rollout import HFEngine, Response
 from runtime.responses import made_with, open_kept
 from verifier.pool import Pending
 
@@ -46,7 +45,7 @@ class Engine:
             (key,) = [k for k in SCRIPT for run in (0, 7) if sample_seed("eval", run, *k) == seed]
             text, _, finished = SCRIPT[key]
             token_ids = np.array([ord(letter) for letter in text], dtype=np.int32)
-            made.append(Trajectory(token_ids, np.zeros(len(token_ids)), finished=finished))
+            made.append(Response(token_ids, np.zeros(len(token_ids)), finished))
             on_finish(index, made[-1])
         return made
 

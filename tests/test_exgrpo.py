@@ -48,14 +48,14 @@ def answer(run: Experience, plan: Plan, successes) -> list[Group]:
     `successes(q)` are right; no two are alike.
     """
     rollouts = []
-    for q, seeds in zip(plan.questions, run.seeds(plan)):
+    for q, seeds in zip(plan.question_ids, run.seeds(plan)):
         right = successes(q)
         new = [
             response(q, plan.step, i, reward=float(i < right), step=plan.step)
             for i in range(len(seeds))
         ]
         rollouts.append(new)
-    return run.groups(plan, rollouts)
+    return run.group(plan, rollouts)
 
 
 def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
@@ -93,11 +93,11 @@ def test_delayed_start_is_exact_and_latched():
     assert run.started and plan.clip_eps == 0.2 and len(run.buffer) == 0
 
     plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
-    assert plan.clip_eps is None and not plan.replayed and len(run.buffer) == 5
+    assert plan.clip_eps is None and not plan.stars and len(run.buffer) == 5
 
     # And the one after replays; a Pass@1 near 0 changes nothing.
     plan, _ = take_step(run, 3, lambda q: 0)
-    assert run.started and len(plan.replayed) == 2 and plan.clip_eps is None
+    assert run.started and len(plan.stars) == 2 and plan.clip_eps is None
 
 
 def test_the_start_counts_successes_not_rewards():
@@ -136,7 +136,7 @@ def test_questions_retire_before_the_start():
     assert set(run.buffer.retired) == retired and len(run.buffer) == 0 and not run.started
     for step in range(1, 6):
         plan, _ = take_step(run, step, lambda q: 3)
-        assert not retired & set(plan.questions)
+        assert not retired & set(plan.question_ids)
 
 
 @pytest.mark.parametrize(
@@ -164,7 +164,7 @@ def test_rho_zero_is_the_plain_baseline():
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
         plan, groups = take_step(run, step, lambda q: q % 9)
-        assert len(plan.fresh) == 8 and not plan.replayed and not any(g.replayed for g in groups)
+        assert len(plan.fresh) == 8 and not plan.stars and not any(g.has_star for g in groups)
         take_step(retiring, step, lambda q: q % 9)
     assert not run.started and len(run.buffer) == len(run.buffer.retired) == 0
     assert set(retiring.buffer.retired) == {8} and len(retiring.buffer) == 0
@@ -189,8 +189,8 @@ def test_number_of_replayed_questions(rho, batch_size, buffered, n):
     for q in range(buffered):
         store(run, q, 1 + q % 7)
     plan = run.plan(0, by_last_token)
-    assert len(plan.replayed) == n and len(plan.fresh) == batch_size - n
-    assert len(set(plan.questions)) == batch_size and set(plan.replayed) <= set(range(buffered))
+    assert len(plan.stars) == n and len(plan.fresh) == batch_size - n
+    assert len(set(plan.question_ids)) == batch_size and set(plan.stars) <= set(range(buffered))
 
 
 def test_the_plan_depends_on_seed_step_and_buffer_only():
@@ -200,7 +200,7 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
         run, chosen = experience(seed=seed), []
         for step in range(6):
             plan, _ = take_step(run, step, lambda q, step=step: (q * 5 + step) % 9)
-            replayed = [(q, t.token_ids.tolist()) for q, t in plan.replayed.items()]
+            replayed = [(q, t.token_ids.tolist()) for q, t in plan.stars.items()]
             chosen.append((plan.fresh, replayed))
         return chosen
 
@@ -208,7 +208,7 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
     run = experience()
     for q in range(40):
         store(run, q, 4)
-    assert list(run.plan(1, by_last_token).replayed) != list(run.plan(2, by_last_token).replayed)
+    assert list(run.plan(1, by_last_token).stars) != list(run.plan(2, by_last_token).stars)
 
 
 def test_the_run_ends_when_every_question_is_retired():
@@ -219,7 +219,7 @@ def test_the_run_ends_when_every_question_is_retired():
         plan = run.plan(step, by_last_token)
         if plan is None:
             break
-        sizes.append(len(plan.questions))
+        sizes.append(len(plan.question_ids))
         run.collect(answer(run, plan, lambda q: K))
     assert sizes == [8, 2] and plan is None and len(run.buffer.retired) == 10
 
@@ -235,7 +235,7 @@ def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
     drawn = Counter(
-        run.buffer.num_success(*run.plan(step, by_last_token).replayed) for step in range(draws)
+        run.buffer.num_success(*run.plan(step, by_last_token).stars) for step in range(draws)
     )
     return {k: n / draws for k, n in drawn.items()}
 
@@ -274,7 +274,7 @@ KNOWN = {  # their log-probs and entropies, token by token
 def select(rule: str, score) -> tuple[int, ...]:
     run = experience(trajectory_selection=rule)
     store(run, 0, 4, *KNOWN)
-    return tuple(run.plan(0, score).replayed[0].token_ids.tolist())
+    return tuple(run.plan(0, score).stars[0].token_ids.tolist())
 
 
 def test_lowest_mean_entropy_where_the_official_rule_errs():
@@ -294,9 +294,7 @@ def test_other_trajectory_selections():
     assert select("nll", policy.mean_nll) == LIKELY
     run = experience(trajectory_selection="random")
     store(run, 0, 4, *KNOWN)
-    picks = Counter(
-        tuple(run.plan(step, None).replayed[0].token_ids.tolist()) for step in range(600)
-    )
+    picks = Counter(tuple(run.plan(step, None).stars[0].token_ids.tolist()) for step in range(600))
     # Standard error 0.019.
     assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)
 
@@ -314,7 +312,7 @@ def test_only_contested_choices_are_scored():
         return by_last_token(sequences)
 
     plan = run.plan(0, score)
-    assert {q: t.token_ids.tolist() for q, t in plan.replayed.items()} == {0: [5, 1], 1: [5, 9]}
+    assert {q: t.token_ids.tolist() for q, t in plan.stars.items()} == {0: [5, 1], 1: [5, 9]}
     assert sorted(asked) == [([1, 100], [5, i]) for i in (1, 2, 3)]
     assert plan.selected_score == 1 and plan.candidate_score == 2
 
@@ -330,8 +328,8 @@ def test_seeds():
         for q in range(4):
             store(run, q, 4)
         plan = run.plan(step, by_last_token)
-        for q, seeds in zip(plan.questions, run.seeds(plan)):
-            indices = range(1, K) if q in plan.replayed else range(K)
+        for q, seeds in zip(plan.question_ids, run.seeds(plan)):
+            indices = range(1, K) if q in plan.stars else range(K)
             assert seeds == [sample_seed(5, step, q, i) for i in indices]
             seen += seeds
     assert len(set(seen)) == len(seen) == 2 * (4 * 7 + 4 * 8)
@@ -345,14 +343,14 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
     store(run, 3, 4, (9, 9, 9))
     plan = run.plan(0, by_last_token)
     groups = answer(run, plan, lambda q: 2)
-    mixed = next(g for g in groups if g.replayed)
+    mixed = next(g for g in groups if g.has_star)
     assert mixed.question.id == 3 and len(mixed.trajectories) == K and mixed.num_success == 3
     assert mixed.trajectories[0].token_ids.tolist() == [9, 9, 9]
     assert mixed.new_trajectories == mixed.trajectories[1:]
     assert mixed.trajectories[0].logprobs.tolist() == [-0.125, -0.25, -0.375]
     assert mixed.rewards.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
-    run.mini_batches(0, groups)
+    mixed = run.with_advantages([mixed])[0]
     assert mixed.advantages.tolist() == [0.625] * 3 + [-0.375] * 5  # 1 - 3/8, 0 - 3/8
 
 
@@ -366,7 +364,7 @@ def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
     store(run, 0, 4, (5, 1), (5, 2))
     plan, groups = take_step(run, 1, lambda q: successes)
-    assert plan.replayed[0].token_ids.tolist() == [5, 1] and groups[0].num_success == successes + 1
+    assert plan.stars[0].token_ids.tolist() == [5, 1] and groups[0].num_success == successes + 1
     return run, stored(run, 0)
 
 
@@ -422,9 +420,9 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     plan = run.plan(0, by_last_token)
     rows = [
         [response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
-        for q, last in zip(plan.questions, (0, 2))
+        for q, last in zip(plan.question_ids, (0, 2))
     ]
-    groups = run.groups(plan, rows)
+    groups = run.group(plan, rows)
     run.collect(groups)
     some, none = plan.fresh
     assert run.buffer.num_success(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
@@ -455,7 +453,7 @@ def test_a_replayed_question_that_the_cap_pushed_out():
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
     plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
-    assert list(plan.replayed) == [0] and 0 not in run.buffer and run.buffer.num_trajectories == 4
+    assert list(plan.stars) == [0] and 0 not in run.buffer and run.buffer.num_trajectories == 4
 
 
 def test_success_is_a_reward_above_a_half():
@@ -499,9 +497,9 @@ def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan,
     plan = run.plan(step, by_last_token)
     rollouts = [
         [response(q, step, i, reward=r) for i, r in enumerate(row)]
-        for q, row in zip(plan.questions, rewards)
+        for q, row in zip(plan.question_ids, rewards)
     ]
-    groups = run.groups(plan, rollouts)
+    groups = run.group(plan, rollouts)
     run.collect(groups)
     return plan, groups
 
@@ -531,7 +529,7 @@ def test_a_replayed_response_keeps_its_reward():
     run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", mini_batches=1)
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
     _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75])
-    run.mini_batches(0, groups)
+    groups = run.with_advantages(groups)
     assert groups[1].rewards.tolist() == [0.5, 0.25, 0.5, 0.75]
     assert groups[1].advantages.tolist() == [0, -0.25, 0, 0.25]
 
@@ -575,11 +573,11 @@ def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
     split = run.mini_batches(0, groups)
     assert len(split) == parts
     assert sorted(q for part in split for q in ids(part)) == sorted(g.question.id for g in groups)
-    sizes, shares = [len(part) for part in split], [sum(g.replayed for g in part) for part in split]
+    sizes, shares = [len(part) for part in split], [sum(g.has_star for g in part) for part in split]
     assert (
         np.ptp(sizes) <= 1
         and np.ptp(shares) <= 1
-        and sum(shares) == sum(g.replayed for g in groups)
+        and sum(shares) == sum(g.has_star for g in groups)
     )
 
 
@@ -614,7 +612,7 @@ def test_masked_grpo(low, high, kept):
     """
     run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=low, alpha_high=high)
     groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q
-    (part,) = run.mini_batches(0, groups)
+    (part,) = run.mini_batches(0, run.with_advantages(groups))
     assert len(part) == 9 and {g.question.id for g in part if g.advantages.any()} == kept
 
 
@@ -623,5 +621,5 @@ def test_advantages_with_standard_deviation():
     run = experience(1, batch_size=1, mini_batches=1, normalize_std=True)
     groups = answer(run, run.plan(0, by_last_token), lambda q: 4)
     std = np.sqrt(8 * 0.5**2 / 7)
-    run.mini_batches(0, groups)
+    groups = run.with_advantages(groups)
     assert groups[0].advantages.tolist() == pytest.approx([0.5 / std] * 4 + [-0.5 / std] * 4)

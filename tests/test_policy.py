@@ -57,7 +57,7 @@ def make_groups(policy, seed=0, noise=0.4):
 def rows(groups):
     """(group, trajectory, advantage, is it o*) of every response."""
     return [
-        (g, t, float(a), g.replayed and i == 0)
+        (g, t, float(a), g.has_star and i == 0)
         for g in groups
         for i, (t, a) in enumerate(zip(g.trajectories, g.advantages))
     ]
@@ -284,7 +284,7 @@ def shifted(policy, groups, fresh, replayed):
     scores = iter(policy.score(pairs_of(groups)))
     moved = []
     for g in groups:
-        off = [replayed if g.replayed and i == 0 else fresh for i in range(len(g.trajectories))]
+        off = [replayed if g.has_star and i == 0 else fresh for i in range(len(g.trajectories))]
         trajectories = [
             replace(t, logprobs=next(scores)[0] - x) for t, x in zip(g.trajectories, off)
         ]

@@ -17,12 +17,11 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import rollout
-from buffer import Trajectory
 from config import Config
 from data import Question
 from exgrpo import Group
 from policy import MAX_DRIFT, Policy
-from rollout import HFEngine, VLLMEngine, make_engine
+from rollout import HFEngine, Response, VLLMEngine, make_engine
 
 EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
 needs_vllm = pytest.mark.skipif(
@@ -217,7 +216,7 @@ def test_responses_end_as_they_say(engine):
     for r in responses:
         assert r.finished == (r.token_ids[-1] == EOS) and EOS not in r.token_ids[:-1]
         assert len(r.token_ids) == 30 or (r.finished and len(r.token_ids) < 30)
-        assert r.logprobs.shape == r.token_ids.shape and r.reward == 0.0  # nobody has graded it
+        assert r.logprobs.shape == r.token_ids.shape
         assert (r.token_ids.dtype, r.logprobs.dtype) == (np.int32, np.float32)
     assert 5 < sum(r.finished for r in responses) < 95
     assert seen.keys() == set(range(100)) and all(seen[i] == [r] for i, r in enumerate(responses))
@@ -312,14 +311,14 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
     """vLLM may give None or nan for one: said where it comes from,
     before it is stored or trained on.
     """
-    broken = Trajectory(
-        np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32)
+    broken = Response(
+        np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32), True
     )
     engine = SimpleNamespace(generate=lambda *_: [broken])
     grader = SimpleNamespace(config=make_config())
     question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")
     with pytest.raises(RuntimeError, match="^log-probs of the engine are no numbers"):
-        rollout.roll_out(engine, grader, [question], [[1]], 1.0, 7)
+        rollout.generate(engine, grader, [question], [[1]], 1.0)
 
 
 @pytest.mark.parametrize(

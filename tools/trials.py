@@ -18,7 +18,7 @@ from data import Question
 from exgrpo import Group
 from model import Packed, pack, packed_attention
 from policy import Policy
-from rollout import HFEngine, make_engine
+from rollout import HFEngine, Response, make_engine
 from runtime import ranks
 from runtime.memory import advice
 from tools.checks import Case, Finding, judge
@@ -97,13 +97,13 @@ def change_weights(case: Case) -> None:
             shard.mul_(1 + NOISE * torch.randn_like(shard))
 
 
-def generate(case: Case, max_tokens: int, questions: int) -> list[Trajectory]:
+def generate(case: Case, max_tokens: int, questions: int) -> list[Response]:
     """K responses to each of so many questions of a batch, split as in a step; sets `pairs`."""
     c = case.config
     K = c.num_rollouts
     asked = case.prompts[:questions]
 
-    def work(share: list[int]) -> list[list[Trajectory]]:
+    def work(share: list[int]) -> list[list[Response]]:
         prompts = [asked[i] for i in share for _ in range(K)]
         seeds = [K * i + k for i in share for k in range(K)]
         made = iter(case.engine.generate(prompts, seeds, c.temperature, max_tokens))

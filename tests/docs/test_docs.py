@@ -179,7 +179,7 @@ def measured() -> set[str]:
         "loss.py",
         "eval.py",
         "runtime/metrics.py",
-        "runtime/tracking.py",
+        "runtime/run.py",
     ):
         for node in ast.walk(ast.parse((ROOT / file).read_text())):
             keys = node.keys if isinstance(node, ast.Dict) else [getattr(node, "key", None)]
@@ -195,7 +195,8 @@ def measured() -> set[str]:
                         for p in parts
                     )
                     found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
-    phases = re.findall(r'timer\("(\w+)"\)', (ROOT / "train.py").read_text())
+    loop = (ROOT / "train.py").read_text() + (ROOT / "runtime/run.py").read_text()
+    phases = {*re.findall(r'phase\("(\w+)"\)', loop)} - {"evaluation"}
     record = dict.fromkeys(("success", "reward", "length", "truncated", "timeout"), 1.0)
     validated = means([record | {"source": "<source>", "judged": dict.fromkeys(JUDGES, True)}])
     variable = {name for name in found if name.startswith(("val/<", "time/<"))}
@@ -204,7 +205,7 @@ def measured() -> set[str]:
 
 
 def test_every_metric_is_listed_and_every_listed_metric_is_measured():
-    """docs/metrics.md against a step's metrics, the update's, the timer's and validation's."""
+    """docs/metrics.md against a step's metrics, the update's, the clock's and validation's."""
     listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["docs/metrics.md"], flags=re.M)
     assert len(listed) == len(set(listed)) and len(listed) > 40
     assert set(listed) == measured()

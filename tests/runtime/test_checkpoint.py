@@ -34,7 +34,6 @@ class Run:
         self.checkpoints.check_questions("these")
         self.tensors = {"weight": torch.zeros(5)}
         self.buffer, self.metrics = b"", ""
-        self.checkpoints.of(lambda: self.tensors, dict, self.save_buffer, lambda: self.metrics)
         if self.checkpoints.saved:
             self.metrics = self.checkpoints.restore(self.tensors, self.load_buffer)
 
@@ -49,7 +48,7 @@ class Run:
         self.buffer = b"responses of %d" % step
         row = {"step": step, **{f"val/pass_at_1/{name}": value for name, value in scores.items()}}
         self.metrics += json.dumps(row) + "\n"
-        self.checkpoints.save(step)
+        self.checkpoints.save(step, self.tensors, {}, self.save_buffer, self.metrics)
 
     def save_buffer(self, path):
         path.write_bytes(self.buffer)

@@ -30,9 +30,10 @@ from config import Config, parse_config
 from data import Question
 from exgrpo import Experience
 from runtime import faults, ranks
-from runtime.checkpoint import Checkpoints
 from runtime.faults import watchdog
 from runtime.memory import advice
+from runtime.run import Run
+from runtime.tracking import Tracker
 from train import train
 
 # ---- two ranks, one fault ------------------------------------------------------------------------
@@ -270,6 +271,12 @@ def no_score(pairs):
     return [0.0] * len(pairs)
 
 
+def make_run(directory) -> Run:
+    """A run with the default knobs and this directory."""
+    knobs = asdict(Config()) | {"run_dir": str(directory)}
+    return Run(knobs, Tracker(knobs["run_dir"], knobs["steps"]))
+
+
 def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
     """Questions drawn from the stream, and retired ones put back into it, are where they were; what
     is saved is that, and the plan made again is the same.
@@ -280,17 +287,20 @@ def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
     for question in range(20, 60):
         experience.buffer.retire(question)
     saved = []
-    checkpoints = Checkpoints(asdict(Config()) | {"run_dir": str(tmp_path)})
-    checkpoints.save = lambda step: saved.append((step, experience.state_dict()))
+    run = make_run(tmp_path)
+    run.snapshot = experience.snapshot
+    run.save = lambda step: saved.append((step, experience.state_dict()))
     before = json.dumps(experience.state_dict()), sorted(experience.buffer.retired)
     plans = []
     for _ in range(2):
-        with pytest.raises(ranks.Interrupted), checkpoints.back_to(1, experience.snapshot()):
+        run.step = 1
+        next(run.steps())
+        with pytest.raises(ranks.Interrupted), run.phase("plan"):
             plans.append(experience.plan(1, no_score))
             assert len(experience.buffer.retired) == 36
             raise ranks.Interrupted
         assert before == (json.dumps(experience.state_dict()), sorted(experience.buffer.retired))
-    assert plans[0] == plans[1] and checkpoints.interrupted
+    assert plans[0] == plans[1] and run.interrupted
     assert saved == [(1, json.loads(before[0]))] * 2
 
 
@@ -305,8 +315,9 @@ def told_by_another(path: str) -> list[bool]:
             elif hear == "after its work":
                 ranks.map_shares([1, 1], lambda share: watchdog.check() or [0] * len(share))
             else:
-                knobs = asdict(Config()) | {"run_dir": path}
-                Checkpoints(knobs).due(3)
+                run = make_run(path)
+                run.tracker.step = run.save = lambda *_: None
+                run.end_step({})
         except ranks.Interrupted:
             pass
         heard.append(watchdog.interrupted)

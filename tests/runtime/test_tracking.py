@@ -259,22 +259,25 @@ def test_nothing_waits_for_a_tracker_after_an_exception(tmp_path):
 HOSTILE = "a|`$x^$<img>\x1b[2J\u202e\ud800\n# b"
 
 
-def group(question: str, rewards: list[float], replayed: bool = False) -> SimpleNamespace:
+def group(question: str, rewards: list[float], has_star: bool = False) -> SimpleNamespace:
     """A group whose responses say `question`, a space and their number."""
     said = [
         Trajectory(
-            np.array([i], np.int32), np.zeros(1, np.float32), reward=r, also={"odd": math.nan}
+            np.array([i], np.int32),
+            np.zeros(1, np.float32),
+            reward=r,
+            named_rewards={"odd": math.nan},
         )
         for i, r in enumerate(rewards)
     ]
     return SimpleNamespace(
-        question=SimpleNamespace(text=question, answer="2"), trajectories=said, replayed=replayed
+        question=SimpleNamespace(text=question, answer="2"), trajectories=said, has_star=has_star
     )
 
 
 GROUPS = [
     group("q0", [0, 1, 1]),
-    group("q1", [1, 0, 0], replayed=True),
+    group("q1", [1, 0, 0], has_star=True),
     group("q2", [1, 0, 0]),
     group("q3", [1, 1, 0]),
 ]

@@ -133,8 +133,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
         lines = "".join(json.dumps(s) + "\n" for s in SAMPLES)
         (directory / "samples.jsonl").write_text(lines + '{"step": 5')
     state = {"experience": experience.state_dict()}
-    checkpoints.of(policy.tensors, lambda: state, experience.buffer.save, tracker.text)
-    checkpoints.save(4)
+    checkpoints.save(4, policy.tensors(), state, experience.buffer.save, tracker.text())
     return directory
 
 

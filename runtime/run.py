@@ -1,0 +1,168 @@
+"""What surrounds the loop of train.py: run_dir, console, metrics, checkpoints, clock and Ctrl-C.
+
+with open_run(knobs) as run:
+    run.start(...)                    # from the newest checkpoint, where there is one
+    for step in run.steps():
+        with run.phase("plan"):       # timed, watched, left or finished on Ctrl-C
+            ...
+        run.end_step(metrics)         # a row of metrics, and a checkpoint where one is due
+    run.finish(...)                   # the table
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext, suppress
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from runtime import ranks
+from runtime.checkpoint import Checkpoints
+from runtime.claim import claim
+from runtime.faults import Interrupted, watchdog
+from runtime.memory import advice
+from runtime.tracking import Tracker, validation
+
+OF_THE_POLICY = ("plan", "collect", "update")  # phases that may run out of the policy's memory
+
+
+@contextmanager
+def open_run(knobs: dict) -> Iterator["Run"]:
+    """A run that has run_dir to itself (a collective); one that is interrupted ends quietly."""
+    with (
+        claim(knobs["run_dir"]),
+        Tracker(knobs["run_dir"], knobs["steps"], knobs["tracker"], knobs) as tracker,
+        suppress(Interrupted),  # the run is saved by then
+    ):
+        yield Run(knobs, tracker)
+
+
+class Run:
+    """One run, from its first or newest checkpoint to its table. All methods are collectives."""
+
+    def __init__(self, knobs: dict, tracker: Tracker):
+        self.knobs = knobs
+        self.tracker = tracker
+        self.print = tracker.print
+        self.checkpoints = Checkpoints(knobs, tracker.print)
+        self.interrupted = False  # has any rank been asked to stop, as all of them know
+        self.step = 0  # the step under way: so many are done
+        self.seconds = {}  # of each phase, since the last row of metrics
+
+    def start(
+        self,
+        *,
+        tensors: Callable[[], dict[str, Tensor]],
+        state: Callable[[], dict],
+        save_buffer: Callable[[Path], None],
+        load: Callable[[dict, Path], None],
+        snapshot: Callable[[], Callable],
+    ) -> None:
+        """Say what a checkpoint is made of, and go on from the newest one, where there is one.
+
+        tensors: weights and optimiser state. state: plain values. save_buffer: writes the buffer to
+        a path. load: puts back the plain values and a buffer's file. snapshot: returns a function
+        that undoes what planning a step changes.
+        """
+        self.tensors = tensors
+        self.state = state
+        self.save_buffer = save_buffer
+        self.snapshot = snapshot
+        saved = self.checkpoints.saved
+        if not saved:
+            self.tracker.start()
+            return
+        metrics = self.checkpoints.restore(tensors(), lambda path: load(saved, path))
+        self.step = saved["step"]
+        self.tracker.start(metrics, self.step)
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing has been measured yet, not even the base model."""
+        return not self.tracker.rows
+
+    @property
+    def is_validated(self) -> bool:
+        """Whether the last row has validation scores."""
+        return bool(validation(self.tracker.rows[-1]))
+
+    @property
+    def validation_is_due(self) -> bool:
+        """Whether the step under way ends with a validation."""
+        done = self.step + 1
+        every = self.knobs["eval_every"]
+        return done == self.knobs["steps"] or bool(every and done % every == 0)
+
+    def steps(self) -> Iterator[int]:
+        """The steps that are left; the loop is left by Interrupted when somebody asked for it."""
+        for step in range(self.step, self.knobs["steps"]):
+            self.step = step
+            self.undo = self.snapshot()
+            yield step
+
+    @contextmanager
+    def phase(self, name: str) -> Iterator[None]:
+        """A part of a step, under the watchdog's eye and the clock.
+
+        Interrupted in "plan" or "rollout": what the step has changed is undone and saved. In
+        "validate": the scores are left out, the step stands. Other phases are finished.
+        """
+        watchdog.enter(name)
+        start = self._now()
+        hint = nullcontext()
+        if name in OF_THE_POLICY:
+            hint = advice(
+                self.knobs["tokens_per_micro_batch"], self.knobs["gradient_checkpointing"]
+            )
+        try:
+            with hint:
+                yield
+        except Interrupted:
+            if name == "validate":
+                self.print(f"interrupted: step {self.step + 1} is not validated")
+            else:
+                if name in ("plan", "rollout"):
+                    self.undo()
+                    self.interrupted = True
+                    self.save(self.step)
+                raise
+        watchdog.enter(f"after {name}")
+        self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
+
+    def end_step(self, metrics: dict[str, float]) -> None:
+        """Write a row of metrics and, where it is due, a checkpoint.
+
+        Interrupted where any rank was asked to stop.
+        """
+        done = self.step + 1
+        times = {f"time/{name}": seconds for name, seconds in self.seconds.items()}
+        self.seconds = {}
+        self.tracker.step(done, metrics | times | {"time/step": sum(times.values())})
+        self.interrupted = watchdog.interrupted = any(ranks.gather(watchdog.interrupted))
+        every = self.knobs["save_every"]
+        last = done == self.knobs["steps"]
+        if last or self.interrupted or every and done % every == 0:
+            with self.phase("save"):
+                self.save(done)
+        if self.interrupted:
+            raise Interrupted
+
+    def save(self, done: int) -> None:
+        """Write the checkpoint of so many steps."""
+        self.checkpoints.save(
+            done, self.tensors(), self.state(), self.save_buffer, self.tracker.text()
+        )
+        if self.interrupted:
+            self.print(f"interrupted: saved after step {done}, --resume continues from there")
+
+    def log(self, metrics: dict[str, float]) -> None:
+        """Write a further row of metrics: of the base model, or of the last step."""
+        rows = self.tracker.rows
+        self.tracker.log(rows[-1]["step"] if rows else 0, metrics)
+
+    @staticmethod
+    def _now() -> float:
+        if torch.cuda.is_available():
+            torch.cuda.synchronize()
+        return time.perf_counter()
