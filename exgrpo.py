@@ -18,8 +18,6 @@ from loss import group_advantages
 from reward import SUCCESS
 from sampler import FreshStream, generator, sample_questions, sample_uniform
 
-# trajectory_selection -> the method of Policy that scores stored responses; else mean_entropy
-SCORED_BY = {"nll": "mean_nll"}
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
 
 

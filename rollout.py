@@ -46,13 +46,13 @@ def generate(
     config = grader.config
     grader.pending = {}
 
-    def work(share: list[int]) -> list[list[Response]]:
+    def work(share):
         """The responses to the questions with these indices, this rank's share."""
         places = []  # the question's index and the sample's number, for each response
         for i in share:
             places += [(i, j) for j in range(len(seeds[i]))]
 
-        def on_finish(index: int, response: Response) -> None:
+        def on_finish(index, response):
             i, j = places[index]
             if ranks.rank() % config.rollout_tp == 0:
                 grader.pending[i, j] = grader.submit(questions[i], response.token_ids)
@@ -81,32 +81,27 @@ def grade(grader, responses: list[list[Response]], step: int = 0) -> list[list[T
     """
     tp = grader.config.rollout_tp
 
-    def work(share: list[int]) -> list[list[dict]]:
-        """The rewards by name of the responses to these questions."""
+    def work(share):
+        """The rewards by name of the responses to these questions; other ranks have none."""
+        if ranks.rank() % tp:
+            return []
         futures = []
         for grading in grader.pending.values():
             futures += grading.under_way()
         ranks.watchdog.wait(futures)
-        rewards = []
-        for i in share if ranks.rank() % tp == 0 else []:
-            places = [(i, j) for j in range(len(responses[i]))]
-            rewards.append([grader.pending[place].rewards()[0] for place in places])
-        return rewards
+        rewards = {i: [] for i in share}
+        for i in share:
+            for j in range(len(responses[i])):
+                rewards[i] += grader.pending[i, j].rewards()
+        return list(rewards.values())
 
     all_rewards = ranks.map_shares([len(r) for r in responses], work, tp)
     graded = []
     for of_question, rewards in zip(responses, all_rewards):
         trajectories = []
-        for response, named in zip(of_question, rewards):
-            trajectory = Trajectory(
-                response.token_ids,
-                response.logprobs,
-                step,
-                reward=named.pop("score"),
-                finished=response.finished,
-                named_rewards=named,
-            )
-            trajectories.append(trajectory)
+        for r, named in zip(of_question, rewards):
+            score = named.pop("score")
+            trajectories.append(Trajectory(r.token_ids, r.logprobs, step, score, r.finished, named))
         graded.append(trajectories)
     return graded
 

@@ -19,7 +19,7 @@ CONFIG = from_command_line() if __name__ == "__main__" else None
 from buffer import ReplayBuffer
 from data import Question, load_tokenizer, readable, with_built_in_world
 from eval import validate
-from exgrpo import SCORED_BY, Experience
+from exgrpo import Experience
 from policy import Policy
 from reward import SUCCESS, Grader, make_verifier
 from rollout import generate, grade, make_engine
@@ -83,17 +83,9 @@ def train(config: Config) -> dict:
     return run.tracker.latest
 
 
-def algorithm_1(
-    run: Run,
-    config: Config,
-    engine,
-    grader: Grader,
-    policy: Policy,
-    experience: Experience,
-    tests: list[Question],
-) -> None:
+def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, tests) -> None:
     """The steps that are left of the run."""
-    score = getattr(policy, SCORED_BY.get(config.trajectory_selection, "mean_entropy"))
+    score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     for step in run.steps():  # line 2
         # ---- phase 1: experience management, lines 3-19 ----
         with run.phase("plan"):

@@ -9,7 +9,7 @@ import torch
 
 from buffer import ReplayBuffer, Trajectory
 from data import Question, fingerprint, load_questions, load_tokenizer
-from exgrpo import SCORED_BY, Experience
+from exgrpo import Experience
 from runtime.checkpoint import directories, problem
 from tools.export import configuration, load_policy
 from worlds.arithmetic import judge_steps, takes_shortcut, valid_chain
@@ -68,7 +68,7 @@ def stored_responses(
     scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
     rule, experience = config.trajectory_selection, Experience(config, questions)
     experience.buffer = buffer
-    mean = getattr(policy, SCORED_BY.get(rule, "mean_entropy"))
+    mean = policy.mean_nll if rule == "nll" else policy.mean_entropy
     stars = experience.choose(ids, mean, np.random.default_rng(0))[0]
     judged = config.reward.startswith("worlds.arithmetic:")
     shown = {q: [] for q in ids}
