@@ -101,7 +101,7 @@ def readable(
     the same.
     """
     train_set, tests = read_data(config, tokenizer, say)
-    checkpoints.check_questions(fingerprint(train_set))
+    checkpoints.check_origins(questions=fingerprint(train_set), validation=fingerprint(tests))
     saved = (checkpoints.saved or {}).get("unreadable", {})
     kept = []
     dropped = {}

@@ -22,16 +22,26 @@ import shutil
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from safetensors import SafetensorError
 from torch import Tensor
 
 from runtime import ranks
-from runtime.faults import watchdog
-from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
+from runtime.faults import Failure, watchdog
+from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts, source_hash
 from runtime.shards import load_shards, save_shards
 
 # No name from elsewhere.
 SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
+# What else it must share, by the hash that a checkpoint keeps of it.
+ORIGINS = {
+    "questions": "on other training questions, or other prompts: give it the same train_files,"
+    " tokenizer, prompt_template, response_prefix and max_prompt_length",
+    "validation": "with other validation questions, so that scores of two tests would stand in one"
+    " table: give it the same val_files",
+    "reward_source": "with another reward: the source of its function has changed since. Put it"
+    " back, or start another run with --run_dir NEW",
+}
 # Knobs that a resumed run must share.
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")
 # Not worth a note.
@@ -51,9 +61,10 @@ class Checkpoints:
 
     def __init__(self, knobs: dict, say: Callable[[str], None] = print):
         self.knobs, self.say, self.root = knobs, say, Path(knobs["run_dir"]) / "checkpoints"
-        self.questions = ""
+        self.origins = {}
         self.damaged: set[Path] = set()
         refuse_remains(knobs["run_dir"], knobs["resume"])
+        self._remove_partial()  # before anything is written: it may have filled the disk
         found = ranks.gather(directories(self.root))[0]
         if not found and (knobs["resume"] or restarts()):
             say(
@@ -97,15 +108,15 @@ class Checkpoints:
             self.say(f"note: resumed with other knobs than the run was saved with: {noted}")
         return state
 
-    def check_questions(self, fingerprint: str) -> None:
-        """ValueError where the checkpoint to continue from belongs to other training questions."""
-        self.questions = fingerprint
-        if self.saved and self.saved.get("questions") != fingerprint:
-            raise ValueError(
-                f"{self.newest} belongs to a run on other training questions, or other prompts: "
-                "give it the same train_files, tokenizer, prompt_template, response_prefix and "
-                "max_prompt_length"
-            )
+    def check_origins(self, **origins: str) -> None:
+        """ValueError where the checkpoint to continue from differs in one of ORIGINS.
+
+        Each is a hash; that of the reward's source is added here.
+        """
+        self.origins = {"reward_source": source_hash(self.knobs["reward"])} | origins
+        for name, value in self.origins.items():
+            if self.saved and self.saved.get(name, value) != value:
+                raise ValueError(f"{self.newest} belongs to a run {ORIGINS[name]}")
 
     def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
         """Fill the tensors and the buffer with what was saved; returns the metrics.jsonl of then.
@@ -133,18 +144,39 @@ class Checkpoints:
         final = self.root / _name(step)
         if final == self.newest:
             return
+        watchdog.enter("save")  # also where a rollout was left: its time is not this one's
+        try:
+            self._write(final, step, tensors, state, save_buffer, metrics)
+        except (OSError, SafetensorError) as error:
+            size = sum(t.numel() * t.element_size() for t in tensors.values()) / 1e6
+            free = shutil.disk_usage(self.root.parent).free / 1e6
+            self._remove_partial()
+            raise Failure(
+                f"{final} could not be written: {error}. A rank's weights and optimiser state take"
+                f" {size:.0f} MB beside the buffer, {free:.0f} MB are free. Make room, and"
+                " --resume from the checkpoint before"
+            ) from None
+        if ranks.rank() == 0:
+            self._prune(scores(metrics))
+        ranks.barrier()
+
+    def _remove_partial(self) -> None:
+        """Remove what saves that were cut off, or found no room, have left."""
+        for partial in self.root.glob("step-*.tmp") if ranks.rank() == 0 else ():
+            if STEP_DIRECTORY.fullmatch(partial.stem):
+                shutil.rmtree(partial, ignore_errors=True)
+
+    def _write(self, final: Path, step: int, tensors, state, save_buffer, metrics) -> None:
+        """Write a checkpoint aside, and move it into place."""
         aside = final.with_suffix(".tmp")
         main = ranks.rank() == 0
-        watchdog.enter("save")  # also where a rollout was left: its time is not this one's
+        self._remove_partial()
         if main:
-            for partial in self.root.glob("step-*.tmp"):  # of saves that were cut off
-                if STEP_DIRECTORY.fullmatch(partial.stem):
-                    shutil.rmtree(partial, ignore_errors=True)
             (aside / "weights").mkdir(parents=True)
         ranks.barrier()
         names = [f"weights/{name}" for name in save_shards(tensors, aside / "weights")]
         if main:
-            head = {"step": step, "config": self.knobs, "questions": self.questions}
+            head = {"step": step, "config": self.knobs, **self.origins}
             save_buffer(aside / "buffer.safetensors")
             (aside / "metrics.jsonl").write_text(metrics)
             (aside / "state.json").write_text(json.dumps(head | state))
@@ -161,9 +193,6 @@ class Checkpoints:
             _sync(self.root)
         self.damaged.discard(final)
         self.newest = final
-        if main:
-            self._prune(scores(metrics))
-        ranks.barrier()
 
     def _prune(self, scored: dict[str, float]) -> None:
         """Remove what `save` wrote but the last `keep` and the

@@ -18,6 +18,7 @@ import json
 import os
 import re
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -46,6 +47,10 @@ COUNTERS = Path("/proc/vmstat")
 
 class Interrupted(Exception):
     """Somebody asked the run to stop, in a phase that is left at once."""
+
+
+class Failure(RuntimeError):
+    """What somebody can mend outside of the program: its sentence is all that is said."""
 
 
 class Watchdog:
@@ -121,10 +126,9 @@ class Watchdog:
         self.interrupted = True
         if self.name == "rank 0":
             what = "finishing" if phase in FINISHED else "leaving"
-            limit = os.environ.get("TORCH_ELASTIC_SHUTDOWN_TIMEOUT", "30")
             say(
-                f"{name}: {what} the step ({self.phase}) and saving; torchrun waits {limit} s for"
-                " that, or what --shutdown-timeout says"
+                f"{name}: {what} the step ({self.phase}) and saving; torchrun waits 30 s for that,"
+                " or what --shutdown-timeout says"
             )
         for peer, pid in self.peers.items():  # perhaps only this rank was told
             if peer.startswith("rank"):
@@ -211,6 +215,13 @@ def tell_torchrun(text: str, later: float = 0) -> None:
         about = {"timestamp": str(int(time.time() + later)), "py_callstack": text}
         with contextlib.suppress(OSError):
             Path(summary).write_text(json.dumps({"message": {"message": text, "extraInfo": about}}))
+
+
+def last_word(text: str) -> None:
+    """Say it once more when torchrun has ended, whose own traceback on Ctrl-C hides it."""
+    if "TORCHELASTIC_RUN_ID" in os.environ:
+        wait = 'while kill -0 "$0" 2>/dev/null; do sleep 0.1; done; echo "$1" >&2'
+        subprocess.Popen(["sh", "-c", wait, str(os.getppid()), text], start_new_session=True)
 
 
 def leave(code: int) -> None:

@@ -21,7 +21,7 @@ import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from runtime.console import disarm
-from runtime.faults import LEFT, Interrupted, leave, tell_torchrun, watchdog
+from runtime.faults import LEFT, Failure, Interrupted, leave, tell_torchrun, watchdog
 
 DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
@@ -53,7 +53,8 @@ def run(program: Callable[[], object]) -> None:
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
             watchdog.end(f"{watchdog.death(dead)}, see above ({echo})", echo=True)
-        watchdog.end(traceback.format_exc().rstrip())  # the message is the last line
+        # The message is the last line.
+        watchdog.end(str(error) if isinstance(error, Failure) else traceback.format_exc().rstrip())
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:

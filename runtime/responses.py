@@ -7,10 +7,9 @@ DIR/settings.json      whatever a response and its reward depend on
 
 import json
 import os
-from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 
+from runtime.rundir import source_hash
 from runtime.tables import read_jsonl
 
 
@@ -56,9 +55,9 @@ def made_with(knobs: dict) -> dict:
     """Whatever a response and its reward depend on: the knobs, the source of a reward of the user's
     own, the model by name, size and time of its files.
     """
-    module, own, _ = knobs["reward"].partition(":")
-    if own and (found := find_spec(module)) and found.origin:
-        knobs["reward_source"] = blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
+    source = source_hash(knobs["reward"])
+    if source:
+        knobs["reward_source"] = source
     return knobs | {"files": model_files(Path(knobs["model"]))}
 
 

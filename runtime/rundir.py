@@ -4,6 +4,8 @@ train.py looks before it loads torch.
 
 import os
 import re
+from hashlib import blake2b
+from importlib.util import find_spec
 from pathlib import Path
 
 STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
@@ -20,11 +22,36 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
+def source_hash(reward: str) -> str:
+    """A hash of the file of a reward "module:function", empty for "math"."""
+    module, own, _ = reward.partition(":")
+    found = find_spec(module) if own else None
+    if not found or not found.origin:
+        return ""
+    return blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
+
+
+def refuse_strangers(run_dir: Path) -> None:
+    """ValueError where the run could not write into run_dir in the end."""
+    for name in ("lock", "metrics.jsonl", "samples.jsonl"):
+        if (run_dir / name).is_dir():
+            raise ValueError(f"{run_dir / name} is a directory, where the run writes a file")
+    for path in (run_dir, run_dir / "checkpoints", run_dir / "model"):
+        if path.exists() and not path.is_dir():
+            raise ValueError(f"{path} is a file, where the run needs a directory")
+    there = run_dir.absolute()
+    while not there.exists():
+        there = there.parent
+    if not os.access(there, os.W_OK):
+        raise ValueError(f"{there} cannot be written to: choose another --run_dir")
+
+
 def refuse_remains(run_dir: str, resume: bool) -> None:
     """ValueError where an earlier run has left something in run_dir,
     unless this one goes on with it.
     """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
+    refuse_strangers(Path(run_dir))
     metrics, model = Path(run_dir) / "metrics.jsonl", Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
     # An empty one: the run ended before its first row.

@@ -161,6 +161,10 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
             ["train.py", "--run_dir", "{tmp_path}"],
             "holds a run .step-0000007, metrics.jsonl.. Continue it",
         ),
+        (
+            ["train.py", "--run_dir", "{tmp_path}/q.jsonl"],
+            "is a file, where the run needs a direct",
+        ),
         (["eval.py"], "eval.py needs --model DIR and --data FILE"),
         (
             ["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"],

@@ -270,7 +270,7 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
         asked.append(answers)
         return [{"score": answer != "2", "malformed": answer == "1"} for answer in answers]
 
-    checkpoints = SimpleNamespace(saved=None, check_questions=lambda fingerprint: None)
+    checkpoints = SimpleNamespace(saved=None, check_origins=lambda **_: None)
 
     def kept(config):
         questions, tests, dropped = readable(config, None, check, checkpoints, said.append)

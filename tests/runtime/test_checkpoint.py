@@ -20,8 +20,9 @@ from conftest import FORKS, on_ranks
 
 from config import Config
 from runtime import checkpoint, ranks
-from runtime.checkpoint import Checkpoints, problem
+from runtime.checkpoint import ORIGINS, Checkpoints, problem
 from runtime.claim import check_shared, claim
+from runtime.faults import Failure
 
 KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
 
@@ -31,7 +32,7 @@ class Run:
 
     def __init__(self, run_dir, resume=False, **knobs):
         self.checkpoints = Checkpoints(KNOBS | dict(run_dir=str(run_dir), resume=resume) | knobs)
-        self.checkpoints.check_questions("these")
+        self.checkpoints.check_origins(**dict.fromkeys(ORIGINS, "these"))
         self.tensors = {"weight": torch.zeros(5)}
         self.buffer, self.metrics = b"", ""
         if self.checkpoints.saved:
@@ -150,7 +151,7 @@ def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeyp
             try:
                 run.step(1 + failing)
                 break
-            except OSError:
+            except (Failure, OSError):
                 pass
         found = pick(tmp_path)
         assert found in (previous, f"step-{1 + failing:07d}")
@@ -191,14 +192,16 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
 
 def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
     """Without --resume it is an error that says what to do;
-    with it other questions and other buckets are refused.
+    with it other questions, another reward and other buckets are refused.
     """
     with pytest.raises(ValueError, match="--resume.*--run_dir"):
         pick(copy, resume=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert pick(copy, resume=False) == "step-0000002"  # torchrun's own restart needs no flag
-    with pytest.raises(ValueError, match="other training questions"):
-        Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True)).check_questions("others")
+    for name, sentence in ORIGINS.items():
+        with pytest.raises(ValueError, match=sentence):
+            resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))
+            resumed.check_origins(**dict.fromkeys(ORIGINS, "these") | {name: "others"})
     with pytest.raises(ValueError, match="num_rollouts.*8 -> 9"):
         pick(copy, num_rollouts=9)
 

@@ -111,7 +111,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
     questions, _ = load_questions(config.train_files, config, tokenizer)
     tracker = Tracker(config.run_dir, config.steps)
     checkpoints, experience = Checkpoints(asdict(config)), Experience(config, questions)
-    checkpoints.check_questions(fingerprint(questions))
+    checkpoints.check_origins(questions=fingerprint(questions))
     policy = Policy(config, config.model, torch.device("cpu"))
     with torch.no_grad():
         for p in policy.module.parameters():
