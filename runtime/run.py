@@ -20,7 +20,7 @@ from torch import Tensor
 from runtime import ranks
 from runtime.checkpoint import Checkpoints
 from runtime.claim import claim
-from runtime.faults import Interrupted, watchdog
+from runtime.faults import Interrupted, last_word, watchdog
 from runtime.memory import advice
 from runtime.tracking import Tracker, validation
 
@@ -154,7 +154,10 @@ class Run:
             done, self.tensors(), self.state(), self.save_buffer, self.tracker.text()
         )
         if self.interrupted:
-            self.print(f"interrupted: saved after step {done}, --resume continues from there")
+            said = f"interrupted: saved after step {done}, the same command with --resume goes on"
+            self.print(said)
+            if self.tracker.main:
+                last_word(said)
 
     def log(self, metrics: dict[str, float]) -> None:
         """Write a further row of metrics: of the base model, or of the last step."""
