@@ -185,9 +185,12 @@ def _record(
     }
     if texts:
         record |= {"text": question.text, "gold": question.answer, "response": text}
+    parts = {f"reward_{name}": value for name, value in trajectory.named_rewards.items()}
+    parts.pop("reward_timeouts", None)
+    record["judged"] = parts
     if built_in:
         case = question.text, text, question.answer
-        record["judged"] = {name: judge(*case) for name, judge in JUDGES.items()}
+        record["judged"] |= {name: judge(*case) for name, judge in JUDGES.items()}
     if texts and config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
     return record

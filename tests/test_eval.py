@@ -59,7 +59,7 @@ def grader(config: Config) -> SimpleNamespace:
 
     def submit(question, token_ids):
         graded = Future()
-        graded.set_result({"score": rewards[text(token_ids)]})
+        graded.set_result({"score": rewards[text(token_ids)], "tidy": 0.25})
         return Pending([graded])
 
     return SimpleNamespace(
@@ -97,6 +97,8 @@ def test_means_per_source():
         "shortcut/x": 0.5,
         "valid/y": 0.0,
         "shortcut/y": 0.5,
+        "reward_tidy/x": 0.25,
+        "reward_tidy/y": 0.25,
     }
     assert engine.asked == ([6, 6, 7, 7], 0.7, 9)
 
@@ -117,6 +119,7 @@ def test_a_record_by_hand():
             "text": "3a+4",
             "gold": "7",
             "response": "#7",
+            "judged": {"reward_tidy": 0.25},
         }
 
 

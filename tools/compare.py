@@ -72,7 +72,7 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def side_by_side(evaluations: list[Evaluation]) -> str:
     """A column for each evaluation, a row for each data_source and average of any of them."""
     rows = []
-    for kind in ("pass_at_1/", "average/"):
+    for kind in ("pass_at_1/", "average/", "reward_"):
         names = [name for e in evaluations for name in e.scores if name.startswith(kind)]
         for name in dict.fromkeys(names):
             rows.append([label(name, evaluations), *(cell(name, e.scores) for e in evaluations)])
