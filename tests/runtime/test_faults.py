@@ -454,7 +454,7 @@ def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
     text = log.read_text()
     for phase, _, step in INTERRUPTED:
         at = f"interrupted in {phase}, {step} steps: step-{step:07d}"
-        assert at in text and f"saved after step {step}, --resume continues" in text, text[-6000:]
+        assert at in text and f"saved after step {step}, the same command" in text, text[-6000:]
         start = "finishing" if phase == "update" else "leaving"
         assert f"SIGTERM: {start} the step ({phase}) and saving" in text
     assert text.count("SIGTERM: ") == len(INTERRUPTED) and "died" not in text
