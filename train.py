@@ -24,7 +24,6 @@ from policy import Policy
 from reward import SUCCESS, Grader, make_verifier
 from rollout import generate, grade, make_engine
 from runtime import ranks
-from runtime.card import describe_model
 from runtime.faults import watchdog
 from runtime.metrics import step_metrics
 from runtime.run import Run, open_run
@@ -77,8 +76,8 @@ def train(config: Config) -> dict:
             with run.phase("evaluation"):
                 run.log(validate(engine, grader, tests))
         trained = answer(engine, grader, example)
-        save_model(policy, tokenizer, run)
-        run.tracker.finish()
+        policy.save_pretrained(run.model_directory)
+        run.finish(tokenizer)
         run.tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
     return run.tracker.latest
 
@@ -126,16 +125,6 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             with run.phase("validate"):
                 metrics |= validate(engine, grader, tests)
         run.end_step(metrics)
-
-
-def save_model(policy: Policy, tokenizer, run: Run) -> None:
-    """Leave an ordinary Hugging Face directory in run_dir/model (a collective)."""
-    directory = Path(run.knobs["run_dir"]) / "model"
-    policy.save_pretrained(directory)
-    if run.tracker.main:
-        tokenizer.save_pretrained(directory)
-        rows = run.tracker.rows
-        describe_model(directory, run.knobs, tokenizer, rows, rows[-1]["step"])
 
 
 def answer(engine, grader: Grader, question: Question) -> str:

@@ -6,7 +6,7 @@ with open_run(knobs) as run:
         with run.phase("plan"):       # timed, watched, left or finished on Ctrl-C
             ...
         run.end_step(metrics)         # a row of metrics, and a checkpoint where one is due
-    run.finish(...)                   # the table
+    run.finish(tokenizer)             # the model's card, and the table
 """
 
 import time
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from runtime import ranks
+from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
 from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, watchdog
@@ -163,6 +164,19 @@ class Run:
         """Write a further row of metrics: of the base model, or of the last step."""
         rows = self.tracker.rows
         self.tracker.log(rows[-1]["step"] if rows else 0, metrics)
+
+    @property
+    def model_directory(self) -> Path:
+        """Where the trained model goes, an ordinary Hugging Face directory."""
+        return Path(self.knobs["run_dir"]) / "model"
+
+    def finish(self, tokenizer) -> None:
+        """Lay tokenizer and card beside the saved model, and print the table."""
+        if self.tracker.main:
+            tokenizer.save_pretrained(self.model_directory)
+            rows = self.tracker.rows
+            describe_model(self.model_directory, self.knobs, tokenizer, rows, rows[-1]["step"])
+        self.tracker.finish()
 
     @staticmethod
     def _now() -> float:
