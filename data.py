@@ -110,11 +110,9 @@ def readable(
         if key in saved:
             ids = saved[key]
         else:
-            ids, malformed = unreadable(questions, check_golds)
-            if malformed:
-                say(
-                    f"{malformed} answers are malformed: Math-Verify alone judges responses to them"
-                )
+            ids, as_text = unreadable(questions, check_golds)
+            if as_text:
+                say(f"{as_text} of {len(questions)} golds are compared as text")
         if ids:
             say(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
         dropped[key] = ids
@@ -134,9 +132,8 @@ def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
 
 
 def unreadable(questions: list[Question], check_golds: Callable):
-    """Ids of the questions whose answer the verifier cannot read, and the number of malformed
-    answers, which Math-Verify alone judges (a collective: a time limit decides too). ValueError
-    where it can read none.
+    """Ids of the questions whose answer the verifier cannot read, and how many of the others are
+    compared as text (a collective: a time limit decides too). ValueError where it can read none.
     """
     answers = [q.answer for q in questions]
     checks = ranks.map_shares(
@@ -149,7 +146,7 @@ def unreadable(questions: list[Question], check_golds: Callable):
             "tools.convert --extract takes them out of solutions, a --reward of your own "
             "reads what it likes"
         )
-    return ids, sum(bool(check["score"] and check.get("malformed")) for check in checks)
+    return ids, sum(bool(check["score"] and check.get("as_text")) for check in checks)
 
 
 # ---- files ---------------------------------------------------------------------------------------

@@ -242,8 +242,8 @@ def main(argv: list[str] | None = None) -> dict:
         settings = made_with({name: getattr(config, name) for name in DECISIVE})
         kept = open_kept(Path(config.output), settings)
     with make_verifier(config) as verifier:
-        dropped, malformed = unreadable(questions, verifier.check_golds)
-        counts |= {"answers unreadable": len(dropped), "answers malformed": malformed}
+        dropped, as_text = unreadable(questions, verifier.check_golds)
+        counts |= {"answers unreadable": len(dropped), "answers compared as text": as_text}
         readable = [q for q in questions if q.id not in dropped]
         readable = first_of_each_source(readable, config.eval_questions)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)

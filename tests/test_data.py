@@ -240,15 +240,15 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
         load_questions([write("b.jsonl", rows[:4])], knobs, qwen)
 
 
-def test_malformed_answers_are_counted_and_unreadable_ones_named(write, tokenizer):
-    """By the verifier's check: a malformed answer stays,
+def test_answers_compared_as_text_are_counted_and_unreadable_ones_named(write, tokenizer):
+    """By the verifier's check: an answer of words stays,
     and is counted; one that cannot be read goes.
     """
     rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "5")]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
 
     def check(answers):
-        return [{"score": float(a != "?"), "malformed": float(not a.isdigit())} for a in answers]
+        return [{"score": float(a != "?"), "as_text": float(not a.isdigit())} for a in answers]
 
     assert unreadable(questions, check) == ([2], 1) and unreadable([], check) == ([], 0)
     with pytest.raises(ValueError, match=r"can read none of the answers, '\?' for example"):
@@ -268,7 +268,7 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
 
     def check(answers):
         asked.append(answers)
-        return [{"score": answer != "2", "malformed": answer == "1"} for answer in answers]
+        return [{"score": answer != "2", "as_text": answer == "1"} for answer in answers]
 
     checkpoints = SimpleNamespace(saved=None, check_origins=lambda **_: None)
 

@@ -189,7 +189,7 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
         "read": 6,
         "prompts too long": 1,
         "answers unreadable": 0,
-        "answers malformed": 0,
+        "answers compared as text": 0,
     }
     assert {name: report[name] for name in scores} == scores == evaluation.main(argv)
     assert scores != evaluation.main([*argv, "--seed", "1"])
@@ -225,7 +225,7 @@ def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capfd)
         "read": 4,
         "repeated": 1,
         "answers unreadable": 1,
-        "answers malformed": 0,
+        "answers compared as text": 0,
     }
     assert (report["samples/aime"], report["samples/arc_c"]) == (3, 1)
     assert "maj_at_3/aime" in report and report["average_of/in_distribution"] == ["AIME24"]

@@ -192,10 +192,8 @@ def convert(
         if not check["score"]:
             told["answers unreadable"].append(answer)
             continue
-        if check.get("malformed"):
-            told["kept though no plain mathematics: do they need a --reward of yours?"].append(
-                answer
-            )
+        if check.get("as_text"):
+            told["compared as text: do they need a --reward of yours?"].append(answer)
         source, turns = json.loads(key)
         rows.append(
             {

@@ -27,14 +27,29 @@ FORMS = {
     "infinite": r"[+-]?\\infty",
     "word": r"⟨[^⟩]*⟩",
 }
-TEXT_UNIT = re.compile(
-    r"(?<=.)(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|(?<=[⟩}])\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?))+$"
+# Behind one number, with nothing but the next value after it.
+UNIT = re.compile(
+    r"(?<=[^,;:=<>(\[{^_+*⟩-])"
+    r"(?:(?!\W*(?:squared|cubed|factorial|dozen|hal[fv]|(?:third|tenth|hundredth|thousandth)s))"
+    r"(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?)"
+    r"|(?<=[0-9}%]) (?:[a-zA-Z]{4,}(?: [a-zA-Z]+)*|[ckm]m|kg|ft|in|lb|oz|mi|hr|min|sec|[ap]\.?m)"
+    r"(?:\^\{?[23]\}?)?))+(?=$|[,;=)\]}&]|\\[}\\])"
 )
-BARE_UNIT = (
-    r"(?:\s*[a-zA-Z]+(?: [a-zA-Z]+){0,3}|\s*(?:[ckm]?m|ft|in|inch(?:es)?|units?)\^\{?[23]\}?)?"
+# Units without a plural's s, by one name.
+SHORT = dict(
+    pair.split(":")
+    for pair in "inche:in inch:in feet:ft foot:ft yard:yd mile:mi meter:m metre:m millimeter:mm"
+    " centimeter:cm centimetre:cm kilometer:km kilometre:km gram:g kilogram:kg pound:lb ounce:oz"
+    " liter:l litre:l second:s sec:s minute:min hour:h hr:h year:yr degree:circ celsiu:c"
+    " fahrenheit:f square:2 sq:2 cubic:3 cu:3".split()
 )
-PLAIN = {name: re.compile(form) for name, form in FORMS.items()}
-WITH_UNIT = {name: re.compile(form + BARE_UNIT) for name, form in FORMS.items()}
+# Words that are no unit, prose, and a quantity behind another: 5 ft 6 in.
+WORDS = re.compile(r"⟨[^⟩]{2,}⟩|⟩[0-9]|(?<![\\a-zA-Z])[a-z]{4,} [a-z]+|(?:\\circ\}?|['\"]) ?[0-9]")
+# Nothing but letters, three or two capitals, and digits: listen, IV, \angle ABC.
+WORD = re.compile(
+    r"(?=(?:[^A-Z]*[A-Z]){2}|(?:[^a-zA-Z]*[a-zA-Z]){3})"
+    r"(?:\\(?:m?angle|triangle|over[a-z]+|vec|prime)|[0-9a-zA-Z\s{}_])+"
+)
 
 OPERATOR = re.compile(
     r"(?<![a-zA-Z])(?:i*int|oint|sum|lim|prod|gcd|lcm|min|max|sup|inf|det|b?mod|pmod)(?![a-zA-Z])|floor|ceil"
@@ -60,12 +75,12 @@ EQUAL, ABOUT, IN = {"=", "≈", r"\approx", r"\equiv"}, {"≈", r"\approx"}, {r"
 THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 
-def form(leaf: str, forms: dict[str, re.Pattern]) -> str:
+def form(leaf: str) -> str:
     """One of FORMS, "integral" for a fraction that is an integer,
     "complex", or else "expression".
     """
-    for name, pattern in forms.items():
-        if pattern.fullmatch(leaf):
+    for name, pattern in FORMS.items():
+        if re.fullmatch(pattern, leaf):
             numbers = (
                 [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
             )
@@ -76,7 +91,7 @@ def form(leaf: str, forms: dict[str, re.Pattern]) -> str:
     terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
     parts = [re.sub(r"(?<![a-zA-Z\\])i(?![a-zA-Z])", "", term, count=1) for term in terms]
     if len(terms) <= 2 and sum(map(str.__ne__, terms, parts)) == 1:
-        if all(part in "+-" or form(part, forms) in ("number", "fraction") for part in parts):
+        if all(part in "+-" or form(part) in ("number", "fraction") for part in parts):
             return "complex"
     return "expression"
 
@@ -113,24 +128,22 @@ def words(found: re.Match) -> str:
     (a number, a choice) apart from its neighbours.
     """
     inner = found[1].strip()
-    worded = re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner)
-    return f"⟨{inner}⟩" if worded else f" {found[1]} "
+    if re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner):
+        return f"⟨{inner}⟩"
+    return " " + re.sub(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}[a-zA-Z. ]*", r"⟨\g<0>⟩", found[1]) + " "
 
 
-def normalise(text: str) -> str | None:
-    r"""The text without typography; None if a box stands in a box beside something else."""
+def normalise(text: str) -> str:
+    """The text without typography."""
     text = text.strip()
     while found := re.fullmatch(r"\\f?box(?:ed)?\s*\{(.*)\}", text, re.DOTALL):
         text = found[1].strip()
-    if re.search(r"\\f?box", text):
-        return None
     text = re.sub(
         r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", "", text
     )
     text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
     text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
     text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
-    text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     # 8 \quad 9 is not 89.
     text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
@@ -138,11 +151,45 @@ def normalise(text: str) -> str | None:
     text = re.sub(
         r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words, text
     )
+    text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
     text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").strip()
     text = re.sub(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", "", text)
     text = re.sub(r"^\{([0-9]+)\}/\{([0-9]+)\}$", r"\1/\2", text)
     text = re.sub(r"^([+-])\(([0-9./]+)\)$", r"\1\2", text)
-    return text.rstrip("., ")
+    text = re.sub(r"_\{?⟨([^⟩]*)⟩\}?", r"_{\1}", text)
+    return text.rstrip(".,; ")
+
+
+def without_units(text: str) -> tuple[str, set[str]]:
+    """A normalised text without the unit behind each of its numbers,
+    and the words of those units: 5 in^2 is 5 square inches.
+    """
+    words = short_words(" ".join(UNIT.findall(text)))
+    return UNIT.sub("", text), set(filter(str.isalnum, words)) - {"per"}
+
+
+def short_words(text: str) -> list[str]:
+    """The words of a text and the signs between them, without capitals,
+    blanks, braces and a plural's s.
+    """
+    text = text.casefold().replace("mph", "miles per hour")
+    text = re.sub(r"\.(?![0-9])|(?<=[a-z]{2})s(?![a-z])", "", text)
+    return [SHORT.get(word, word) for word in re.findall(r"[a-z]+|[^a-z\s⟨⟩{}_\\]", text)]
+
+
+def plain(text: str) -> str:
+    """A normalised text as nothing but text, without a name before =;
+    what stands between commas in alphabetical order.
+    """
+    values, _ = split(re.sub("^[^=]*=(?=[^=]*$)", "", text), COMMA)
+    return ",".join(sorted("".join(short_words(value)) for value in values))
+
+
+def is_text(text: str) -> bool:
+    """Whether a text without units says something in words,
+    a name before = aside, or its brackets make no sense.
+    """
+    return not balanced(text) or bool(WORDS.search(re.sub("[^=,]*=(?!=)", "", text)))
 
 
 def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
@@ -164,7 +211,6 @@ def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
 
 def leaves(side: str) -> list[str]:
     """What stands in the brackets of a side, at any depth, or the side itself."""
-    side = TEXT_UNIT.sub("", side)
     parts, _ = split(side, UNION)
     if len(parts) == 1:
         matrix = re.fullmatch(

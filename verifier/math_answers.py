@@ -9,38 +9,43 @@ import logging
 import re
 from fractions import Fraction
 
-from math_verify import parse, verify
+from latex2sympy2_extended import NormalizationConfig
+from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
-from verifier.answer import is_answer, read_gold
+from verifier.answer import is_answer
+from verifier.forms import WORD, is_text, normalise, plain, without_units
 from verifier.spellings import latex
 
-GOLD_REPAIRS = [  # for golds that do not parse as they are
-    (re.compile(r"\bnp\."), r"\\"),  # np.arcsin(10/13)
-    (re.compile(r"([0-9])\.(?=/)"), r"\1"),  # -1./3
-    (re.compile(r"_\{\\([a-zA-Z]+) *\}"), r"_{\1}"),  # m_{\max}, M_{\odot}
-]
-WRAPPERS = re.compile(r"\\(?:boxed|text[a-z]*|math(?:rm|bf|it|sf))(?![a-zA-Z])|[{}$]")
-BLANKS = re.compile(r"\\[,;:! ]|\\q?quad(?![a-zA-Z])|~")
 CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(.*))?", re.DOTALL)
-TINY = 1e-3  # Math-Verify compares decimals by their first six places, to which 1.6e-19 is 9.1e-31
-LITERAL = re.compile(
-    r"\\boxed\{\s?(?P<sign>[-+]?)"
-    r"(?:\\[dt]?frac\{(?P<above>[0-9]{1,9})\}\{(?P<below>[0-9]{1,9})\}"
-    r"|(?P<number>[0-9]*\.?[0-9]+)"
-    r"(?:\s?\\(?:times|cdot)\s?10\^(?:\{(?P<power>[-+]?[0-9]{1,3})\}|(?P<digit>[0-9])))?)"
-    r"\s?\}"
-)
+LITERAL = re.compile(r"[+-]?(?:[0-9]{1,9}/0*[1-9][0-9]{0,8}|[0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?)")
 SECOND = re.compile(
     r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$"
 )
+TINY = 1e-3  # Math-Verify compares decimals by their first six places, to which 1.6e-19 is 9.1e-31
+# Math-Verify's own, but for its list of units, to which m, s and t belong: ours are gone by then.
+parse_text = functools.partial(
+    parse,
+    extraction_config=(
+        LatexExtractionConfig(normalization_config=NormalizationConfig(malformed_operators=True)),
+        ExprExtractionConfig(),
+    ),
+    parsing_timeout=None,
+)
+parse_gold = functools.lru_cache(maxsize=4096)(parse_text)
 
 
-def choice(boxed: str) -> str | None:
-    r"""The letter of a multiple-choice answer:
-    C for `\boxed{\textbf{(C)} 12 days}`; None if none, or two.
+def choice(text: str) -> str | None:
+    r"""The letter of a multiple-choice answer without typography:
+    C for `(C)⟨12 days⟩`; None if none, or two.
     """
-    found = CHOICE.fullmatch(BLANKS.sub(" ", WRAPPERS.sub("", boxed)).strip())
+    found = CHOICE.fullmatch(re.sub(r"\\text[a-z]*|[⟨⟩{}]", "", text))
     return found[1] if found and not SECOND.search(found[2] or "") else None
+
+
+def box(text: str) -> str:
+    """A text without typography as Math-Verify reads it."""
+    text = re.sub("⟨([^⟩]{2,})⟩", r"\\text{\1}", text)
+    return rf"\boxed{{{re.sub('[⟨⟩]', ' ', text)}}}"
 
 
 def has_expression(parsed: list) -> bool:
@@ -53,38 +58,15 @@ def boxed_gold(answer: str) -> str:
     return latex(rf"\boxed{{{answer.strip()}}}")
 
 
-@functools.lru_cache(maxsize=4096)
-def parse_gold(answer: str) -> list:
-    """What the gold parses to: the expression, if there is one, and the normalised string."""
-    boxed = boxed_gold(answer)
-    parsed = parse(boxed, parsing_timeout=None)
-    if not has_expression(parsed):
-        repaired = functools.reduce(
-            lambda text, repair: repair[0].sub(repair[1], text), GOLD_REPAIRS, boxed
-        )
-        parsed = parse(repaired, parsing_timeout=None)
-    return parsed
-
-
-def literal(boxed: str) -> Fraction | None:
-    """The value of a boxed integer, decimal, fraction or power of ten;
-    None if it is anything else.
-    """
-    found = LITERAL.fullmatch(boxed)
-    if not found:
-        return None
-    if found["number"]:
-        power = int(found["power"] or found["digit"] or 0)
-        value = Fraction(found["number"]) * Fraction(10) ** power
-    elif int(found["below"]):
-        value = Fraction(int(found["above"]), int(found["below"]))
-    else:
-        return None
-    return -value if found["sign"] == "-" else value
+def literal(text: str) -> Fraction | None:
+    """The value of an integer, decimal, fraction or power of ten; None if it is anything else."""
+    text = re.sub(r"^([+-]?)\\frac\{([0-9]+)\}\{([0-9]+)\}$", r"\1\2/\3", text)
+    text = re.sub(r"\s?\\(?:times|cdot)\s?10\^(?:\{([-+]?[0-9]+)\}|([0-9]))$", r"e\1\2", text)
+    return Fraction(text) if LITERAL.fullmatch(text) else None
 
 
 def literals_equal(gold: str, text: str) -> bool | None:
-    """Whether two boxed literals are equal, tiny decimals
+    """Whether two literals are equal, tiny decimals
     in six digits; None if Math-Verify has to say.
     """
     a, b = literal(gold), literal(text)
@@ -92,55 +74,51 @@ def literals_equal(gold: str, text: str) -> bool | None:
         return None
     if a == b:
         return True
-    if min(abs(a), abs(b)) < TINY and "frac" not in gold + text:
+    if min(abs(a), abs(b)) < TINY and not re.search("frac|/", gold + text):
         return abs(a - b) <= max(abs(a), abs(b)) / 10**6
     return None if abs(a - b) < 1e-5 else False
 
 
-def equal(text: str, answer: str) -> bool:
-    """Math-Verify's verdict on `text`, from `graded_text`;
-    of a choice gold, whether it is its letter.
-    """
-    boxed, text = boxed_gold(answer), latex(text)
-    said = literals_equal(boxed, text)
+def equal(text: str, gold: str) -> bool:
+    """Math-Verify's verdict on two normalised texts without units."""
+    said = literals_equal(gold, text)
     if said is not None:
         return said
-    gold = parse_gold(answer)
-    if text == boxed:
-        return bool(gold)
-    if choice(boxed):
-        return choice(text) == choice(boxed)  # Math-Verify knows (C), not `C) 12 days`
-    prediction = parse(text, parsing_timeout=None)
-    # Its verdict is true if any pair of candidates matches, equal strings included: those may come
-    # first.
-    right = (
-        bool(gold)
-        and prediction[-1:] == gold[-1:]
-        or verify(gold, prediction, timeout_seconds=None)
-    )
-    if not right and "%" in boxed and "%" not in text:  # optional where the gold has it
-        prediction = parse(text.removesuffix("}") + r"\%}", parsing_timeout=None)
-        right = verify(gold, prediction, timeout_seconds=None)
-    return right
+    expected = parse_gold(box(gold))
+    prediction = parse_text(box(text))
+    if verify(expected, prediction, timeout_seconds=None):
+        return True
+    if re.search(r"[<>]|\\[lg]e", text):  # 0 < x < 1 for an interval
+        return verify(prediction, expected, timeout_seconds=None)
+    # A percent sign is optional where the gold has it.
+    return "%" in gold and "%" not in text and equal(text + r"\%", gold)
 
 
 def math_reward(text: str | None, answer: str) -> dict[str, float]:
     """Eq. 1: `score` is 1.0 if `text` is an answer and equal to the gold, else 0.0.
 
-    `unevaluated` is 1.0 where it is equal and no answer. With None for the text, `score` says
-    whether the gold parses, `malformed` whether Math-Verify alone judges.
+    The letter of a choice is compared as a letter and words as text, a unit may be left out, and
+    the rest is Math-Verify's. `unevaluated` is 1.0 where that is equal and no answer. With None for
+    the text, `score` says whether the gold can be read, `as_text` whether it is compared as text.
     """
     try:
+        whole_gold = normalise(boxed_gold(answer))
+        gold, gold_units = without_units(whole_gold)
+        letter = choice(whole_gold)
+        as_text = not letter and (is_text(gold) or bool(WORD.fullmatch(gold)))
         if text is None:
-            malformed = read_gold(boxed_gold(answer)) is None
-            return {
-                "score": float(has_expression(parse_gold(answer))),
-                "malformed": float(malformed),
-            }
-        if not equal(text, answer):
+            readable = as_text or has_expression(parse_gold(box(gold)))
+            return {"score": float(readable), "as_text": float(as_text)}
+        whole = normalise(latex(text))
+        if letter:  # Math-Verify knows (C), not `C) 12 days`
+            return {"score": float(choice(whole) == letter)}
+        text, units = without_units(whole)
+        if as_text or is_text(text):
+            return {"score": float(plain(whole) == plain(whole_gold))}
+        same_units = units <= gold_units or units >= gold_units
+        if not same_units or (text != gold and not equal(text, gold)):
             return {"score": 0.0}
-        boxed = boxed_gold(answer)
-        right = latex(text) == boxed or choice(boxed) is not None or is_answer(latex(text), boxed)
+        right = text == gold or is_answer(text, gold)
         return {"score": float(right), "unevaluated": float(not right)}
     except Exception:
         # Whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own.
@@ -152,7 +130,7 @@ def official_reward(text: str | None, answer: str) -> float:
     as in the official code. With None as above.
     """
     try:
-        gold = parse_gold(answer)
+        gold = parse(boxed_gold(answer), parsing_timeout=None)
         if text is None:
             return float(has_expression(gold))
         return float(verify(gold, parse(text, parsing_timeout=None), timeout_seconds=None))

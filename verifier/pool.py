@@ -234,11 +234,11 @@ class Verifier:
         return Pending([futures.get(pair) for pair in pairs])
 
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
-        """For each answer as a gold: `score` 1.0 if Math-Verify can read it, `malformed` 1.0 if the
-        rule of verifier/answer.py cannot.
+        """For each answer as a gold: `score` 1.0 if it can be read, `as_text` 1.0 if responses
+        are compared with it as text.
         """
         if self.function not in MATH.values():
-            return [{"score": 1.0, "malformed": 0.0} for _ in answers]
+            return [{"score": 1.0, "as_text": 0.0} for _ in answers]
         return Pending(
             [self.threads.submit(self._grade, None, answer) for answer in answers]
         ).rewards()

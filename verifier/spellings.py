@@ -15,40 +15,56 @@ def as_fraction(found: re.Match) -> str:
     return rf"{sign}\frac{{{value}}}{{{(10 ** len(again) - 1) * 10 ** len(fixed)}}}"
 
 
+def as_product(found: re.Match) -> str:
+    r"""An integer before an improper fraction, which is no mixed number: `4\frac{3}{2}` is 6."""
+    whole, fraction, *numbers = found.groups()
+    above, below = (int(number) for number in numbers if number)
+    return found[0] if above < below else rf"{whole} \cdot {fraction}"
+
+
+def primed(found: re.Match) -> str:
+    """Primes as an index of their letter: Math-Verify takes no notice of them."""
+    return "_{" + r"\prime" * len(re.findall(r"'|\\prime", found[0])) + "}"
+
+
 def as_list(found: re.Match) -> str:
     """A system of equations, row by row."""
     return found[1].replace(r"\\", ",")
 
 
 SPELLINGS = [
-    (re.compile(r"\\langle(?![a-zA-Z])"), "("),
-    (re.compile(r"\\rangle(?![a-zA-Z])"), ")"),
-    (re.compile(r"\\begin\{cases\}([^&]{0,300}?)(?:\\\\\s{0,3})?\\end\{cases\}"), as_list),
-    (re.compile(r"(?<=\\boxed\{)\s?\\mathbb\s?\{?R\}?\s?(?=\}$)"), r"(-\\infty,\\infty)"),
+    (r"\\langle(?![a-zA-Z])", "("),
+    (r"\\rangle(?![a-zA-Z])", ")"),
+    (r"\\begin\{cases\}([^&]{0,300}?)(?:\\\\\s{0,3})?\\end\{cases\}", as_list),
+    (r"(?<=\\boxed\{)\s?\\mathbb\s?\{?R\}?\s?(?=\}$)", r"(-\\infty,\\infty)"),
     (
-        re.compile(
-            r"([+-]?)(?<![0-9.])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar|dot)\s?\{([0-9]{1,9})\}"
-        ),
+        r"([+-]?)(?<![0-9.])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar|dot)\s?\{([0-9]{1,9})\}",
         as_fraction,
     ),
-    (re.compile(r"(?<=[0-9])\s{0,3}(?:\\text\{\s?percent\s?\}|percent\b)"), r"\\%"),
+    (r"(?<=[a-zA-Z])(?:'+|\^\{?\s?(?:\\prime\s?)+\}?)", primed),
+    (r"\bnp\.", r"\\"),  # np.arcsin(10/13)
+    (r"(?<=[0-9])\.(?=/)", ""),  # -1./3
+    (r"_\{\\(max|min|odot) *\}", r"_{\1}"),
+    (r"\\varnothing(?![a-zA-Z])|∅", r"\\emptyset"),
+    (r"(?<=[0-9])\s{0,3}(?:\\text\{\s?percent\s?\}|percent\b)", r"\\%"),
     *(
         (
-            re.compile(rf"(?<=[0-9])\s{{0,3}}(?:\\text\{{\s?{word}\s?\}}|{word}\b)"),
-            rf" \\times 10^{{{power}}}",
+            rf"(?<=[0-9])\s{{0,3}}(?:\\text\{{\s?{word}\s?\}}|(\\text\{{\s?)?{word}\b)",
+            rf" \\times 10^{{{power}}}\1",
         )
-        for word, power in (("thousand", 3), ("million", 6), ("billion", 9))
+        for word, power in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9))
     ),
+    (r"(?<=\{)([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}$", r"\1 \\times 10^{\2}}"),
+    (r"(?<=[0-9])(?:\\[,;: ]| |~|\{,\})(?=[0-9]{3}(?![0-9]))", ""),  # 1\,234
+    (r"(?<![0-9./])([0-9]{1,9})\s([0-9]{1,9})/([0-9]{1,9})", r"\1\\frac{\2}{\3}"),
     (
-        re.compile(r"(?<=\{)([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}$"),
-        r"\1 \\times 10^{\2}}",
+        r"(?<![0-9.^_])([0-9]{1,9})(?:\s|\\[,; ]){0,3}(\\[dtc]?frac\s?"
+        r"(?:\{([0-9]{1,9})\}\s?\{([0-9]{1,9})\}|([0-9])\s?([0-9])))",
+        as_product,
     ),
-    (re.compile(r"(?<=[0-9])(?:\\[,;: ]|~|\{,\})(?=[0-9]{3}(?![0-9]))"), ""),  # 1\,234
-    (re.compile(r"(?<!\\)%"), r"\\%"),
-    (re.compile("°"), r"^\\circ"),
-    (re.compile("−"), "-"),
-    (re.compile(r"\\text\{((?:\\\$)?[-+]?[0-9.,]+)\}"), r"\1"),
-    (re.compile(r"(?<!\.)\s?\.\s?(?=\}+$)"), ""),  # the sentence's full stop
+    (r"(?<!\\)%", r"\\%"),
+    ("°", r"^\\circ"),
+    ("−", "-"),
 ]
 PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])|±")
 
@@ -56,7 +72,7 @@ PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])|±")
 def latex(text: str) -> str:
     """The text, most often a box, in spellings that Math-Verify reads right."""
     for pattern, spelling in SPELLINGS:
-        text = pattern.sub(spelling, text)
+        text = re.sub(pattern, spelling, text)
     return both_signs(text)
 
 

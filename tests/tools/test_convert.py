@@ -71,10 +71,7 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         "1 without a question, for example: ' '",
         "2 with several answers, for example: '4', '5'",
         "1 answers unreadable, for example: 'E_{1},E_{2}'",
-        (
-            "1 kept though no plain mathematics: do they need a --reward of yours?, for example:"
-            " 'assert f"
-        ),
+        ("1 compared as text: do they need a --reward of yours?, for example: 'assert f"),
     ):
         assert said in report
     assert pyarrow.parquet.read_table(out).to_pylist()[0] == {

@@ -7,8 +7,7 @@ from collections import Counter
 
 import pytest
 
-from tests.verifier.answers import HONEST, HONEST_ASIDE, LEAKS, LEAKS_ASIDE
-from verifier.answer import read_gold
+from tests.verifier.answers import HONEST, HONEST_ASIDE, LEAKS, LEAKS_ASIDE, WORDS
 from verifier.math_answers import math_reward
 
 
@@ -48,13 +47,24 @@ def test_leaks():
     assert not [pair for pair in pairs(LEAKS_ASIDE) if rewards(*pair)["score"]]
 
 
-@pytest.mark.parametrize(
-    "gold", ["$221,$8$", "t(0,4]]", r"$f(x)=a x+b$, where $b$ is an arbitrary integer"]
-)
-def test_malformed_golds_go_to_math_verify_alone(gold):
-    """Unbalanced dollars or brackets and prose are no gold to judge by, and are counted."""
-    assert read_gold(gold) is None
-    assert math_reward(None, gold)["malformed"] == 1.0
+@pytest.mark.parametrize(("gold", "right", "wrong"), WORDS)
+def test_words_units_and_what_looks_like_them(gold, right, wrong):
+    """One unit behind a number may be left out or spelt otherwise, other words count, letters keep
+    their order and their primes, and what is a product is none of these.
+    """
+    assert not [text for text in right.split(" | ") if not rewards(gold, text)["score"]]
+    assert not [text for text in wrong.split(" | ") if rewards(gold, text)["score"]]
+
+
+def test_golds_that_are_text():
+    """Words, prose, letters in order and brackets
+    that make no sense are text; units and products are not.
+    """
+    golds = [r"\text{east}", "listen", "IV", r"5\text{ ft }6\text{ in}", "t(0,4]]"]
+    golds += [r"$f(x)=a x+b$, where $b$ is an arbitrary integer"]
+    assert all(math_reward(None, gold)["as_text"] for gold in golds)
+    others = [r"5\text{ ft}", "2xy", "B", r"\text{(C)}", r"\text{Area} = 12", "$221,$8$", "f'(x)"]
+    assert not any(math_reward(None, gold)["as_text"] for gold in others)
 
 
 @pytest.mark.parametrize(

@@ -111,8 +111,8 @@ def test_verdicts(gold, answer, right):
     ],
 )
 def test_such_golds_are_read(gold):
-    """As golds they parse, and nothing in them is malformed."""
-    assert math_reward(None, gold) == {"score": 1.0, "malformed": 0.0}
+    """As golds they parse, and are mathematics."""
+    assert math_reward(None, gold) == {"score": 1.0, "as_text": 0.0}
 
 
 @pytest.mark.parametrize(
