@@ -99,7 +99,7 @@ def test_the_interrupted_run_went_on(done):
     directory, printed = done
     rows = metrics(directory / "runs/digits")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert "--resume continues" in printed[5] and "resumed from" in printed[5]
+    assert "the same command with --resume goes on" in printed[5] and "resumed from" in printed[5]
     assert all(row["engine/drift"] < 1e-4 for row in rows[1:])
 
 
