@@ -108,7 +108,7 @@ from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.claim import check_shared
-from runtime.faults import say, watchdog
+from runtime.faults import last_word, say, watchdog
 from runtime.responses import add, made_with, open_kept
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
@@ -252,10 +252,10 @@ def main(argv: list[str] | None = None) -> dict:
             records = respond_in_blocks(engine, Grader(config, tokenizer, verifier), readable, kept)
         except ranks.Interrupted:
             if rank_0:
-                say(
-                    f"interrupted: {config.output or 'nothing'} is kept, the same command goes on"
-                    " from there"
-                )
+                kept_in = config.output or "nothing"
+                said = f"interrupted: {kept_in} is kept, the same command goes on from there"
+                say(said)
+                last_word(said)
             return {}
     scores = ranks.gather(means(records))[0]
     if rank_0:

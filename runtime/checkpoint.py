@@ -39,8 +39,8 @@ ORIGINS = {
     " tokenizer, prompt_template, response_prefix and max_prompt_length",
     "validation": "with other validation questions, so that scores of two tests would stand in one"
     " table: give it the same val_files",
-    "reward_source": "with another reward: the source of its function has changed since. Put it"
-    " back, or start another run with --run_dir NEW",
+    "reward_source": "with another reward, or another source of its function: rewards of two"
+    " scales would stand in one curve. Put it back, or start another run with --run_dir NEW",
 }
 # Knobs that a resumed run must share.
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")
@@ -138,8 +138,8 @@ class Checkpoints:
     ) -> None:
         """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept.
 
-        state: what `saved` is to hold of this script, as plain values. save_buffer writes the
-        buffer to a path. metrics: metrics.jsonl so far.
+        state: plain values, which `saved` gives back. save_buffer writes the buffer to a path.
+        metrics: metrics.jsonl so far. Failure where there is no room, with nothing left behind.
         """
         final = self.root / _name(step)
         if final == self.newest:

@@ -265,7 +265,7 @@ def available_bytes() -> float:
 
 
 @contextmanager
-def advice(tokens_per_micro_batch: int, gradient_checkpointing: bool) -> Iterator[None]:
+def advice(tokens_per_micro_batch: int | str, gradient_checkpointing: bool) -> Iterator[None]:
     """Turn "out of memory" inside into a RuntimeError that names the knobs and their values."""
     import torch
 

@@ -113,9 +113,8 @@ class Run:
         start = self._now()
         hint = nullcontext()
         if name in OF_THE_POLICY:
-            hint = advice(
-                self.knobs["tokens_per_micro_batch"], self.knobs["gradient_checkpointing"]
-            )
+            tokens = self.knobs["tokens_per_micro_batch"] or "auto"
+            hint = advice(tokens, self.knobs["gradient_checkpointing"])
         try:
             with hint:
                 yield

@@ -31,7 +31,7 @@ def source_hash(reward: str) -> str:
     return blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
 
 
-def refuse_strangers(run_dir: Path) -> None:
+def refuse_obstacles(run_dir: Path) -> None:
     """ValueError where the run could not write into run_dir in the end."""
     for name in ("lock", "metrics.jsonl", "samples.jsonl"):
         if (run_dir / name).is_dir():
@@ -51,7 +51,7 @@ def refuse_remains(run_dir: str, resume: bool) -> None:
     unless this one goes on with it.
     """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
-    refuse_strangers(Path(run_dir))
+    refuse_obstacles(Path(run_dir))
     metrics, model = Path(run_dir) / "metrics.jsonl", Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
     # An empty one: the run ended before its first row.

@@ -52,9 +52,7 @@ def record(step: int, group, t, text: str) -> dict:
 
 
 def read(path: Path) -> list[dict]:
-    """The records of samples.jsonl or metrics.jsonl;
-    what a kill or a full disk has left of others is passed over.
-    """
+    """The records of a file; what a kill or a full disk has left of others is passed over."""
     records = []
     for line in path.read_bytes().split(b"\n") if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError, RecursionError):

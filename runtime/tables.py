@@ -53,12 +53,14 @@ def first_case(file: str) -> tuple[str, dict]:
     return answer, given
 
 
-def read_jsonl(file: str | Path) -> list:
-    """What the lines of a JSONL file hold; ValueError names
-    file and line of one that cannot be read.
+def read_jsonl(file: str | Path, growing: bool = False) -> list:
+    """What the lines of a JSONL file hold; ValueError names file and line of a bad one.
+
+    growing: the file is still written, so that a last line without its end is left out.
     """
     rows = []
-    for number, line in enumerate(Path(file).read_bytes().split(b"\n")):  # a string may hold U+2028
+    lines = Path(file).read_bytes().split(b"\n")  # not splitlines: a string may hold U+2028
+    for number, line in enumerate(lines[:-1] if growing else lines):
         where = f"{file}, line {number + 1}"
         try:
             text = line.decode("utf-8-sig" if number == 0 else "utf-8")

@@ -183,8 +183,14 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
             ["-m", "tools.export", "{tmp_path}", "--output", "x"],
             "is a run: name one of its .*step-0000007",
         ),
-        (["train.py", "--reward", "mine.py:score"], "the module without .py: 'mine.py:score'"),
-        (["train.py", "--reward", "words:scores"], "has no attribute 'scores'"),
+        (
+            ["train.py", "--run_dir", "{tmp_path}/new", "--reward", "mine.py:score"],
+            "the module without .py: 'mine.py:score'",
+        ),
+        (
+            ["train.py", "--run_dir", "{tmp_path}/new", "--reward", "words:scores"],
+            "has no attribute 'scores'",
+        ),
         (
             ["eval.py", "--model", "m", "--data", "{tmp_path}/q.jsonl", "--reward", "words:score"],
             r"answer 'green'.*KeyError: 'colour' .words.py, line 2.$",

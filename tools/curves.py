@@ -6,15 +6,15 @@ python -m tools.curves runs/default runs/baseline --output curves.png
 import argparse
 from pathlib import Path
 
-from runtime import samples
 from runtime.flags import or_refuse
+from runtime.tables import read_jsonl
 
 
 def read_curve(run: Path, source: str) -> tuple[list[int], list[float], int | None]:
     """Steps, the Pass@1 of `source` at each, and the first
     step that replayed a question, if any did.
     """
-    rows = samples.read(run / "metrics.jsonl")
+    rows = read_jsonl(run / "metrics.jsonl", growing=True)
     tested = [row for row in rows if f"val/pass_at_1/{source}" in row]
     if not tested:
         raise ValueError(f"{run} has no validation of {source!r}")

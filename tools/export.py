@@ -15,6 +15,7 @@ from pathlib import Path
 from runtime.console import printable
 from runtime.flags import loading, or_refuse
 from runtime.rundir import directories
+from runtime.tables import read_jsonl
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
@@ -48,7 +49,7 @@ import torch
 from config import Config
 from data import load_tokenizer
 from policy import Policy
-from runtime import ranks, samples
+from runtime import ranks
 from runtime.card import describe_model, is_hub_name
 from runtime.checkpoint import known_knobs, problem
 from runtime.shards import load_shards
@@ -102,7 +103,7 @@ def main(argv: list[str] | None = None) -> None:
     tokenizer = load_tokenizer(config, config.model)
     load_policy(config, args.checkpoint, device).save_pretrained(args.output)
     if ranks.rank() == 0:
-        rows = samples.read(args.checkpoint / "metrics.jsonl")
+        rows = read_jsonl(args.checkpoint / "metrics.jsonl")
         tokenizer.save_pretrained(args.output)
         describe_model(args.output, saved, tokenizer, rows, state["step"])
         print(f"wrote {args.output}")

@@ -24,6 +24,7 @@ from config import Config
 from runtime import samples
 from runtime.console import printable
 from runtime.flags import loading, or_refuse
+from runtime.tables import read_jsonl
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
@@ -33,13 +34,16 @@ MOST_TEXT = (
 
 
 def read_metrics(run: Path) -> list[dict]:
-    """The rows of RUN/metrics.jsonl; ValueError where there are none."""
-    rows = samples.read(run / "metrics.jsonl")
+    """The rows of RUN/metrics.jsonl; ValueError says what is wrong."""
+    file = run / "metrics.jsonl"
+    if not file.is_file():
+        raise ValueError(f"{run} has no metrics.jsonl: name the run_dir of a training run")
+    rows = read_jsonl(file, growing=True)
+    for i, row in enumerate(rows, start=1):
+        if not isinstance(row, dict) or type(row.get("step")) is not int:
+            raise ValueError(f"{file}, row {i}: no row of metrics, whose `step` is a number")
     if not rows:
-        raise ValueError(
-            f"{run} has no row of metrics.jsonl: name the run_dir of a training run, whose first"
-            " validation is over"
-        )
+        raise ValueError(f"{file} is empty: the first row comes after the first validation")
     return rows
 
 

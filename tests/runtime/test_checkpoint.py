@@ -32,7 +32,7 @@ class Run:
 
     def __init__(self, run_dir, resume=False, **knobs):
         self.checkpoints = Checkpoints(KNOBS | dict(run_dir=str(run_dir), resume=resume) | knobs)
-        self.checkpoints.check_origins(**dict.fromkeys(ORIGINS, "these"))
+        self.checkpoints.check_origins(questions="these", validation="these")
         self.tensors = {"weight": torch.zeros(5)}
         self.buffer, self.metrics = b"", ""
         if self.checkpoints.saved:
@@ -127,6 +127,20 @@ def fails_from(first, calls, function):
     return wrapper
 
 
+def test_a_save_without_room_leaves_nothing_and_says_so(device, tmp_path, monkeypatch):
+    """One sentence with the checkpoint's path, and no half of it: neither then nor after a kill."""
+    run = Run(tmp_path)
+    run.step(1)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", fails_from(1, itertools.count(1), os.fsync))
+        with pytest.raises(Failure, match="step-0000002 could not be written: .*No space.*MB are"):
+            run.step(2)
+    assert names(tmp_path) == ["step-0000001"]
+    (tmp_path / "checkpoints" / "step-0000003.tmp").mkdir()
+    Run(tmp_path, resume=True)
+    assert names(tmp_path) == ["step-0000001"]
+
+
 def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeypatch):
     """The save fails at its 1st, 2nd, ... file operation until it succeeds:
     always a whole checkpoint, old or new.
@@ -199,9 +213,12 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert pick(copy, resume=False) == "step-0000002"  # torchrun's own restart needs no flag
     for name, sentence in ORIGINS.items():
+        now = {"questions": "these", "validation": "these", "reward_source": ""} | {name: "others"}
+        source = now.pop("reward_source")
+        monkeypatch.setattr(checkpoint, "source_hash", lambda reward, source=source: source)
+        resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))
         with pytest.raises(ValueError, match=sentence):
-            resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))
-            resumed.check_origins(**dict.fromkeys(ORIGINS, "these") | {name: "others"})
+            resumed.check_origins(**now)
     with pytest.raises(ValueError, match="num_rollouts.*8 -> 9"):
         pick(copy, num_rollouts=9)
 

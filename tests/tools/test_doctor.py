@@ -238,7 +238,9 @@ def shares(config: Config, count: int) -> tuple[float, float]:
     for p in case.policy.module.parameters():
         moments = [v.to_local() for v in case.policy.optimizer.state.get(p, {}).values() if v.ndim]
         held += sum(t.nbytes for t in [p.to_local(), *moments])
-    peak = min(peak_tensor_bytes(lambda: update(case, count)) for _ in range(2))
+    # Of two ranks gloo's threads often give a buffer back late; the least of many is without.
+    repeats = 2 if ranks.world_size() == 1 else 12
+    peak = min(peak_tensor_bytes(lambda: update(case, count)) for _ in range(repeats))
     planned = case.planned(count * case.longest)
     return held / sum(planned.held.values()), peak / sum(planned.update.values())
 
@@ -251,8 +253,8 @@ def shares(config: Config, count: int) -> tuple[float, float]:
 def test_the_formula_is_what_an_update_takes(
     middling_model, world_size, dtype, checkpointing, lora_rank
 ):
-    """Held bytes are exact; the peak is the formula's within 10%, by every way of keeping
-    activations; on two ranks within 20%, since gloo's threads give buffers back late.
+    """Held bytes are exact; the peak is the formula's within 10%,
+    by every way of keeping activations.
     """
     if lora_rank:
         pytest.importorskip("peft")
@@ -267,7 +269,7 @@ def test_the_formula_is_what_an_update_takes(
     count = 4 if dtype == "float32" else 2  # some processors are slow in bfloat16
     for held, peak in on_ranks(world_size, shares, config, count):
         assert held == pytest.approx(1, rel=0.01)
-        assert peak == pytest.approx(1, rel=0.10 * world_size)
+        assert peak == pytest.approx(1, rel=0.10)
 
 
 def test_micro_batches_fit_what_is_left():
