@@ -1,0 +1,30 @@
+"""The study of studies/PROTOCOL.md:
+
+    python -m studies run --bases 30 31 32 --arms R0 R2 R4 H      the pilot
+    python -m studies run                                         the ladder
+    python -m studies run --bases 10 11 12 13 --settings luck rare few
+
+A run that has a record is not made again: the same command goes on where it was stopped.
+"""
+
+import argparse
+
+from runtime.flags import or_refuse
+from studies import runs
+from studies.arms import ALL, BASES, SETTINGS
+
+
+def main() -> None:
+    """Run the command line."""
+    raw = argparse.RawDescriptionHelpFormatter
+    parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
+    parser.add_argument("command", choices=["run"])
+    parser.add_argument("--bases", nargs="+", type=int, default=BASES)
+    parser.add_argument("--arms", nargs="+", choices=ALL, help="default: those of the setting")
+    parser.add_argument("--settings", nargs="+", choices=SETTINGS, default=["default"])
+    args = parser.parse_args()
+    runs.run(args.settings, args.bases, args.arms)
+
+
+if __name__ == "__main__":
+    or_refuse(main)
