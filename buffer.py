@@ -174,7 +174,8 @@ class ReplayBuffer:
             buffer.retired.update(file["retired"].tolist())
             end = 0
             for (q, step, length), reward in zip(trajectories, rewards, strict=True):
-                start, end = end, end + length
+                start = end
+                end = start + length
                 one = Trajectory(token_ids[start:end], logprobs[start:end], step, reward)
                 buffer._keep(q, _checked_copy(one))
             for q, num_success in questions:

@@ -30,13 +30,33 @@ INSTALL_TRACKER = {
 
 @dataclass
 class Config:
-    # ---- model and data --------------------------------------------------------------------------
+    # ---- the ten that a student turns first ------------------------------------------------------
     model: str = knob(
         "", "Hugging Face directory or hub name; empty: the built-in arithmetic world's."
     )
     train_files: list[str] = knob(
         [], "Parquet or JSONL files of training questions, verl-LUFFY columns."
     )
+    reward: str = knob(
+        "math",
+        "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
+        "'module:function': your (response, answer[, row]) -> float.",
+    )
+    steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
+    batch_size: int = knob(32, "B: questions per batch [128].", 1)
+    num_rollouts: int = knob(
+        8, "K: responses per question; a replayed question gets K-1 new ones [8]."
+    )
+    max_response_length: int = knob(
+        72, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1
+    )
+    lr: float = knob(1e-4, "AdamW learning rate, constant [1e-6].", POSITIVE)
+    rho: float = knob(
+        0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1
+    )
+    mu: float = knob(0.5, "μ: centre of the bucket weights, as an accuracy [0.5].", 0, 1)
+
+    # ---- model and data --------------------------------------------------------------------------
     val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
     world_seed: int = knob(
         0, "Seed of the built-in world; another one is built on first use.", 0, 2**63 - 1
@@ -51,20 +71,12 @@ class Config:
         "", "Ends every prompt, unless the template ends so [paper: '<think>\\n']."
     )
     max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
-    max_response_length: int = knob(
-        72, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1
-    )
     rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
     max_position_embeddings: int = knob(
         0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0
     )
 
     # ---- reward (Eq. 1) --------------------------------------------------------------------------
-    reward: str = knob(
-        "math",
-        "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
-        "'module:function': your (response, answer[, row]) -> float.",
-    )
     require_box: bool = knob(
         True,
         "Without a \\boxed{} the reward is 0; off: the last statement of an "
@@ -79,9 +91,6 @@ class Config:
     )
 
     # ---- rollouts (Alg. 1, line 23) --------------------------------------------------------------
-    num_rollouts: int = knob(
-        8, "K: responses per question; a replayed question gets K-1 new ones [8]."
-    )
     temperature: float = knob(
         1.0, "Of rollouts, top-p 1, and of the policy's log-probs [1.0].", POSITIVE
     )
@@ -105,14 +114,10 @@ class Config:
     )
 
     # ---- experience management (Sec. 4.1) --------------------------------------------------------
-    rho: float = knob(
-        0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1
-    )
     question_selection: Literal["gaussian", "uniform"] = knob(
         "gaussian",
         "Which buffered questions are replayed; uniform: 'no question selection' of Table 6.",
     )
-    mu: float = knob(0.5, "μ: centre of the bucket weights, as an accuracy [0.5].", 0, 1)
     sigma: float = knob(
         1.0,
         "σ: their width, N(k; μK, σ), in successes as in the official code; K times as "
@@ -179,12 +184,9 @@ class Config:
     )
 
     # ---- optimisation (Alg. 1, line 31) ----------------------------------------------------------
-    batch_size: int = knob(32, "B: questions per batch [128].", 1)
     mini_batches: int = knob(
         2, "Optimiser steps per batch, each on its share of the questions [2].", 1
     )
-    steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
-    lr: float = knob(1e-4, "AdamW learning rate, constant [1e-6].", POSITIVE)
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
     adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
     max_grad_norm: float = knob(

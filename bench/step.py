@@ -21,7 +21,9 @@ from pathlib import Path
 from statistics import median
 
 ROOT = Path(__file__).resolve().parent.parent
-QUESTIONS, RESPONSES, MAX_TOKENS = 32, 8, 64  # of a step
+QUESTIONS = 32  # of a step
+RESPONSES = 8  # to each
+MAX_TOKENS = 64  # of a response
 STEPS = 5  # that are timed, after one that is not
 TRL_PROCESSES = {"float32": [1], "bfloat16": [1, 2]}  # two never were faster in float32
 

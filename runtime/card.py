@@ -79,7 +79,8 @@ def plain(text: str) -> str:
 
 def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
     """README.md of a model directory with the head that the Hugging Face hub reads."""
-    model, data = knobs["model"], [Path(file).name for file in knobs["train_files"]]
+    model = knobs["model"]
+    data = [Path(file).name for file in knobs["train_files"]]
     method = (
         "ExGRPO" if knobs["rho"] > 0 else "on-policy Dr. GRPO (the baseline of ExGRPO, no replay)"
     )

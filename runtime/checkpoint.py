@@ -60,7 +60,9 @@ class Checkpoints:
     """
 
     def __init__(self, knobs: dict, say: Callable[[str], None] = print):
-        self.knobs, self.say, self.root = knobs, say, Path(knobs["run_dir"]) / "checkpoints"
+        self.knobs = knobs
+        self.say = say
+        self.root = Path(knobs["run_dir"]) / "checkpoints"
         self.origins = {}
         self.damaged: set[Path] = set()
         refuse_remains(knobs["run_dir"], knobs["resume"])

@@ -57,8 +57,12 @@ class Watchdog:
     """The watcher of this process."""
 
     def __init__(self):
-        self.name, self.peers, self.limit, self.turn = "rank 0", {}, 0.0, 0.0
-        self.phase, self.since = "set-up", time.monotonic()
+        self.name = "rank 0"
+        self.peers = {}
+        self.limit = 0.0
+        self.turn = 0.0
+        self.phase = "set-up"
+        self.since = time.monotonic()
         self.interrupted = False  # has somebody asked this rank to stop
         self.oom_kills = oom_kills()
         self._ended = threading.Event()
@@ -69,7 +73,8 @@ class Watchdog:
         # Until there is more to say.
         tell_torchrun(f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7)
         faulthandler.enable()
-        sys.stdout, sys.stderr = Console(sys.stdout), Console(sys.stderr)
+        sys.stdout = Console(sys.stdout)
+        sys.stderr = Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
                 signal.signal(number, self._note)
@@ -86,12 +91,16 @@ class Watchdog:
         processes of this machine that it depends on, and how many seconds a phase may last (0:
         any).
         """
-        self.name, self.peers, self.limit, self.turn = name, dict(peers), limit, TURN * turn
+        self.name = name
+        self.peers = dict(peers)
+        self.limit = limit
+        self.turn = TURN * turn
         self.enter("set-up")
 
     def enter(self, phase: str) -> None:
         """A new phase begins, its time counts from now."""
-        self.phase, self.since = phase, time.monotonic()
+        self.phase = phase
+        self.since = time.monotonic()
         if self.limit and not self._ended.is_set():
             faulthandler.dump_traceback_later(
                 self.limit + self.turn + 0.8 * TURN, exit=True, file=2

@@ -123,7 +123,8 @@ def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str
     compute = bytes_per_weight(c)
     rank = c.lora_rank
     on_cpu = device == "cpu"
-    n, adapters = shape.parameters, shape.adapters(rank)
+    n = shape.parameters
+    adapters = shape.adapters(rank)
     frozen, trained = (n, shape.layers * adapters) if rank else (0, n)
     layer_trained, head_trained, root_trained = (
         (adapters, 0, 0) if rank else (shape.layer, shape.head, shape.root)

@@ -87,7 +87,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
     transformers.logging.set_verbosity_error()
     device = torch.device("cpu")
     if torch.cuda.is_available():
-        index, count = int(os.environ["LOCAL_RANK"]), torch.cuda.device_count()
+        index = int(os.environ["LOCAL_RANK"])
+        count = torch.cuda.device_count()
         if index >= count:
             raise RuntimeError(
                 f"local rank {index}, but this process sees {count} GPU(s): lower --nproc_per_node"
@@ -223,7 +224,8 @@ def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -
     budget stands alone.
     """
     limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world_size()))
-    units, sizes = [], []
+    units = []
+    sizes = []
     for i, (prompt, response) in enumerate(sequences):
         if i and sizes[-1] + len(response) <= limit and np.array_equal(prompt, sequences[i - 1][0]):
             units[-1].append(i)
@@ -246,7 +248,9 @@ def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group:
     Each `group` of neighbouring ranks works on one share together; the first one's results count.
     Interrupted on every rank where `work` raises it on one.
     """
-    shares, mine, stopped = split(costs, world_size() // group), None, False
+    shares = split(costs, world_size() // group)
+    mine = None
+    stopped = False
     try:
         mine = work(shares[rank() // group])
     except Interrupted:

@@ -19,7 +19,8 @@ def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
     ValueError where they were made with other settings, or nobody knows with which.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    about, responses = directory / "settings.json", directory / "responses.jsonl"
+    about = directory / "settings.json"
+    responses = directory / "responses.jsonl"
     if not about.exists():
         if responses.exists():
             raise ValueError(

@@ -52,7 +52,8 @@ def refuse_remains(run_dir: str, resume: bool) -> None:
     """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
     refuse_obstacles(Path(run_dir))
-    metrics, model = Path(run_dir) / "metrics.jsonl", Path(run_dir) / "model"
+    metrics = Path(run_dir) / "metrics.jsonl"
+    model = Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
     # An empty one: the run ended before its first row.
     if metrics.exists() and metrics.stat().st_size:

@@ -22,7 +22,8 @@ def choose(groups: list, success: float) -> list[tuple]:
     success: what the reward of a right response exceeds. No randomness: a resumed run chooses the
     same.
     """
-    left, chosen = dict(WANTED), []
+    left = dict(WANTED)
+    chosen = []
     for group in groups:
         kinds = {}
         for i, t in enumerate(group.trajectories):

@@ -46,7 +46,8 @@ class WandB:
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
         import wandb
 
-        place, note = run_dir.absolute(), run_dir / "wandb_id"
+        place = run_dir.absolute()
+        note = run_dir / "wandb_id"
         # The console is ours.
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or place.parent.name or None,

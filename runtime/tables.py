@@ -89,7 +89,8 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
     """The chat turns and the answer of a row, and what a reward function is given of it; ValueError
     names row and column.
     """
-    turns, source = row["prompt"], row["data_source"]
+    turns = row["prompt"]
+    source = row["data_source"]
 
     def wrong(column: str, what: str) -> ValueError:
         return ValueError(f"{where}, column {column}: {what}, got {row[column]!r:.200}")

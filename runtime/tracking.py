@@ -26,8 +26,11 @@ class Tracker:
     """
 
     def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
-        self.run_dir, self.main = Path(run_dir), ranks.rank() == 0
-        self.tracker, self.knobs, self.writer = tracker, knobs or {}, None
+        self.run_dir = Path(run_dir)
+        self.main = ranks.rank() == 0
+        self.tracker = tracker
+        self.knobs = knobs or {}
+        self.writer = None
         self.rows: list[dict] = []
         self.base: dict[str, float] = {}
         self.latest: dict[str, float] = {}
@@ -116,7 +119,8 @@ class Tracker:
     def _keep(self, row: dict) -> None:
         self.rows.append(row)
         if scores := validation(row):
-            self.base, self.latest = self.base or scores, scores
+            self.base = self.base or scores
+            self.latest = scores
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
         """Log a training step with its console line."""
@@ -154,9 +158,8 @@ class Tracker:
         matplotlib.rcParams["text.parse_math"] = False  # a data_source may hold $
         import matplotlib.pyplot as plt
 
-        names = sorted(
-            {n for row in self.rows for n in row if n.startswith(("val/pass_at_1", "val/valid"))}
-        )
+        known = set().union(*self.rows)
+        names = sorted(n for n in known if n.startswith(("val/pass_at_1", "val/valid")))
         panels = [
             ("Pass@1 (sampled batch)", ["reward/pass_at_1"]),
             ("validation", names),

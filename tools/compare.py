@@ -72,9 +72,9 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 def side_by_side(evaluations: list[Evaluation]) -> str:
     """A column for each evaluation, a row for each data_source and average of any of them."""
     rows = []
+    known = dict.fromkeys(name for e in evaluations for name in e.scores)
     for kind in ("pass_at_1/", "average/", "reward_"):
-        names = [name for e in evaluations for name in e.scores if name.startswith(kind)]
-        for name in dict.fromkeys(names):
+        for name in [name for name in known if name.startswith(kind)]:
             rows.append([label(name, evaluations), *(cell(name, e.scores) for e in evaluations)])
     return table(["", *(e.name for e in evaluations)], rows)
 

@@ -133,7 +133,9 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
     special token as text, which could end its turn and write the judge's.
     """
     verdicts: list[bool | None] = [None] * len(items)
-    asked, prompts, special = [], [], special_tokens(tokenizer)
+    asked = []
+    prompts = []
+    special = special_tokens(tokenizer)
     for i, item in enumerate(items):
         if special.search("".join(str(item[name]) for name in ("question", "answer", "response"))):
             continue
@@ -154,7 +156,8 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
 def main(argv: list[str] | None = None) -> None:
     """Judge the responses of a file from the command line, and write as it goes."""
     args = ARGS or parse(argv)
-    device, main_rank = ranks.setup(hang_timeout=0), ranks.rank() == 0
+    device = ranks.setup(hang_timeout=0)
+    main_rank = ranks.rank() == 0
     if ranks.world_size() != args.rollout_tp:
         raise ValueError(
             f"{ranks.world_size()} ranks, but --rollout_tp {args.rollout_tp}: "
@@ -169,7 +172,8 @@ def main(argv: list[str] | None = None) -> None:
         rollout_tp=args.rollout_tp,
     )
     tokenizer = load_tokenizer(config, args.model)
-    engine, verdicts = make_engine(config, args.model, tokenizer.eos_token_id, device), []
+    engine = make_engine(config, args.model, tokenizer.eos_token_id, device)
+    verdicts = []
     with open(args.out if main_rank else os.devnull, "w") as file:
         for start in tqdm(
             range(0, len(args.items), BLOCK), unit="block", disable=None if main_rank else True

@@ -1,7 +1,7 @@
 """What the report page shows of a run's checkpoint: stored responses, scored anew by its policy."""
 
 import math
-from itertools import zip_longest
+from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -41,7 +41,8 @@ def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
         return len(buffer.trajectories(question))
 
     ordered = [sorted(ids, key=stored, reverse=True) for _, ids in sorted(buffer.buckets.items())]
-    return [q for turn in zip_longest(*ordered) for q in turn if q is not None][:limit]
+    in_turn = chain(*zip_longest(*ordered))
+    return [q for q in in_turn if q is not None][:limit]
 
 
 def stored_responses(
@@ -63,10 +64,12 @@ def stored_responses(
         raise ValueError(
             f"{', '.join(config.train_files)}: not the questions that the run was trained on"
         )
-    policy, ids = load_policy(config, checkpoint, device), spread(buffer, limit)
+    policy = load_policy(config, checkpoint, device)
+    ids = spread(buffer, limit)
     stored = [(q, t) for q in ids for t in buffer.trajectories(q)]
     scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
-    rule, experience = config.trajectory_selection, Experience(config, questions)
+    rule = config.trajectory_selection
+    experience = Experience(config, questions)
     experience.buffer = buffer
     mean = policy.mean_nll if rule == "nll" else policy.mean_entropy
     stars = experience.choose(ids, mean, np.random.default_rng(0))[0]
@@ -131,7 +134,8 @@ def judge(question: Question, texts: list[str], special: list[int]) -> tuple[lis
     valid], and what the chain as a whole is.
     """
     kept = ["" if i in special else text for i, text in enumerate(texts)]
-    plain, starts = "".join(kept), np.cumsum([0, *map(len, kept)])  # starts (T + 1,), in `plain`
+    plain = "".join(kept)
+    starts = np.cumsum([0, *map(len, kept)])  # (T + 1,), where each token begins in `plain`
     steps = []
     for match, ok in judge_steps(question.text, plain):
         first, last = np.searchsorted(starts, [match.start(), match.end() - 1], side="right") - 1
@@ -146,7 +150,9 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
     """The text of every token (a split character comes with its last one),
     and the places of special ones.
     """
-    texts, special, all_special = [], [], set(tokenizer.all_special_ids)
+    texts = []
+    special = []
+    all_special = set(tokenizer.all_special_ids)
     start = done = 0  # ids[start:done] are the tokens before: some tokenizers look back for spaces
     for i, token in enumerate(ids):
         if token in all_special:
@@ -154,11 +160,13 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
             texts.append(tokenizer.decode([token]))
             start = done = i + 1
             continue
-        before, after = tokenizer.decode(ids[start:done]), tokenizer.decode(ids[start : i + 1])
+        before = tokenizer.decode(ids[start:done])
+        after = tokenizer.decode(ids[start : i + 1])
         # a character has at most four bytes
         if after.endswith("\ufffd") and i - done < 3 and i + 1 < len(ids):
             texts.append("")
             continue
         texts.append(after[len(before) :])
-        start, done = done, i + 1
+        start = done
+        done = i + 1
     return texts, special

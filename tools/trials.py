@@ -140,14 +140,17 @@ def packed_kernel(case: Case) -> Finding:
     dtype = getattr(torch, case.config.dtype)
     prompt, short, long, other, last = (np.arange(n) for n in (17, 5, 30, 8, 23))
     packed = pack([(prompt, short), (prompt, long), (other, last)], case.device)
-    S, D = packed.input_ids.shape[1], shape.head_dim
+    S = packed.input_ids.shape[1]
+    D = shape.head_dim
     generator = torch.Generator().manual_seed(0)
 
     def draw(heads: int) -> torch.Tensor:  # (1, h, S, D)
         values = torch.randn(1, heads, S, D, generator=generator)
         return values.to(case.device, dtype).requires_grad_()
 
-    q, k, v = draw(shape.heads), draw(shape.kv_heads), draw(shape.kv_heads)
+    q = draw(shape.heads)
+    k = draw(shape.kv_heads)
+    v = draw(shape.kv_heads)
     weight = draw(shape.heads).transpose(1, 2)
     ours, _ = packed_attention(None, q, k, v, None, scaling=D**-0.5, packing=packed)
     plain = plain_attention(q.float(), k.float(), v.float(), packed)

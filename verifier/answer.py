@@ -59,7 +59,10 @@ def folded(leaf: str) -> str:
 @functools.lru_cache(maxsize=4096)
 def read_gold(text: str) -> Gold:
     """Of a text without typography and units."""
-    values, found, relations, equation = values_of(text), [], set(), False
+    values = values_of(text)
+    found = []
+    relations = set()
+    equation = False
     for value in values:
         sides, between = split(value, RELATION)
         relations |= set(between)
@@ -71,7 +74,8 @@ def read_gold(text: str) -> Gold:
         )
         found += here
     forms = {form(leaf) for leaf in found}
-    interval, union = bool(re.match(r"\\?[\[({]", text)), bool(UNION.search(text))
+    interval = bool(re.match(r"\\?[\[({]", text))
+    union = bool(UNION.search(text))
     whole = any(re.fullmatch(r"[+-]?[0-9]+(?:\.0*)?", leaf) for leaf in found)
     closed = any(form(leaf) == "expression" and is_rational(leaf) for leaf in found)
     count = sum("infty" not in leaf for leaf in found)
@@ -126,7 +130,8 @@ def same(a: str, b: str, about: bool) -> bool:
     """Whether two sides of a chain are equal, or within 1% where it says so."""
     a, b = (parse(rf"\boxed{{{side}}}", parsing_timeout=None) for side in (a, b))
     if about and a and b:
-        a, b = float(a[0].evalf()), float(b[0].evalf())
+        a = float(a[0].evalf())
+        b = float(b[0].evalf())
         return abs(a - b) <= 0.01 * abs(b)
     return verify(a, b, timeout_seconds=None)
 
@@ -153,7 +158,8 @@ def allowed(leaf: str, gold: Gold) -> bool:
 
 def fits(values: list[str], gold: Gold) -> bool:
     """Whether these values have the form of the gold's, and are as many."""
-    count, inequality = 0, False
+    count = 0
+    inequality = False
     for value in values:
         sides, between = split(value, RELATION)
         inequality |= not set(between) <= EQUAL | IN
@@ -162,7 +168,8 @@ def fits(values: list[str], gold: Gold) -> bool:
             return False
         if set(between) <= EQUAL:
             while len(sides) > 1 and is_name(sides[0]) and not gold.equation:
-                sides, between = sides[1:], between[1:]
+                sides = sides[1:]
+                between = between[1:]
             if not gold.equation:
                 if not all(
                     same(sides[-1], side, bool(ABOUT & set(between))) for side in sides[:-1]

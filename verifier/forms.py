@@ -69,8 +69,12 @@ TERM = re.compile(rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+")
 RELATION = re.compile(
     r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>≤≥≠≈∈]"
 )
-COMMA, UNION, ROWS = re.compile("[,;]"), re.compile(r"\\cup(?![a-zA-Z])|∪"), re.compile(r"&|\\\\")
-EQUAL, ABOUT, IN = {"=", "≈", r"\approx", r"\equiv"}, {"≈", r"\approx"}, {r"\in", "∈"}
+COMMA = re.compile("[,;]")
+UNION = re.compile(r"\\cup(?![a-zA-Z])|∪")
+ROWS = re.compile(r"&|\\\\")
+EQUAL = {"=", "≈", r"\approx", r"\equiv"}
+ABOUT = {"≈", r"\approx"}
+IN = {r"\in", "∈"}
 # Of a number, not of a list.
 THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
@@ -196,7 +200,11 @@ def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
     """The pieces of a text between separators that stand
     outside of brackets, and those separators.
     """
-    depth, start, pieces, found, i = 0, 0, [], [], 0
+    depth = 0
+    start = 0
+    pieces = []
+    found = []
+    i = 0
     while i < len(text):
         here = separator.match(text, i) if depth == 0 else None
         if here:

@@ -69,7 +69,8 @@ def literals_equal(gold: str, text: str) -> bool | None:
     """Whether two literals are equal, tiny decimals
     in six digits; None if Math-Verify has to say.
     """
-    a, b = literal(gold), literal(text)
+    a = literal(gold)
+    b = literal(text)
     if a is None or b is None:
         return None
     if a == b:

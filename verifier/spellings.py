@@ -80,13 +80,12 @@ def both_signs(boxed: str) -> str:
     r"""A box whose only ± stands in brackets, `\frac{1 \pm a}{2}`,
     with both values; others as they are.
     """
-    found, inner = (
-        list(PLUS_MINUS.finditer(boxed)),
-        re.fullmatch(r"\\boxed\{(.*)\}", boxed, re.DOTALL),
-    )
+    found = list(PLUS_MINUS.finditer(boxed))
+    inner = re.fullmatch(r"\\boxed\{(.*)\}", boxed, re.DOTALL)
     if len(found) != 1 or not inner or "," in boxed or r"\boxed" in inner[1]:
         return boxed
-    before, after = boxed[inner.start(1) : found[0].start()], boxed[found[0].end() : inner.end(1)]
+    before = boxed[inner.start(1) : found[0].start()]
+    after = boxed[found[0].end() : inner.end(1)]
     if sum(map(before.count, "([{")) <= sum(map(before.count, ")]}")):
         return boxed
     return rf"\boxed{{{before}+{after}, {before}-{after}}}"

@@ -94,8 +94,7 @@ def answer_of(question: str, asked: tuple = World.asked) -> str:
 
 def reward(response: str, answer: str) -> float:
     """1.0 if what follows the last `#` of `response` is exactly `answer`, else 0.0."""
-    _, mark, stated = response.rpartition("#")
-    return float(bool(mark) and stated.strip() == answer)
+    return float("#" in response and response.split("#")[-1].strip() == answer)
 
 
 def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:

@@ -61,7 +61,12 @@ from worlds.arithmetic import (
 SHIPPED = Path(__file__).parent / "base"
 # Of its model.safetensors.
 SHIPPED_SHA256 = "43096e32cd957eeffac788846db9e5eab4cd131148acec6ebf2cbd3522f5f322"
-BOS, EOS, PAD, UNK, USER, ASSISTANT = "<bos>", "<eos>", "<pad>", "<unk>", "<user>", "<assistant>"
+BOS = "<bos>"
+EOS = "<eos>"
+PAD = "<pad>"
+UNK = "<unk>"
+USER = "<user>"
+ASSISTANT = "<assistant>"
 CHAT_TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}"
     "{% if message['role'] == 'assistant' %}{{ '<assistant>' + message['content'] + eos_token }}"
@@ -150,7 +155,8 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool 
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
     model.train()
     steps = world.pretrain_steps
-    fewest, most = world.train_operations[0], world.ood_operations[1]
+    fewest = world.train_operations[0]
+    most = world.ood_operations[1]
     batches = []
     for step in tqdm(range(steps), desc="base model", disable=not progress, mininterval=1):
         if not batches:  # four batches at a time, sorted by length: less padding
@@ -217,8 +223,8 @@ def built_in(directory: str | Path, seed: int = 0) -> dict:
     if not place.exists():
         command = [sys.executable, "-m", "worlds.base_model"]
         command += ["--directory", str(Path(directory).absolute()), "--seed", str(seed)]
-        root = Path(__file__).resolve().parent.parent
-        subprocess.run(command, check=True, cwd=root, env=os.environ | {"OMP_NUM_THREADS": "1"})
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        subprocess.run(command, check=True, cwd=SHIPPED.parent.parent, env=environment)
     weights = place / "model" / "model.safetensors"
     if seed == 0 and hashlib.sha256(weights.read_bytes()).hexdigest() != SHIPPED_SHA256:
         raise ValueError(f"{weights} is not the base model that is shipped: remove {place}")

@@ -62,7 +62,8 @@ def statistics(records: list[dict]) -> dict:
     sources = defaultdict(lambda: defaultdict(list))
     for r in records:
         sources[r["source"]][r["question"]].append(r)
-    result, pass_at_1 = {}, {}
+    result = {}
+    pass_at_1 = {}
     for source, questions in sources.items():
         groups = list(questions.values())
         right = [[r["success"] for r in group] for group in groups]
@@ -106,7 +107,8 @@ def interval(right: list[list]) -> list:
     questions agree there is no spread to go by, and it counts once.
     """
     per_question = np.array([np.mean(r) for r in right])
-    p, q = float(per_question.mean()), len(per_question)
+    p = float(per_question.mean())
+    q = len(per_question)
     error = float(per_question.std(ddof=1) / math.sqrt(q)) if q > 1 else 0.0
     trials = min(p * (1 - p) / error**2, sum(map(len, right))) if error > 0 else q
     centre = p + Z**2 / (2 * trials)
@@ -131,7 +133,8 @@ def majority(records: list[dict]) -> float:
     votes = [
         ("".join(r["answer"].split()), r["success"]) for r in records if r["answer"] is not None
     ]
-    counts, right = Counter(answer for answer, _ in votes), dict(votes)
+    counts = Counter(answer for answer, _ in votes)
+    right = dict(votes)
     most = max(counts.values(), default=0)
     return float(
         np.mean([right[answer] for answer, count in counts.items() if count == most] or [0.0])

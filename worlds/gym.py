@@ -44,7 +44,8 @@ def stated(response: str, number: bool) -> str | None:
     *` is not done.
     """
     text = response[-LONGEST:].strip()
-    boxes, marks = BOX.findall(text), MARK.findall(text)
+    boxes = BOX.findall(text)
+    marks = MARK.findall(text)
     if boxes:
         text = boxes[-1]
     elif marks:
@@ -134,7 +135,9 @@ def rows(
     size, held_out: how many are drawn of each; what comes again is dropped. ValueError where the
     scorer cannot grade an entry from text.
     """
-    seen, sets, first = set(), {}, 2 * APART * seed
+    seen = set()
+    sets = {}
+    first = 2 * APART * seed
     first_turn = [{"role": "system", "content": system}] if system else []
     for split, start, n in (("test", first + APART, held_out), ("train", first, size)):
         sets[split] = []
