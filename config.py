@@ -106,10 +106,10 @@ class Config:
         0,
         1,
     )
-    max_drift: float = knob(
-        0.0,
+    max_drift: float | None = knob(
+        None,
         "Stop when log-probs of engine and policy differ by more nats a token on "
-        "average; auto (0): by dtype, 0.001 or 0.15.",
+        "average; auto: by dtype, 0.001 or 0.15.",
         0,
     )
 
@@ -211,7 +211,7 @@ class Config:
     lora_alpha: float = knob(
         32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE
     )
-    tokens_per_micro_batch: int = knob(4096, "On one rank; auto (0): as many as fit.", 0)
+    tokens_per_micro_batch: int | None = knob(4096, "On one rank; auto: as many as fit.", 1)
     gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
 
     # ---- run -------------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from runtime.faults import tell_torchrun
 from runtime.tables import each_once
 
 POSITIVE = 1e-300  # the least value of a knob that must be above 0
-AUTO = "auto (0)"  # in the help of a number: the word auto stands for 0
+NUMBERS = (int, float, int | None, float | None)  # None is spelt auto
 SWITCH = {"true": True, "on": True, "false": False, "off": False}
 NULL = "tag:yaml.org,2002:null"  # of `lr:`, `lr: null` and `lr: ~`
 SPELLINGS = (
@@ -61,7 +61,7 @@ def out_of_range(config) -> Iterator[str]:
             yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
         elif isinstance(value, float) and not math.isfinite(value):
             yield f"{f.name} must be a finite number, got {value}"
-        elif f.type in (int, float) and not least <= value <= most:
+        elif f.type in NUMBERS and value is not None and not least <= value <= most:
             bound = f"in [{least}, {most}]"
             if most == math.inf:
                 bound = "above 0" if least == POSITIVE else f"at least {least}"
@@ -127,6 +127,8 @@ def _add(parser: argparse.ArgumentParser, knob: dataclasses.Field) -> None:
     default = (
         knob.default if knob.default_factory is dataclasses.MISSING else knob.default_factory()
     )
+    if default is None:
+        default = "auto"
     if kind is bool:
         how = {"type": _switch, "nargs": "?", "const": True, "metavar": "true|false"}
     elif get_origin(kind) is Literal:
@@ -136,7 +138,7 @@ def _add(parser: argparse.ArgumentParser, knob: dataclasses.Field) -> None:
     elif kind is str:
         how = {}
     else:
-        how = {"type": _number(kind, auto=AUTO in help)}
+        how = {"type": _number(kind)}
     parser.add_argument(f"--{knob.name}", default=default, help=help, **how)
 
 
@@ -146,14 +148,18 @@ def _switch(text: str) -> bool:
     return SWITCH[text.lower()]
 
 
-def _number(kind: type, auto: bool) -> Callable:
-    """From text to `kind`; the word auto may be 0. Not of 010,
-    which is 8 to YAML and 10 to Python.
+def _number(kind: type) -> Callable:
+    """From text to a number, or to None where `kind` has it and the word is auto.
+
+    Not of 010, which is 8 to YAML and 10 to Python.
     """
+    may_be_auto = kind in (int | None, float | None)
+    if may_be_auto:
+        kind = get_args(kind)[0]
 
     def number(text: str):
-        if auto and text == "auto":
-            return kind(0)
+        if may_be_auto and text == "auto":
+            return None
         if re.match(r"[-+]?0\d", text):
             raise ValueError
         return kind(text)

@@ -76,7 +76,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults(tmp_path):
         ),
         (
             "max_drift: auto\ntokens_per_micro_batch: auto\n",
-            dict(max_drift=0.0, tokens_per_micro_batch=0),
+            dict(max_drift=None, tokens_per_micro_batch=None),
         ),
         (
             'val_files: [config.py]\nresponse_prefix: "<think>\\n"\n',

@@ -199,7 +199,7 @@ def memory(case: Case) -> Finding:
         found, fits = host_needs(c, case.shape, ranks.ranks_per_node())
         return judge(found, not fits, "fewer ranks, or a smaller tokens_per_micro_batch")
     free, total = torch.cuda.mem_get_info()
-    parts = case.planned(max(c.tokens_per_micro_batch, case.longest))
+    parts = case.planned(max(c.tokens_per_micro_batch or 0, case.longest))
     update = ENGINE_ASLEEP_BYTES + sum(parts.update.values())
     needed = DRIVER_BYTES + sum(parts.held.values()) + max(update, c.rollout_memory * total)
     found = f"{free / 1e9:.0f} of {total / 1e9:.0f} GB free, about {needed / 1e9:.0f} needed"

@@ -95,7 +95,7 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
     total = gigabytes * 1e9
     stored = bytes_per_weight(c) * shape.parameters
     longest = c.max_prompt_length + c.max_response_length
-    tokens = max(c.tokens_per_micro_batch, longest)
+    tokens = max(c.tokens_per_micro_batch or 0, longest)
 
     engine = c.rollout_memory * total
     weights = stored / c.rollout_tp
