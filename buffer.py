@@ -1,8 +1,8 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
-E maps a question to its stored successes, in the bucket of its *latest* success count. Leaving it
-takes constant time, as the last one fills the gap: [10, 11, 12] becomes [12, 11]. Equal histories,
-equal buffers.
+E maps a question to its stored successes, in the bucket of its *latest* success count. Where a
+question leaves a bucket, the last one fills the gap, in constant time: [10, 11, 12] becomes
+[12, 11]. So the order depends on the history alone, and equal histories give equal buffers.
 """
 
 import os
@@ -21,14 +21,14 @@ class Trajectory:
     # float32 (T,), under the policy that generated it: π_old, or π_past once stored
     logprobs: np.ndarray
     step: int = 0  # training step of the rollout
-    reward: float = 1.0  # Eq. 1; a stored one is a success unless said otherwise
+    reward: float = 1.0  # Eq. 1
     finished: bool = True  # ended by EOS, not by the length limit
     # what else the reward function gave, by name, to be logged; not stored
     named_rewards: dict[str, float] = field(default_factory=dict)
 
 
 class ReplayBuffer:
-    """E and S. `len` counts questions in buckets; `in` and `trajectories` find shelved ones too.
+    """E and S. `len` counts questions in buckets; `in` finds shelved ones too (see `shelve`).
 
     max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops
     the responses that were stored longest ago; a question left with none leaves. Stored anew counts
@@ -59,8 +59,8 @@ class ReplayBuffer:
         tokens = sum(len(t.token_ids) for t in self._by_age)
         return 8 * tokens
 
-    def num_success(self, question_id: int) -> int:
-        """The latest success count k; KeyError for a question that is in no bucket."""
+    def bucket_of(self, question_id: int) -> int:
+        """k, by default the latest success count; KeyError for a question that is in no bucket."""
         k, _ = self._place[question_id]
         return k
 
@@ -71,9 +71,10 @@ class ReplayBuffer:
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
         """Store successes of a question and put it into bucket num_success (lines 27-28).
 
-        The latest count wins. A response with the tokens of a stored one replaces it. Arrays are
-        copied. A question that has some stored may bring none: it changes its bucket. ValueError,
-        with nothing changed, if it is retired, if there is nothing stored nor to store, or if a
+        The latest count wins. A response with the tokens of a stored one replaces it; it is kept
+        before the other is dropped, as a question left with none leaves E. Arrays are copied. A
+        question that has some stored may bring none: it changes its bucket. ValueError, with
+        nothing changed, if it is retired, if there is nothing stored nor to store, or if a
         trajectory is malformed.
         """
         copies = [_checked_copy(t) for t in trajectories]  # all of them before anything changes

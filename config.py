@@ -57,7 +57,9 @@ class Config:
     mu: float = knob(0.5, "μ: centre of the bucket weights, as an accuracy [0.5].", 0, 1)
 
     # ---- model and data --------------------------------------------------------------------------
-    val_files: list[str] = knob([], "The same for validation questions; scored per data_source.")
+    val_files: list[str] = knob(
+        [], "Files of validation questions, which are scored per data_source."
+    )
     world_seed: int = knob(
         0, "Seed of the built-in world; another one is built on first use.", 0, 2**63 - 1
     )
@@ -110,7 +112,7 @@ class Config:
         None,
         "Stop when log-probs of engine and policy differ by more nats a token on "
         "average; auto: by dtype, 0.001 or 0.15.",
-        0,
+        POSITIVE,
     )
 
     # ---- experience management (Sec. 4.1) --------------------------------------------------------
@@ -120,8 +122,8 @@ class Config:
     )
     sigma: float = knob(
         1.0,
-        "σ: their width, N(k; μK, σ), in successes as in the official code; K times as "
-        "much, `--sigma 8`, is the paper's text, N(k/K; μ, σ) [1.0].",
+        "σ: width of the bucket weights N(k; μK, σ), in successes as in the official code; "
+        "K times as much, `--sigma 8`, is the paper's text, N(k/K; μ, σ) [1.0].",
         POSITIVE,
     )
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob(
@@ -165,7 +167,7 @@ class Config:
     )
     behavior_logprobs: Literal["engine", "recompute"] = knob(
         "engine",
-        "π_old of fresh tokens: the engine's own log-probs, or one more forward of the policy.",
+        "π_old of new tokens: the engine's own log-probs, or one more forward of the policy.",
     )
     normalize_std: bool = knob(
         False, "Divide advantages by the group's std (GRPO); off: Dr. GRPO [off]."
@@ -179,7 +181,7 @@ class Config:
     entropy_coef: float = knob(
         3e-4,
         "Entropy bonus, in the normalisation of the loss [0.001 in the official "
-        "scale, about 0.0003 here].",
+        "scale, about 0.0003 in ours].",
         0,
     )
 
@@ -188,14 +190,16 @@ class Config:
         2, "Optimiser steps per batch, each on its share of the questions [2].", 1
     )
     weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
-    adam_eps: float = knob(1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 here].", POSITIVE)
+    adam_eps: float = knob(
+        1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 in ours].", POSITIVE
+    )
     max_grad_norm: float = knob(
-        0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 here].", POSITIVE
+        0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 in ours].", POSITIVE
     )
     skip_grad_norm: float = knob(
         10.0,
         "A step with a larger or non-finite gradient norm is skipped [500 in "
-        "the official scale, 500/64 here].",
+        "the official scale, 500/64 in ours].",
         POSITIVE,
     )
     dtype: Literal["float32", "bfloat16"] = knob(
@@ -312,8 +316,9 @@ def parse_config(argv: list[str] | None = None) -> Config:
 
 
 def ready(config: Config) -> Config:
-    """The config, after a reward of the user's own has graded the first answer: what cannot be
-    imported or raises is a RuntimeError now. Says that the long imports come next.
+    """The config, after a reward of the user's own has graded the first answer.
+
+    RuntimeError where it cannot be imported, or raises. Says that the long imports come next.
     """
     if config.reward != "math":
         try_out(config.reward, config.verify_timeout, map(first_case, config.train_files))
@@ -322,9 +327,7 @@ def ready(config: Config) -> Config:
 
 
 def from_command_line() -> Config:
-    """`parse_config`, and whether run_dir is free and the reward works;
-    a refusal is one sentence, and the end of this process.
-    """
+    """The config, where run_dir is free and the reward works; else a sentence and the end."""
 
     def read() -> Config:
         config = parse_config()

@@ -1,7 +1,6 @@
-"""Questions in, prompts out: rows of files (runtime/tables.py),
-prompt templates (Sec. 5.1, App. G).
+"""Questions in, prompts out: files and prompt templates (Sec. 5.1, App. G).
 
-Text becomes token ids here, once.
+Text becomes token ids here, once. Rows of files are read by runtime/tables.py.
 """
 
 import dataclasses
@@ -29,7 +28,7 @@ WORLDS = ".cache"  # where the built-in world is built once and kept
 class Question:
     """A question q with its verifiable answer."""
 
-    id: int  # its row among the questions loaded together
+    id: int  # its index among the questions that are kept
     text: str  # the last user turn
     prompt_ids: np.ndarray  # int32 (P,), with the generation prompt
     answer: str
@@ -39,9 +38,7 @@ class Question:
 
 
 def sample_seed(*key) -> int:
-    """A 63-bit seed from (run seed, step, question id,
-    index in the group) or any key of plain values.
-    """
+    """A 63-bit seed from any plain values: (run seed, step, question id, index in the group)."""
     digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
@@ -75,46 +72,44 @@ def with_built_in_world(config: Config) -> Config:
     return dataclasses.replace(config, **knobs)
 
 
-def read_data(config: Config, tokenizer, say: Callable) -> tuple[list[Question], list[Question]]:
-    """Training and validation questions, ids from 0 each,
-    with a line on what was read and dropped.
-    """
+def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question], list[Question]]:
+    """Training and validation questions, ids from 0 each; tells what was read and dropped."""
     sets = []
     for files in (config.train_files, config.val_files):
         questions, counts = load_questions(files, config, tokenizer)
-        say(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
+        tell(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
         sets.append(questions)
     train_set, tests = sets
     both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
     if both:
-        say(f"note: {len(both)} validation questions are training questions, too")
+        tell(f"note: {len(both)} validation questions are training questions, too")
     return train_set, tests
 
 
-def readable(
-    config: Config, tokenizer, check_golds: Callable, checkpoints, say: Callable
+def read_questions(
+    config: Config, tokenizer, check_golds: Callable, checkpoints, tell: Callable
 ) -> tuple[list, list, dict]:
-    """Training and validation questions whose answers can be read,
-    and the ids of the others (a collective).
+    """Training and validation questions whose answers can be read (a collective).
 
-    Which those are is decided once and saved: a time limit decides too, and a resumed run must see
-    the same.
+    Beside them what a checkpoint keeps: the ids of the others, by reward and data. A verdict varies
+    with the time limit, and a resumed run must see the same questions.
     """
-    train_set, tests = read_data(config, tokenizer, say)
+    train_set, tests = read_data(config, tokenizer, tell)
     checkpoints.check_origins(questions=fingerprint(train_set), validation=fingerprint(tests))
     saved = (checkpoints.saved or {}).get("unreadable", {})
     kept = []
     dropped = {}
     for questions in (train_set, tests):
-        key = f"{config.reward} {fingerprint(questions)}"  # others are asked anew
+        # Another reward, and other data, are checked anew.
+        key = f"{config.reward} {fingerprint(questions)}"
         if key in saved:
             ids = saved[key]
         else:
             ids, as_text = unreadable(questions, check_golds)
             if as_text:
-                say(f"{as_text} of {len(questions)} golds are compared as text")
+                tell(f"{as_text} of {len(questions)} golds are compared as text")
         if ids:
-            say(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
+            tell(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
         dropped[key] = ids
         gone = set(ids)
         kept.append([q for q in questions if q.id not in gone])
@@ -132,8 +127,9 @@ def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
 
 
 def unreadable(questions: list[Question], check_golds: Callable):
-    """Ids of the questions whose answer the verifier cannot read, and how many of the others are
-    compared as text (a collective: a time limit decides too). ValueError where it can read none.
+    """Ids of the questions whose answer the verifier cannot read (a collective).
+
+    Beside them how many of the others are compared as text. ValueError where it can read none.
     """
     answers = [q.answer for q in questions]
     checks = ranks.map_shares(
@@ -155,11 +151,11 @@ def unreadable(questions: list[Question], check_golds: Callable):
 def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
-    Prompts over `max_prompt_length` tokens, repeated rows, and turns that hold a special token as
-    text, which the tokenizer would take for its own (`<|im_end|>` ends the user's turn), are
-    dropped with a count, as are all turns but the last under a `prompt_template` other than "chat".
-    ValueError names file, row and column for missing columns, empty files, rows of the wrong form,
-    and a question of one data_source with two answers.
+    Dropped with a count are prompts over `max_prompt_length` tokens, repeated rows, and rows with a
+    special token as text, which the tokenizer would take for its own (`<|im_end|>` ends the user's
+    turn). Under a `prompt_template` other than "chat" all turns but the last are left out, and
+    counted. ValueError names file, row and column for missing columns, empty files, rows of the
+    wrong form, and a question of one data_source with two answers.
     """
     questions = []
     seen = {}  # (data_source, prompt) -> where it stands, and its answer
@@ -188,10 +184,11 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
                     f"question has {first_answer!r} in {first_where}; remove one, or let "
                     "tools.convert leave out all such questions"
                 )
-            counts["turns left out"] += 0 if config.prompt_template == "chat" else len(turns) - 1
             if again:  # for Avg@k, say
                 counts["repeated"] += 1
                 continue
+            if config.prompt_template != "chat" and len(turns) > 1:
+                counts["turns left out"] += len(turns) - 1
             questions.append(
                 Question(
                     id=len(questions),
@@ -207,7 +204,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             f"{', '.join(files)}: no question is left ({dict(counts)}); is max_prompt_length="
             f"{config.max_prompt_length} too small? Do prompts bring a chat template's tokens?"
         )
-    return questions, dict(+counts)
+    return questions, dict(counts)
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -234,9 +231,7 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 
 
 def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """A sentence for whatever would keep prompts from being asked,
-    responses from ending or being graded.
-    """
+    """A sentence for what would keep a prompt from being asked, a response from being graded."""
     if tokenizer.eos_token_id is None:
         yield "the tokenizer has no eos_token, so responses could not end; set one"
     question = [{"role": "user", "content": "1+1=?"}]
@@ -257,21 +252,16 @@ def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[st
 
 
 def rope_warning(config: Config, model: str) -> str | None:
-    """What to say where `rope_theta` falls below the model's own,
-    which spoils what it knows; else None.
-    """
+    """What to say where `rope_theta` is below the model's own, which spoils it; else None."""
     if not config.rope_theta:
         return None
     own = AutoConfig.from_pretrained(model, trust_remote_code=False)
     base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
+    if config.rope_theta >= base:
+        return None
     return (
-        None
-        if config.rope_theta >= base
-        else (
-            f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose"
-            " positions it garbles: set it to 0 for the model's own, or above it for a longer"
-            " context"
-        )
+        f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose"
+        " positions it garbles: set it to 0 for the model's own, or above it for a longer context"
     )
 
 
@@ -282,9 +272,7 @@ def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Prompt token ids int32 (P,): template, generation prompt,
-    and `response_prefix` unless it ends so.
-    """
+    """Prompt token ids int32 (P,): template, generation prompt and `response_prefix`."""
     if config.prompt_template == "chat":
         if not tokenizer.chat_template:
             raise ValueError(

@@ -1,5 +1,4 @@
-r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source,
-by the engine and the verifier of training.
+r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by training's engine and verifier.
 
     python eval.py --model runs/default/model --data test.jsonl --eval_questions 100
     torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
@@ -88,6 +87,7 @@ def parse_command(argv: list[str] | None = None) -> EvalConfig:
     return EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], of_training_alone))
 
 
+# A wrong command line is refused here, before the imports that take seconds.
 COMMAND = or_refuse(lambda: ready(parse_command())) if __name__ == "__main__" else None
 
 import numpy as np
@@ -108,7 +108,7 @@ from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.claim import check_shared
-from runtime.faults import last_word, say, watchdog
+from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, made_with, open_kept
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
@@ -117,8 +117,8 @@ from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 def validate(engine, grader: Grader, tests: list[Question]) -> dict:
     """`val/<score>/<source>` from one response to each test question (a collective).
 
-    The seeds depend on nothing but the question: steps and models are compared on the same random
-    numbers.
+    The seeds depend on the question's id alone: steps and models are compared on the same random
+    numbers, where they are asked the same questions.
     """
     records = respond(engine, grader, [(q, 0) for q in tests], seed=0, texts=False)
     return {f"val/{name}": value for name, value in means(records).items()}
@@ -127,8 +127,9 @@ def validate(engine, grader: Grader, tests: list[Question]) -> dict:
 def respond(
     engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int, texts: bool
 ) -> list[dict]:
-    """The record of a response to every (question, sample number),
-    with texts or without (a collective).
+    """The record of a response to every (question, sample number), a collective.
+
+    texts: whether it holds the texts of question and response.
     """
     questions = [q for q, _ in wanted]
     seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
@@ -141,9 +142,10 @@ def respond(
 
 
 def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: dict) -> list[dict]:
-    """The records of all samples of the questions, on rank 0, else [] (a collective). Only those
-    that are not in `kept` are generated; with --output each block's are on the disk before the next
-    one begins.
+    """The records of all samples of the questions, on rank 0, else [] (a collective).
+
+    Only those that are not in `kept` are generated. With --output the records of a block are on the
+    disk before the next one begins.
     """
     config = grader.config
     rank_0 = ranks.rank() == 0
@@ -203,9 +205,7 @@ def _key(question: Question) -> str:
 
 
 def means(records: list[dict]) -> dict:
-    """`pass_at_1/<source>` (share of successes; Avg@k for k samples),
-    `reward`, `length` and so on.
-    """
+    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward/...` and so on."""
     values = defaultdict(list)
     for r in records:
         named = {name: r[name] for name in ("reward", "length", "truncated", "timeout")}
@@ -215,9 +215,7 @@ def means(records: list[dict]) -> dict:
 
 
 def main(argv: list[str] | None = None) -> dict:
-    """Evaluate a model directory from the command line:
-    print all scores, return the means per source.
-    """
+    """Evaluate a model directory by the command line: print all scores, return their means."""
     config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
     rank_0 = ranks.rank() == 0
@@ -250,7 +248,7 @@ def main(argv: list[str] | None = None) -> dict:
         watchdog.enter("evaluation")
         try:
             records = respond_in_blocks(engine, Grader(config, tokenizer, verifier), readable, kept)
-        except ranks.Interrupted:
+        except Interrupted:
             if rank_0:
                 kept_in = config.output or "nothing"
                 said = f"interrupted: {kept_in} is kept, the same command goes on from there"
@@ -279,9 +277,7 @@ def main(argv: list[str] | None = None) -> dict:
 
 
 def _fit_positions(config: Config, questions: list[Question]) -> None:
-    """Cut the limits to the longest prompt and the positions
-    that it leaves; ValueError if it leaves none.
-    """
+    """Cut the limits to the longest prompt and what it leaves; ValueError if that is nothing."""
     config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, config.model).max_position_embeddings
     if longest >= positions:

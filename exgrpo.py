@@ -29,8 +29,8 @@ class Plan:
     fresh: list[int]  # B_on: question ids
     stars: dict[int, Trajectory]  # B_exp: question id -> o*
     clip_eps: float | None = None  # ε of CLIP for on-policy tokens, None for no clip
-    selected_score: float = 0.0  # mean score of the chosen o* where there was a choice, in nats
-    candidate_score: float = 0.0  # and of all that were there to be chosen
+    selected_score: float = 0.0  # mean entropy of the o* where there was a choice, in nats
+    candidate_score: float = 0.0  # and of all that could have been chosen there
     drawn_from: tuple[int, ...] = ()  # the bucket k of each replayed question
 
     @property
@@ -70,7 +70,7 @@ class Experience:
     def __init__(self, config: Config, questions: list[Question]):
         self.config = config
         self.questions = {q.id: q for q in questions}
-        self.buffer = ReplayBuffer(max_trajectories=config.max_trajectories or None)
+        self.buffer = ReplayBuffer(config.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), config.seed)
         self.started = config.rho > 0 and config.start_threshold < 0  # latched
 
@@ -78,7 +78,7 @@ class Experience:
 
     @property
     def replays(self) -> bool:
-        """Whether successes are stored and replayed; E is empty for the first batch that stores."""
+        """Whether successes are stored and replayed from now on."""
         return self.config.rho > 0 and self.started
 
     @property
@@ -99,10 +99,10 @@ class Experience:
 
     # ---- phase 1: plan a batch (lines 3-19) ------------------------------------------------------
 
-    def plan(self, step: int, score: Callable) -> Plan | None:
+    def plan(self, step: int, uncertainty: Callable) -> Plan | None:
         """The questions of a batch, and o* for the replayed ones; None when no question is left.
 
-        `score` gives each (prompt ids, response ids) its mean entropy (or NLL) under π_θ of now.
+        `uncertainty` gives the mean entropy (or NLL) under π_θ of each (prompt ids, response ids).
         """
         c = self.config
         rng = generator("plan", c.seed, step)
@@ -116,7 +116,7 @@ class Experience:
             drawn = sample_uniform(buckets, n, rng)
         else:  # lines 5, 6, 8
             drawn = sample_questions(buckets, n, c.num_rollouts, rng, mu=c.mu, sigma=c.sigma)
-        stars, selected_score, candidate_score = self.choose(drawn, score, rng)  # lines 9-15
+        stars, selected_score, candidate_score = self.choose(drawn, uncertainty, rng)  # lines 9-15
         fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
         if not fresh and not stars:
             return None
@@ -127,13 +127,14 @@ class Experience:
             clip_eps=self.clip_eps,
             selected_score=selected_score,
             candidate_score=candidate_score,
-            drawn_from=tuple(map(self.buffer.num_success, drawn)),
+            drawn_from=tuple(map(self.buffer.bucket_of, drawn)),
         )
 
-    def choose(self, drawn: list[int], score: Callable, rng) -> tuple[dict, float, float]:
-        """{question: o*}, its stored response with the lowest mean entropy under π_θ; two means.
+    def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, float, float]:
+        """{question: o*}, its stored response with the lowest mean entropy under π_θ.
 
-        The means are of the scores of the chosen and of all candidates, where there was a choice.
+        Beside it the mean of that over the chosen ones, and over all candidates, of the questions
+        that have a choice.
         """
         rule = self.config.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
@@ -149,26 +150,25 @@ class Experience:
         for q, t in candidates:
             prompt_ids = self.questions[q].prompt_ids
             sequences.append((prompt_ids, t.token_ids))
-        means = score(sequences)
-        scores = {q: [] for q in drawn}
-        for (q, t), value in zip(candidates, means, strict=True):
+        found = {q: [] for q in drawn}  # the entropies of a question's responses
+        for (q, t), entropy in zip(candidates, uncertainty(sequences), strict=True):
             if rule == "official":  # a sum over the response, so that shorter ones are preferred
-                value *= len(t.token_ids)
-            scores[q].append(value)
+                entropy *= len(t.token_ids)
+            found[q].append(entropy)
 
         best = np.argmax if rule == "highest_entropy" else np.argmin
         stars = {}
         selected = []
         for q, trajectories in stored.items():
             pick = 0
-            if scores[q]:
-                pick = best(scores[q])
-                selected.append(scores[q][pick])
+            if found[q]:
+                pick = best(found[q])
+                selected.append(found[q][pick])
             stars[q] = trajectories[pick]  # line 13: o*
         if not selected:
             return stars, 0.0, 0.0
-        rated = sum(scores.values(), [])
-        return stars, float(np.mean(selected)), float(np.mean(rated))
+        of_all = sum(found.values(), [])
+        return stars, float(np.mean(selected)), float(np.mean(of_all))
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
@@ -205,10 +205,10 @@ class Experience:
         return groups
 
     def collect(self, groups: list[Group]) -> list[tuple]:
-        """Of each group its question, bucket and a checksum of its tokens, for ranks to compare.
+        """Store successes, retire what is always solved, see whether replay may start (25-30, 32).
 
-        Stores successes, retires what is always solved, and sees whether replay may start (lines
-        25-30 and 32).
+        Returns of each group its question, its bucket and a checksum of its tokens, for the ranks
+        to compare.
         """
         c = self.config
         collected = []
@@ -220,10 +220,8 @@ class Experience:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)
-            elif self.replays and 0 < k < c.num_rollouts:
-                # E cannot hold a question without responses: all were cut, or the cap took them.
-                if new or q in self.buffer:
-                    self.buffer.add(q, k, new)
+            elif self.replays and 0 < k < c.num_rollouts and (new or q in self.buffer):
+                self.buffer.add(q, k, new)  # E holds no question without responses
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
             collected.append((q, k, crc32(tokens)))
         self._may_start(groups)
@@ -252,10 +250,10 @@ class Experience:
     def with_advantages(self, groups: list[Group]) -> list[Group]:
         """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
         c = self.config
+        rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
+        of_all = group_advantages(rewards, c.normalize_std).numpy()  # (Q, K)
         result = []
-        for group in groups:
-            rewards = torch.from_numpy(group.rewards)[None]  # (1, K)
-            advantages = group_advantages(rewards, c.normalize_std)[0].numpy()
+        for group, advantages in zip(groups, of_all):
             accuracy = group.num_success / len(group.trajectories)
             if not c.alpha_low <= accuracy <= c.alpha_high:
                 advantages = np.zeros_like(advantages)
@@ -277,7 +275,7 @@ class Experience:
             parts[i % c.mini_batches].append(group)
         return [part for part in parts if part]
 
-    def snapshot(self) -> Callable:
+    def make_undo(self) -> Callable:
         """A function that undoes what `plan` changes: the stream, and what it takes out of S."""
         state = self.state_dict()
         retired = set(self.buffer.retired)
@@ -302,10 +300,11 @@ class Experience:
         unknown = named - self.questions.keys()
         if unknown:
             raise ValueError(
-                f"the checkpoint names question {min(unknown)}: gone, or for another reward"
+                f"the checkpoint names question {min(unknown)}, which this run has not: were its"
+                " files or its reward changed?"
             )
         self.buffer = buffer
-        # The threshold of this run may start it, where that of the saved one did not.
+        # A resumed run may have been given a threshold below 0, which starts replay at once.
         self.started = self.started or state["started"]
         self.stream.epoch = state["epoch"]
         self.stream.queue = list(state["queue"])

@@ -1,7 +1,8 @@
 """The objective of ExGRPO (Eq. 2-4, Sec. 4.2) as pure functions: tensors in, loss and metrics out.
 
-Symbols, per token: w = π_θ / π_old where fresh, w* = π_θ / π_past where replayed, f(w*) = w* / (w*
-+ β) the policy shaping; A is the advantage of a response. Everything is computed in float32.
+A token is replayed if it belongs to an o*, and new if it was generated in this step. Its ratio is
+w = π_θ / π_old where it is new and w* = π_θ / π_past where it is replayed. f(w*) = w* / (w* + β) is
+the policy shaping, and A the advantage of the response. Everything is computed in float32.
 Shapes: Q questions with K responses each; R response tokens, one response after another, unpadded.
 """
 
@@ -29,9 +30,8 @@ def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
     """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
 
     Against ∇ log π_θ a replayed token weighs d f / d log w = β w / (w + β)², where the plain ratio
-    has w: 0.083 of a fresh one at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞. Until the
-    policy has moved, replay is thus about 1% of the policy term, whichever response it is; where it
-    has, w far above 1, the plain ratio would rule the update, and f keeps it finite.
+    has w: 0.083 at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞. Once the policy has moved
+    and w is far above 1, the plain ratio would rule the update; f keeps it finite.
     """
     return ratio / (ratio + beta)
 
@@ -53,7 +53,7 @@ def policy_loss(
     policy that made the token, π_old or π_past. advantages: of the token's response. replayed:
     bool, true for the tokens of an o*.
     num_responses: those of the *global* mini-batch, so that the sum over micro-batches and ranks is
-    the loss. clip_eps: ε of CLIP for fresh tokens, None for no clip.
+    the loss. clip_eps: ε of CLIP for new tokens, None for no clip.
     beta: β of the shaping of replayed tokens, None for the plain ratio.
     """
     advantages = advantages.float()
@@ -67,14 +67,13 @@ def policy_loss(
         clipped_ratio = ratio.clamp(1 - clip_eps, 1 + clip_eps)
         on_policy = torch.minimum(plain, clipped_ratio * advantages)
 
-    # Replayed term: f(w*) · A of Sec. 4.2. Beyond the clamp of log w, f is flat: 1 or 0 to 2e-8 at
-    # β = 0.1.
+    # Replayed term: f(w*) · A of Sec. 4.2. The clamp of log w changes f by at most 2e-8 at β = 0.1.
     shaped = ratio if beta is None else shape(ratio, beta)
     objective = torch.where(replayed, shaped * advantages, on_policy)
     loss = -objective.sum() / (max_length * num_responses)
 
-    # What a token weighs on A ∇ log π_θ: w where fresh, 0 where CLIP cut it, the slope of f where
-    # replayed.
+    # The factor of a token's A ∇ log π_θ in the gradient: the slope of f where it is replayed;
+    # where it is new, w, or 0 if CLIP cut it off.
     slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = f (1 - f)
     unclipped = ratio.masked_fill(on_policy < plain, 0)
     weight = torch.where(replayed, slope, unclipped)
@@ -84,25 +83,24 @@ def policy_loss(
 @torch.no_grad()
 def token_metrics(log_ratio, ratio, weight, advantages, replayed) -> dict:
     """Sums over the tokens given, and maxima in `*_max`: tensors of one number; all inputs (R,)."""
-    fresh = ~replayed
-    w = ratio[fresh]
+    new = ~replayed
+    w = ratio[new]
     w_star = ratio[replayed]
     pull = weight * advantages.abs()  # how hard each token pulls on its log π_θ
     return {
-        # How far π_θ has moved from what made the fresh tokens.
-        "tokens": fresh.sum(),
+        # How far π_θ has moved from what made the new tokens.
+        "new_tokens": new.sum(),
         "ratio": w.sum(),
-        "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is fresh
-        "clipped": (weight[fresh] == 0).sum(),  # w itself is never 0
-        # Before the first optimiser step both should be 0: engine and policy are one model.
-        "drift": log_ratio[fresh].abs().sum(),
+        "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is new
+        "clipped": (weight[new] == 0).sum(),  # w itself is never 0
+        # Drift and mismatch are 0 before the first optimiser step: engine and policy are one model.
+        "drift": log_ratio[new].abs().sum(),
         "mismatch": ((w - 1).abs() > 0.1).sum(),
-        # How far it has moved from what made the replayed ones, and what is left of them: the
-        # effective sample size is (Σw*)² / Σw*².
+        # How far it has moved from what made the replayed tokens.
         "replay_tokens": replayed.sum(),
         "replay_ratio": w_star.sum(),
         "replay_ratio_squared": w_star.square().sum(),
-        "replay_ratio_max": ratio.masked_fill(fresh, 0).max(),
+        "replay_ratio_max": ratio.masked_fill(new, 0).max(),
         "replay_above_2": (w_star > 2).sum(),
         "replay_above_10": (w_star > 10).sum(),
         # Who rules the update: replay's part of the pull, and what a replayed token weighs.
@@ -122,22 +120,20 @@ def combine(parts: list[dict]) -> dict:
 
 
 def token_means(sums: dict) -> dict:
-    """Means and shares over tokens from the sums of `token_metrics`,
-    0 where there is no such token.
-    """
-    tokens = sums["tokens"]
+    """Means and shares from the sums of `token_metrics`, 0 where there is no such token."""
+    new = sums["new_tokens"]
     replayed = sums["replay_tokens"]
 
     def per(name, count):
         return sums[name] / count if count else 0.0
 
-    # The effective sample size (Σw*)² / Σw*², as a share of the tokens, is a product of two means.
+    # The effective sample size as a share of the n replayed tokens: Σw*/n · Σw*/Σw*².
     ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
     return {
-        "loss/ratio": per("ratio", tokens),
+        "loss/ratio": per("ratio", new),
         "loss/ratio_max": sums["ratio_max"],
-        "loss/clipped": per("clipped", tokens),
-        "replay/token_share": per("replay_tokens", tokens + replayed),
+        "loss/clipped": per("clipped", new),
+        "replay/token_share": per("replay_tokens", new + replayed),
         "replay/gradient_share": per("replay_pull", sums["pull"]),
         "replay/ratio": per("replay_ratio", replayed),
         "replay/ratio_max": sums["replay_ratio_max"],

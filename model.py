@@ -27,20 +27,16 @@ from runtime.memory import LOGITS_CHUNK
 
 
 def model_config(config: Config, model: str):
-    """The model's Hugging Face configuration with the context
-    extension of `rope_theta` and positions.
-    """
+    """The model's Hugging Face configuration, with our `rope_theta` and positions."""
     hf_config = AutoConfig.from_pretrained(model, trust_remote_code=False)
     return extend_context(hf_config, config)
 
 
 def extend_context(hf_config, config: Config, **settings):
-    """A Hugging Face config with `settings` and, where given, our `rope_theta` and
-    `max_position_embeddings`: the one passed in, changed.
-    """
+    """The config passed in, changed by `settings` and our `rope_theta` and positions, if any."""
     vars(hf_config).update(settings)
     if config.rope_theta:
-        # vLLM first tries an empty configuration, which has none.
+        # vLLM first tries an empty configuration, which has no rope_parameters.
         rope = getattr(hf_config, "rope_parameters", None) or {}
         hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
     if config.max_position_embeddings:
@@ -80,18 +76,19 @@ class Packed:
 
     input_ids: torch.Tensor  # (1, S)
     position_ids: torch.Tensor  # (1, S), place in the token's own sequence
-    row_of_token: torch.Tensor  # (E,) place in the row of each token that attention sees
-    token_of_row: torch.Tensor  # (S,) the way back: the first token that stands at each place
+    place_of_token: torch.Tensor  # (E,) place in the row of each token that attention sees
+    token_of_place: torch.Tensor  # (S,) the way back: the first token that stands at each place
     cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among the E tokens
-    row_of_cell: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
-    cell_of_row: torch.Tensor  # (S,) the way back: the cell of each place in the row
+    place_of_cell: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
+    cell_of_place: torch.Tensor  # (S,) the way back: the cell of each place in the row
     predictors: torch.Tensor  # (R,) places whose hidden state predicts a response token
     targets: torch.Tensor  # (R,) those response tokens
 
 
 def pack(sequences: list[tuple], device="cpu") -> Packed:
-    """(prompt ids, response ids) pairs as one row; both must be non-empty.
-    Neighbours with equal prompts share one.
+    """(prompt ids, response ids) pairs as one row; neighbours with equal prompts share one.
+
+    Neither prompt nor response may be empty.
 
     Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in
     the row, `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8
@@ -103,11 +100,11 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     ...     print(name, tensor.tolist())
     input_ids [[5, 1, 2, 3, 4, 7, 8]]
     position_ids [[0, 1, 1, 2, 3, 0, 1]]
-    row_of_token [0, 1, 0, 2, 3, 4, 5, 6]
-    token_of_row [0, 1, 3, 4, 5, 6, 7]
+    place_of_token [0, 1, 0, 2, 3, 4, 5, 6]
+    token_of_place [0, 1, 3, 4, 5, 6, 7]
     cu_seqlens [0, 2, 6, 8]
-    row_of_cell [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
-    cell_of_row [0, 1, 5, 6, 7, 8, 9]
+    place_of_cell [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
+    cell_of_place [0, 1, 5, 6, 7, 8, 9]
     predictors [0, 0, 2, 3, 5]
     targets [1, 2, 3, 4, 8]
     """
@@ -130,12 +127,12 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
         predictors.append(of_sequence[len(prompt) - 1 : -1])  # each token's predecessor
     lengths = np.array([len(of_sequence) for of_sequence in places])  # (N,)
     is_token = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
-    row_of_token = np.concatenate(places)  # (E,)
-    _, token_of_row = np.unique(row_of_token, return_index=True)  # (S,), the first copies
-    row_of_cell = np.zeros(is_token.shape, dtype=int)
-    row_of_cell[is_token] = row_of_token
-    cell_of_row = np.flatnonzero(is_token)[token_of_row]  # (S,)
-    position_ids = cell_of_row % lengths.max()
+    place_of_token = np.concatenate(places)  # (E,)
+    _, token_of_place = np.unique(place_of_token, return_index=True)  # (S,), the first copies
+    place_of_cell = np.zeros(is_token.shape, dtype=int)
+    place_of_cell[is_token] = place_of_token
+    cell_of_place = np.flatnonzero(is_token)[token_of_place]  # (S,)
+    position_ids = cell_of_place % lengths.max()
 
     def long(array):
         return torch.as_tensor(array, dtype=torch.long).to(device)
@@ -143,11 +140,11 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     return Packed(
         input_ids=long(np.concatenate(row))[None],
         position_ids=long(position_ids)[None],
-        row_of_token=long(row_of_token),
-        token_of_row=long(token_of_row),
+        place_of_token=long(place_of_token),
+        token_of_place=long(token_of_place),
         cu_seqlens=long(np.append(0, np.cumsum(lengths))).int(),
-        row_of_cell=long(row_of_cell),
-        cell_of_row=long(cell_of_row),
+        place_of_cell=long(place_of_cell),
+        cell_of_place=long(cell_of_place),
         predictors=long(np.concatenate(predictors)),
         targets=long(np.concatenate([response for _, response in sequences])),
     )
@@ -155,6 +152,7 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
     """Causal attention inside each packed sequence, and no weights.
+
     query: (1, H, S, D), key and value: (1, H_kv, S, D).
     """
     # The kernel takes 16-bit types only.
@@ -168,10 +166,10 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
     from torch.nn.attention.varlen import varlen_attn
 
     def repeated(x):  # (1, h, S, D) -> (E, h, D); the backward of x[index] would sort the index
-        return rearrange(x, "1 h s d -> s h d").index_select(0, packing.row_of_token)
+        return rearrange(x, "1 h s d -> s h d").index_select(0, packing.place_of_token)
 
     bounds = packing.cu_seqlens
-    longest = packing.row_of_cell.shape[1]
+    longest = packing.place_of_cell.shape[1]
     # (E, H, D)
     out = varlen_attn(
         repeated(query),
@@ -185,7 +183,7 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
         window_size=(-1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return rearrange(out.index_select(0, packing.token_of_row), "s h d -> 1 s h d")
+    return rearrange(out.index_select(0, packing.token_of_place), "s h d -> 1 s h d")
 
 
 def attend_padded(query, key, value, scale, packing: Packed):
@@ -194,7 +192,7 @@ def attend_padded(query, key, value, scale, packing: Packed):
     def padded(x):  # (1, h, S, D) -> (N, h, L, D)
         if x.dtype == torch.bfloat16 and not x.is_cuda:
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
-        cells = F.embedding(packing.row_of_cell, rearrange(x, "1 h s d -> s (h d)"))
+        cells = F.embedding(packing.place_of_cell, rearrange(x, "1 h s d -> s (h d)"))
         return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
     q = padded(query)
@@ -209,7 +207,7 @@ def attend_padded(query, key, value, scale, packing: Packed):
         q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape
     )
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
-    row = F.embedding(packing.cell_of_row, cells)
+    row = F.embedding(packing.cell_of_place, cells)
     return rearrange(row, "s (h d) -> 1 s h d", d=query.shape[-1])
 
 
@@ -225,9 +223,9 @@ def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
 
 
 class TokenScores(torch.autograd.Function):
-    """Log-probs and entropies (R,) of softmax(hidden Wᵀ / T),
-    from hidden (R, H), weight (V, H) and targets y (R,).
+    """Log-probs and entropies (R,) of softmax(hidden Wᵀ / temperature).
 
+    hidden: (R, width), weight: (V, width), targets y: (R,).
     With p the softmax and 𝓗 its entropy, ∂ log p_y / ∂logits = 1_y - p and ∂𝓗 / ∂logits =
     -p (log p + 𝓗). So, d_logprob and d_entropy being the gradients that come in,
 
@@ -254,9 +252,7 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, grad_logprobs, grad_entropies):
-        """Gradients of hidden (R, H) and, unless frozen,
-        weight (V, H); logits are computed once more.
-        """
+        """Gradients of hidden and, unless it is frozen, weight; logits are computed once more."""
         hidden, weight, targets, entropies = ctx.saved_tensors
         grad_hidden = torch.empty_like(hidden)
         grad_weight = None
@@ -287,9 +283,7 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def chunks(hidden, weight, targets, temperature):
-        """Some rows after another: hidden (c, H), targets
-        (c,) and the log-probs (c, V) of all words.
-        """
+        """c tokens after another: hidden (c, width), targets (c,), log-probs (c, V)."""
         size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
             logits = product(h, weight.T).float().div_(temperature)
@@ -305,9 +299,7 @@ class PackedLM(nn.Module):
         self.temperature = temperature
 
     def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
-        """Float32 log-probs (R,) of the response tokens and entropies
-        (R,) of what they were drawn from.
-        """
+        """Float32 log-probs (R,) of the response tokens, entropies (R,) of what they came from."""
         decoder = self.lm.get_decoder()
         weight = self.lm.get_output_embeddings().weight  # (V, H)
         # (1, S, H)

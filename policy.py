@@ -1,5 +1,4 @@
-"""π_θ: the sharded model, its scores of stored and fresh responses,
-and the optimiser step (Alg. 1, line 31).
+"""π_θ: the sharded model, its scores of responses, and the optimiser step (Alg. 1, line 31).
 
 FSDP2 shards float32 weights over the ranks of a node and replicates them across nodes; with
 `lora_rank` the model is frozen and adapters are trained in its place. It computes in `dtype` and
@@ -48,10 +47,10 @@ class Row:
 
 
 class Policy:
-    """The trained model on this rank. All methods are collectives:
-    every rank calls them in the same order.
+    """The trained model on this rank.
 
-    ValueError for a model with parts that the packed forward pass does not know.
+    All methods are collectives: every rank calls them in the same order. ValueError for a model
+    with parts that the packed forward pass does not know.
     """
 
     def __init__(self, config: Config, model: str, device: torch.device):
@@ -87,11 +86,12 @@ class Policy:
         self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]
         # How far engine and policy were apart before the first optimiser step, as metrics.
         self.engine_metrics = {}
-        self.tokens_per_micro_batch, self.memory = self._micro_batch()
+        self.tokens_per_micro_batch, self.memory_line = self._micro_batch()
 
     def _micro_batch(self) -> tuple[int, str]:
-        """Its tokens, as asked or as fit on the rank with the
-        least memory left; a line on what it takes.
+        """How many tokens a micro-batch has, and a sentence on the memory it takes.
+
+        As many as asked for, or as fit on the rank with the least memory left.
         """
         config = self.config
         device = self.device.type
@@ -111,9 +111,7 @@ class Policy:
     # ---- forward passes without gradient ---------------------------------------------------------
 
     def score(self, sequences: list[tuple]) -> list[tuple]:
-        """Log-probs and entropies, float32 (T,) each,
-        of the response of every (prompt ids, response ids).
-        """
+        """Log-probs and entropies, float32 (T,), of each response of (prompt ids, response ids)."""
         if not sequences:
             return []
         results = {}
@@ -133,9 +131,7 @@ class Policy:
         return [results[i] for i in range(len(sequences))]
 
     def mean_entropy(self, sequences) -> list[float]:
-        """Mean full-vocabulary entropy in nats over each response,
-        EOS included (Alg. 1, lines 10-12).
-        """
+        """Mean full-vocabulary entropy in nats of each response, EOS included (lines 10-12)."""
         return [float(entropies.mean(dtype=np.float64)) for _, entropies in self.score(sequences)]
 
     def mean_nll(self, sequences) -> list[float]:
@@ -145,12 +141,12 @@ class Policy:
     # ---- the update ------------------------------------------------------------------------------
 
     def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
-        """Metrics of the whole batch, after one optimiser step on Eq.
-        4 per mini-batch, on all ranks alike.
+        """Make one optimiser step on Eq. 4 per mini-batch; returns the metrics of the whole batch.
 
-        A step whose gradient norm is not finite or above `skip_grad_norm` leaves the weights alone
-        and is counted in `loss/skipped`. RuntimeError when three in a row are skipped, and when
-        π_old of fresh tokens is further than `max_drift` from π_θ before the first step.
+        They are the same on all ranks. A step whose gradient norm is not finite or above
+        `skip_grad_norm` leaves the weights alone and is counted in `loss/skipped`. RuntimeError
+        when three in a row are skipped, and when π_old of new tokens is further than `max_drift`
+        from π_θ before the first step.
         """
         parts = []
         norms = []
@@ -158,8 +154,8 @@ class Policy:
         for rows in [self._rows(groups) for groups in mini_batches]:
             part = self._accumulate(rows, clip_eps)
             if not parts and self.config.behavior_logprobs == "engine":
-                # No step was made yet, so π_θ should still be the π_old of the fresh tokens.
-                tokens = max(part["tokens"], 1)
+                # No step was made yet, so π_θ should still be the π_old of the new tokens.
+                tokens = max(part["new_tokens"], 1)
                 self._compare(part["drift"] / tokens, part["mismatch"] / tokens)
             parts.append(part)
             norms.append(self._step())
@@ -167,7 +163,7 @@ class Policy:
         return {
             "loss/policy": sums["loss"] / len(parts),
             "loss/total": sums["total"] / len(parts),
-            "loss/entropy": sums["entropy"] / (sums["tokens"] + sums["replay_tokens"]),
+            "loss/entropy": sums["entropy"] / (sums["new_tokens"] + sums["replay_tokens"]),
             **token_means(sums),
             "loss/grad_norm": float(np.mean(norms)),
             "loss/lr": self.config.lr,
@@ -191,9 +187,7 @@ class Policy:
         return rows
 
     def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
-        """The metric sums of all ranks, after adding up the gradient
-        of a mini-batch, micro-batch by micro-batch.
-        """
+        """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         sequences = [row.sequence for row in rows]
         bins = ranks.micro_batches(sequences, self.tokens_per_micro_batch)
         parts = []
@@ -201,7 +195,7 @@ class Policy:
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(items is bins[-1])
             # Forward and backward are collectives: a rank without work runs a row with weight 0.
-            has_work = len(items) > 0
+            has_work = bool(items)
             part = self._backward(
                 [rows[i] for i in items or [0]],
                 weight=float(has_work),
@@ -214,9 +208,7 @@ class Policy:
     def _backward(
         self, rows: list[Row], *, weight: float, num_responses: int, clip_eps: float | None
     ) -> dict:
-        """The metric sums of one micro-batch, which counts `weight` times,
-        after its forward and backward.
-        """
+        """Forward and backward of a micro-batch that counts `weight` times; its metric sums."""
         config = self.config
         packed = pack([row.sequence for row in rows], self.device)
         logprobs, entropies = self.module(packed)  # (R,), (R,)
@@ -247,9 +239,7 @@ class Policy:
         return {name: weight * float(value.detach()) for name, value in sums.items()}
 
     def _step(self) -> float:
-        """The gradient's norm before clipping, after the optimiser step or,
-        where the norm is too large, without one.
-        """
+        """Step, unless the gradient is too large; returns its norm before clipping."""
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
         norm = float(norm.full_tensor())
         bound = self.config.skip_grad_norm
@@ -269,25 +259,31 @@ class Policy:
         return norm
 
     def recompute(self, groups: list[Group]) -> list[Group]:
-        """The groups with the policy's own log-probs of fresh responses
-        in place of the engine's; raises as `update`.
+        """The groups with the policy's own log-probs of new responses, not the engine's.
+
+        RuntimeError as in `update`.
         """
-        fresh = []
+        new = []
         sequences = []
         for group in groups:
             for trajectory in group.new_trajectories:
-                fresh.append(trajectory)
+                new.append(trajectory)
                 sequences.append((group.question.prompt_ids, trajectory.token_ids))
         now = [logprobs for logprobs, _ in self.score(sequences)]
-        log_ratio = np.concatenate(now) - np.concatenate([t.logprobs for t in fresh])
+        log_ratio = np.concatenate(now) - np.concatenate([t.logprobs for t in new])
         mismatch = np.abs(np.expm1(log_ratio)) > 0.1
         self._compare(float(np.abs(log_ratio).mean()), float(mismatch.mean()))
-        new = {t: replace(t, logprobs=logprobs) for t, logprobs in zip(fresh, now)}
-        return [replace(g, trajectories=[new.get(t, t) for t in g.trajectories]) for g in groups]
+        rescored = {t: replace(t, logprobs=logprobs) for t, logprobs in zip(new, now)}
+        result = []
+        for group in groups:
+            trajectories = [rescored.get(t, t) for t in group.trajectories]
+            result.append(replace(group, trajectories=trajectories))
+        return result
 
     def _compare(self, drift: float, mismatch: float) -> None:
-        """Note how far engine and policy are apart;
-        RuntimeError beyond `max_drift` nats a token.
+        """Note how far engine and policy are apart; RuntimeError beyond `max_drift`.
+
+        drift: mean |log w| in nats a token. mismatch: share of tokens with |w - 1| > 0.1.
         """
         self.engine_metrics = {
             "engine/drift": drift,
@@ -303,43 +299,41 @@ class Policy:
 
     # ---- weights out -----------------------------------------------------------------------------
 
-    def named_tensors(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
-        """(name, full tensor) of every weight, tied heads included,
-        adapters merged; cast, then gathered.
-        """
+    def full_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
+        """(name, full tensor) of every weight, tied heads included and adapters merged."""
         scale = self.config.lora_alpha / max(self.config.lora_rank, 1)
         for name, tensor in merged(self.module.lm.state_dict(), scale, self.device):
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
-    def tensors(self) -> dict:
-        """For a checkpoint: this rank's part of every weight,
-        and of AdamW's state of it as `name:key`.
+    def shards(self) -> dict:
+        """This rank's part of every weight, and of AdamW's state of it as `name:key`.
 
-        They share memory with what they are named after; state that no step has made yet is made
-        here.
+        A checkpoint is made of these. They share memory with the policy's own; state that no step
+        has made yet is made here.
         """
         self.module.reshard()  # not done by a `score` that was interrupted
-        tensors = {}
+        shards = {}
         for name, p in self.module.lm.named_parameters():
-            tensors[name] = p.detach()
+            shards[name] = p.detach()
             if not p.requires_grad:
                 continue
             if not self.optimizer.state[p]:
                 moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
                 self.optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
             for key, value in self.optimizer.state[p].items():
-                tensors[f"{name}:{key}"] = value.detach()
-        return tensors
+                shards[f"{name}:{key}"] = value.detach()
+        return shards
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write a Hugging Face directory (safetensors, config) on rank 0,
-        in the weights' own dtype.
+        """Write a Hugging Face directory (safetensors, config) on rank 0.
+
+        The dtype is the one that the weights are held in: float32, unless they are frozen (LoRA).
         """
         lm = self.module.lm
         main = ranks.rank() == 0
         weights = {}
-        for name, tensor in self.named_tensors(lm.dtype):
+        for name, tensor in self.full_weights(lm.dtype):
             # Tied weights are written under one name; the loader makes the second.
             if main and name not in lm.all_tied_weights_keys:
                 weights[name] = tensor.cpu()

@@ -47,7 +47,7 @@ def last_box(text: str) -> str | None:
 
 
 def unboxed(text: str) -> str | None:
-    """Without a box: the last statement of a final answer, else the last number, never an aside."""
+    """Without a box: the last statement of a final answer, else the last number."""
     text = text[-MAX_TEXT:]
     statements = STATEMENT.findall(text)
     if statements:
@@ -105,7 +105,7 @@ class Grader:
         return self.tokenizer.decode(token_ids, skip_special_tokens=True)
 
     def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
-        """What a grader is given of a response: what `graded_text` picks; all for a user's."""
+        """What the verifier is given of a response; a reward of the user's own is given all."""
         text = self.text(token_ids)
         if self.config.reward != "math":
             return text
@@ -123,35 +123,35 @@ class Grader:
 
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
         """A warning where no response has what the grader looks for; None if one may be right."""
-        responses = [t for trajectories in rollouts for t in trajectories]
-        best = max((t.reward for t in responses), default=0.0)
+        graded = [t for trajectories in rollouts for t in trajectories]
+        best = max((t.reward for t in graded), default=0.0)
         spread = self.config.difficulty == "spread" and self.config.start_threshold < 0
         if 0 < best <= SUCCESS and not spread:
             return (
                 "warning: no reward is above 0.5, and only such a response is a success:"
                 " docs/own-task.md says what partial credit needs"
             )
-        if self.config.reward != "math" or not responses or best:
+        if self.config.reward != "math" or not graded or best:
             return None
-        texts = [self.text(t.token_ids) for t in responses]
+        texts = [self.text(t.token_ids) for t in graded]
         thinking = all(map(self.thinks, questions))
         if thinking and not any("</think>" in text for text in texts):
             return (
-                f"warning: none of {len(responses)} responses has a </think>, so that none has an"
+                f"warning: none of {len(graded)} responses has a </think>, so that none has an"
                 " answer: the model needs a longer max_response_length, or does not think, and"
                 " response_prefix is to be empty"
             )
         strict = self.config.require_box and self.config.grader == "strict"
         if strict and not any(last_box(text) for text in texts):
             return (
-                f"warning: none of {len(responses)} responses has a box: ask for \\boxed{{}} in the"
+                f"warning: none of {len(graded)} responses has a box: ask for \\boxed{{}} in the"
                 " question (tools.convert --system), set require_box false, or raise"
                 " max_response_length if they are cut"
             )
         return None
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
-        """What is under way: its `.rewards()` is a list of one, with `score` and others."""
+        """Start grading. `.rewards()` of what is returned is a list of one: `score` and others."""
         piece = self.piece(question, token_ids)
         row = {} if self.config.reward == "math" else question.row  # Math-Verify reads none
         return self.verifier.submit([piece], [question.answer], [row])

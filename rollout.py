@@ -23,6 +23,7 @@ from config import Config
 from data import Question
 from model import extend_context, load_model, model_config
 from runtime import ranks
+from runtime.faults import watchdog
 from runtime.memory import KV_CACHE_ON_CPU
 
 
@@ -77,7 +78,8 @@ def generate(
 def grade(grader, responses: list[list[Response]], step: int = 0) -> list[list[Trajectory]]:
     """The responses of the last `generate` with their rewards, in the same lists (a collective).
 
-    Every rank waits for what it has under way; the rewards are then the same on all of them.
+    Every rank waits for what it has under way: its share is the same as there. The rewards are then
+    the same on all ranks.
     """
     tp = grader.config.rollout_tp
 
@@ -88,7 +90,7 @@ def grade(grader, responses: list[list[Response]], step: int = 0) -> list[list[T
         futures = []
         for grading in grader.pending.values():
             futures += grading.under_way()
-        ranks.watchdog.wait(futures)
+        watchdog.wait(futures)
         rewards = {i: [] for i in share}
         for i in share:
             for j in range(len(responses[i])):
@@ -99,16 +101,25 @@ def grade(grader, responses: list[list[Response]], step: int = 0) -> list[list[T
     graded = []
     for of_question, rewards in zip(responses, all_rewards):
         trajectories = []
-        for r, named in zip(of_question, rewards):
-            score = named.pop("score")
-            trajectories.append(Trajectory(r.token_ids, r.logprobs, step, score, r.finished, named))
+        for response, named_rewards in zip(of_question, rewards):
+            trajectory = Trajectory(
+                token_ids=response.token_ids,
+                logprobs=response.logprobs,
+                step=step,
+                reward=named_rewards.pop("score"),
+                finished=response.finished,
+                named_rewards=named_rewards,
+            )
+            trajectories.append(trajectory)
         graded.append(trajectories)
     return graded
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that is asked for; ValueError where prompt and response exceed the model's
-    positions, or `rollout_tp` does not divide a node's ranks.
+    """The engine that is asked for.
+
+    ValueError where prompt and response exceed the model's positions, or where `rollout_tp` does
+    not divide a node's ranks.
     """
     length = config.max_prompt_length + config.max_response_length
     positions = model_config(config, model).max_position_embeddings
@@ -128,9 +139,7 @@ def make_engine(config: Config, model: str, eos_token_id: int, device: torch.dev
 
 
 class VLLMEngine:
-    """vLLM in this process, one engine per rank (per `rollout_tp` ranks),
-    its scheduler driven from here.
-    """
+    """vLLM in this process, one engine per `rollout_tp` ranks, its scheduler driven from here."""
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
@@ -145,7 +154,7 @@ class VLLMEngine:
         self.eos_token_id = eos_token_id
         self.on_gpu = on_gpu
         self.dtype = getattr(torch, config.dtype)
-        # vLLM makes up a weight that is missing, so the names are taken from the model itself.
+        # The names that `load` must be given: vLLM would make up a weight that is missing.
         self.names = set(load_model(config, model, "auto").state_dict())
         self.llm = LLM(
             model=model,
@@ -157,14 +166,14 @@ class VLLMEngine:
             block_size=None if on_gpu else 32,
             tensor_parallel_size=config.rollout_tp,
             distributed_executor_backend="external_launcher",
-            # its buffers and sleep mode's mapped memory do not agree
+            # Its buffers and the mapped memory of sleep mode do not agree.
             disable_custom_all_reduce=on_gpu,
             gpu_memory_utilization=config.rollout_memory,
             max_num_seqs=512,
             kv_cache_memory_bytes=None if on_gpu else KV_CACHE_ON_CPU,
-            # of the distribution sampled from, temperature included
+            # Of the distribution that is sampled from, temperature included.
             logprobs_mode="processed_logprobs",
-            # a seeded request prefilled in pieces rewinds its generator, as a CPU generator cannot
+            # It rewinds the generator of a seeded request, which a CPU generator cannot do.
             enable_chunked_prefill=on_gpu,
             max_num_batched_tokens=max(8192, length),
             generation_config="vllm",  # else the model's own stop tokens and penalties fill in
@@ -173,13 +182,13 @@ class VLLMEngine:
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
             disable_log_stats=True,
         )
-        self.leave_if_asked = ranks.watchdog.check
+        self.leave_if_asked = watchdog.check
         if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
             from vllm.distributed import get_tp_group as group
 
             self.leave_if_asked = lambda: ranks.leave_if_asked(group().cpu_group)
-            # on CPUs all have mapped this: without its name, the same for every run, it cannot
-            # outlive us
+            # On CPUs its shared memory has the same name in every run: unlink it, once all ranks
+            # have mapped it.
             first = ranks.rank() // config.rollout_tp * config.rollout_tp
             members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
             ranks.barrier()
@@ -228,9 +237,10 @@ class VLLMEngine:
         return results
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them) and forget cached
-        prefixes; KeyError where a name of `state_dict()`, tied heads included, is missing: reload
-        would only log it.
+        """Take over new weights and forget cached prefixes.
+
+        A collective where `tensors` gathers them. KeyError where a name of `state_dict()`, tied
+        heads included, is missing: vLLM would only log it.
         """
         self.llm.collective_rpc(
             "reload_weights", kwargs={"weights_iterator": _all_of(self.names, tensors)}
@@ -246,9 +256,7 @@ class VLLMEngine:
             self.llm.sleep(level=2)
 
     def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Load new weights, in the order that keeps the peak low:
-        space, then weights, then the cache.
-        """
+        """Load new weights: space first, the cache last, which keeps the peak low."""
         if self.on_gpu:
             self.llm.wake_up(tags=["weights"])
         self.load(tensors)
@@ -257,9 +265,7 @@ class VLLMEngine:
 
 
 def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator:
-    """The (name, tensor) pairs, one by one; KeyError for an unknown name,
-    and at the end for missing ones.
-    """
+    """The (name, tensor) pairs; KeyError for an unknown name, and at the end for a missing one."""
     missing = set(names)
     for name, tensor in tensors:
         missing.remove(name)
@@ -269,9 +275,7 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
 
 
 class HFEngine:
-    """Hugging Face `generate` with seeded Gumbel noise:
-    arg max of log p + noise is a sample of p.
-    """
+    """Hugging Face `generate`, seeded: with Gumbel noise the arg max of log p is a sample of p."""
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
         self.eos_token_id = eos_token_id
@@ -323,15 +327,13 @@ class HFEngine:
             logits_processor=LogitsProcessorList([sampler]),
         )[:, ids.shape[1] :].cpu()
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
-        for tokens, scores in zip(out.numpy().astype(np.int32), logprobs):
+        for tokens, of_tokens in zip(out.numpy().astype(np.int32), logprobs):
             ends = np.flatnonzero(tokens == self.eos_token_id)
             t = ends[0] + 1 if len(ends) else len(tokens)
-            yield Response(tokens[:t].copy(), scores[:t].copy(), finished=len(ends) > 0)
+            yield Response(tokens[:t].copy(), of_tokens[:t].copy(), finished=len(ends) > 0)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights (a collective where `tensors` gathers them);
-        KeyError as for vLLM.
-        """
+        """Take over new weights, as `VLLMEngine.load`."""
         own = self.model.state_dict()
         for name, tensor in _all_of(own, tensors):
             own[name].copy_(tensor)
@@ -343,9 +345,7 @@ class HFEngine:
 
 
 class _GumbelSampler:
-    """A logits processor that makes the arg max a seeded sample,
-    and keeps the sampled tokens' log-probs.
-    """
+    """A logits processor: the arg max becomes a seeded sample, whose log-probs are kept."""
 
     def __init__(self, seeds: list[int], temperature: float):
         self.generators = [torch.Generator().manual_seed(seed) for seed in seeds]
@@ -353,7 +353,7 @@ class _GumbelSampler:
         self.logprobs: list[torch.Tensor] = []  # one (N,) per generated token
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        ranks.watchdog.check()
+        watchdog.check()
         logprobs = (scores.float() / max(self.temperature, 1e-6)).log_softmax(-1)  # (N, V)
         noisy = logprobs
         if self.temperature > 0:

@@ -53,7 +53,7 @@ def sample_questions(
     mu: float = 0.5,
     sigma: float = 1.0,
 ) -> list[int]:
-    """min(n, total) distinct question ids in order of k, by Algorithm 2, its steps in our numbers.
+    """min(n, total) distinct question ids in order of k, by the five steps of Algorithm 2.
 
     buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng
     and on the order of the ids inside each bucket, not on the mapping's own order. Takes O(n +
@@ -71,15 +71,20 @@ def sample_questions(
     sizes = _sizes(buckets, n)
     taken = dict.fromkeys(sizes, 0)
     remaining = min(n, sum(sizes.values()))
-    while remaining:  # 4: what is missing goes again; each round ends the draw or empties a bucket
+    while remaining:
+        # Step 1: p_k of the buckets that have questions left.
         unfinished = [k for k in sizes if taken[k] < sizes[k]]
-        weights = bucket_weights(unfinished, num_rollouts, mu, sigma)  # 1: p_k where some are left
-        counts = rng.multinomial(remaining, weights).tolist()  # 2: how many of each
+        weights = bucket_weights(unfinished, num_rollouts, mu, sigma)
+        # Step 2: how many of each, in one draw.
+        counts = rng.multinomial(remaining, weights).tolist()
         for k, count in zip(unfinished, counts):
-            count = min(count, sizes[k] - taken[k])  # 3: one that is too small gives all it has
+            # Step 3: a bucket that is too small gives all it has.
+            count = min(count, sizes[k] - taken[k])
             taken[k] += count
             remaining -= count
-    return _distinct(buckets, taken, rng)  # 5
+        # Step 4: what is missing is drawn again. Each round ends the draw or empties a bucket.
+    # Step 5: which questions.
+    return _distinct(buckets, taken, rng)
 
 
 def sample_uniform(
@@ -136,11 +141,10 @@ class FreshStream:
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
-        Those passed over because of `skip` go back to the front.
+        No question is both. Those passed over go back to the front.
         """
         skip = set(skip)
-        skipped = skip.difference(retired)
-        available = len(self.ids) - len(retired) - len(skipped)
+        available = len(self.ids) - len(retired) - len(skip)
         n = min(n, available)
         # Dicts without values, as sets that keep their order.
         taken = {}

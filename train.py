@@ -1,4 +1,4 @@
-"""ExGRPO training: Algorithm 1, phase by phase.
+"""ExGRPO training: Algorithm 1, line by line.
 
     export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600  # seconds to finish an update and save after Ctrl-C
     torchrun --nproc_per_node=2 train.py                # the built-in run
@@ -17,7 +17,7 @@ from config import Config, from_command_line
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
 from buffer import ReplayBuffer
-from data import Question, load_tokenizer, readable, with_built_in_world
+from data import Question, load_tokenizer, read_questions, with_built_in_world
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
@@ -37,7 +37,7 @@ def train(config: Config) -> dict:
     tokenizer = load_tokenizer(config, config.model)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier)
-        questions, tests, dropped = readable(
+        questions, tests, unreadable = read_questions(
             config, tokenizer, verifier.check_golds, run.checkpoints, run.print
         )
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
@@ -48,7 +48,7 @@ def train(config: Config) -> dict:
         def state() -> dict:
             return {
                 "experience": experience.state_dict(),
-                "unreadable": dropped,
+                "unreadable": unreadable,
                 "skipped_in_row": policy.skipped_in_row,
             }
 
@@ -57,25 +57,25 @@ def train(config: Config) -> dict:
             policy.skipped_in_row = saved["skipped_in_row"]
 
         run.start(
-            tensors=policy.tensors,
+            tensors=policy.shards,
             state=state,
             save_buffer=lambda path: experience.buffer.save(path),
             load=load,
-            snapshot=experience.snapshot,
+            make_undo=experience.make_undo,
         )
-        engine.wake(policy.named_tensors(engine.dtype))
-        run.print(policy.memory)
+        engine.wake(policy.full_weights(engine.dtype))
+        run.print(policy.memory_line)
 
         example = (tests or questions)[0]
         if run.is_new:
             run.print(f"---- a prompt ----\n{tokenizer.decode(example.prompt_ids)}\n----")
-            run.tracker.keep_example(answer(engine, grader, example))
+            run.tracker.keep_example(example_response(engine, grader, example))
             run.log(validate(engine, grader, tests))
         algorithm_1(run, config, engine, grader, policy, experience, tests)
-        if tests and not run.is_validated:  # interrupted in the last one, or out of questions
+        if tests and not run.is_validated:  # the last validation was interrupted, or all retired
             with run.phase("evaluation"):
                 run.log(validate(engine, grader, tests))
-        trained = answer(engine, grader, example)
+        trained = example_response(engine, grader, example)
         policy.save_pretrained(run.model_directory)
         run.finish(tokenizer)
         run.tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
@@ -84,11 +84,11 @@ def train(config: Config) -> dict:
 
 def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, tests) -> None:
     """The steps that are left of the run."""
-    score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
+    uncertainty = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     for step in run.steps():  # line 2
         # ---- phase 1: experience management, lines 3-19 ----
         with run.phase("plan"):
-            plan = experience.plan(step, score)
+            plan = experience.plan(step, uncertainty)
         if plan is None:
             run.print("every question is retired: the run ends here")
             run.save(step)
@@ -117,7 +117,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             mini_batches = experience.mini_batches(step, groups)
             metrics = policy.update(mini_batches, plan.clip_eps)
         with run.phase("sync"):
-            engine.wake(policy.named_tensors(engine.dtype))
+            engine.wake(policy.full_weights(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience.buffer)
         run.tracker.sample(step + 1, groups, grader.text, SUCCESS)
@@ -127,7 +127,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         run.end_step(metrics)
 
 
-def answer(engine, grader: Grader, question: Question) -> str:
+def example_response(engine, grader: Grader, question: Question) -> str:
     """One response of the model as it stands, as text.
 
     The judge of the built-in world marks its wrong steps.

@@ -1,14 +1,14 @@
-"""Speed on this machine, one table per section
-(earlier figures and what they mean: bench/README.md).
+"""Measure speed on this machine, and print one table per section.
 
     python -m bench                           every section, about ten minutes on two cores
     python -m bench step --dtype float32      a training step, ours beside TRL's
     python -m bench sampler                   a step's draw and moves, at two sizes of the buffer
     python -m bench grader                    answers a second
 
-TRL is needed by `step` only. It may be installed beside this project, or in a directory that
-TRL_PATH names: `pip install --no-deps --target DIR trl accelerate datasets dill multiprocess
-xxhash pandas`. Without it our step stands alone.
+Earlier figures, and what they mean, are in bench/README.md. TRL is needed by `step` only. It may be
+installed beside this project, or in a directory that TRL_PATH names: `pip install --no-deps
+--target DIR trl accelerate datasets dill multiprocess xxhash pandas`. Without it our step is timed
+alone.
 """
 
 import argparse
@@ -23,7 +23,7 @@ DTYPES = ("float32", "bfloat16")
 
 
 def main() -> None:
-    """Print a table per section."""
+    """Print a table for each section on the command line, or for all."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,

@@ -1,4 +1,4 @@
-"""What a step asks of buffer and sampler: draw 64 questions, and move 128 to another bucket."""
+"""Time what a step asks of buffer and sampler: draw 64 questions, move 128 to other buckets."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -9,14 +9,14 @@ import numpy as np
 from buffer import ReplayBuffer, Trajectory
 from sampler import sample_questions
 
-# The official code at 45,000 questions on one core, measured. Its draw grows with the square.
+# The official code, measured at 45,000 questions on one core; its draw grows with their square.
 OFFICIAL_DRAW = 7.7  # seconds
 OFFICIAL_MOVES = 0.013  # seconds
 LIMITS = {45_000: 1.6, 1_000_000: 2.0}  # questions -> milliseconds that draw and moves may take
 
 
 def filled_buffer(num_questions: int) -> ReplayBuffer:
-    """A response of four tokens to each question, the questions spread over the buckets 1 to 7."""
+    """A buffer with four tokens in response to each question, spread over the buckets 1 to 7."""
     token_ids = np.arange(4, dtype=np.int32)  # [T]
     logprobs = np.zeros(4, dtype=np.float32)  # [T]
     replay = ReplayBuffer()
@@ -26,18 +26,18 @@ def filled_buffer(num_questions: int) -> ReplayBuffer:
 
 
 def draw(replay: ReplayBuffer, rng: np.random.Generator) -> None:
-    """64 questions by Algorithm 2."""
+    """Draw 64 questions by Algorithm 2."""
     sample_questions(replay.buckets, 64, 8, rng)
 
 
 def move(replay: ReplayBuffer, rng: np.random.Generator) -> None:
-    """128 questions to the next bucket, as new rollouts would."""
+    """Move 128 questions to the next bucket, as new rollouts would."""
     for question_id in rng.integers(0, len(replay), 128).tolist():
-        replay.add(question_id, 1 + replay.num_success(question_id) % 7, [])
+        replay.add(question_id, 1 + replay.bucket_of(question_id) % 7, [])
 
 
 def median_milliseconds(work: Callable, replay: ReplayBuffer) -> float:
-    """Of 201 calls."""
+    """The median time of 201 calls of `work`."""
     rng = np.random.default_rng(1)
     times = []
     for _ in range(201):
@@ -48,7 +48,7 @@ def median_milliseconds(work: Callable, replay: ReplayBuffer) -> float:
 
 
 def bench_sampler() -> Iterator[tuple[str, str, str]]:
-    """Milliseconds of draw and moves at the sizes in LIMITS."""
+    """A row with the milliseconds of draw and moves for each size in LIMITS."""
     for num_questions, limit in LIMITS.items():
         replay = filled_buffer(num_questions)
         drawing = median_milliseconds(draw, replay)

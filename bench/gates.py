@@ -1,12 +1,12 @@
-"""The gates of the built-in world: is there enough to learn,
-and is what is right also reasoned right?
+"""Check that a built-in world has enough to learn, and that right answers are reasoned right.
 
     for seed in 0 1 2 3 4 5 6 7; do
       torchrun --nproc_per_node=2 train.py --rho 0 --world_seed $seed --run_dir runs/gates/$seed
     done
     python -m bench.gates runs/gates/*
 
-A line for each run, on-policy on a world seed of its own, with the figures that a gate asks for.
+It prints a line for each run, with the figures that the gates ask for. Each run is on-policy, on a
+world seed of its own.
 """
 
 import json
@@ -24,7 +24,7 @@ GATES = {  # figure -> (lowest, highest)
 
 
 def figures(run: Path) -> dict[str, float]:
-    """What the gates ask of a run, from its metrics.jsonl."""
+    """The figures that the gates ask for, from the metrics.jsonl of a run."""
     rows = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
     tested = [row for row in rows if "val/pass_at_1/arithmetic" in row]
     right = [row["val/pass_at_1/arithmetic"] for row in tested]

@@ -1,5 +1,6 @@
-"""Answers a second of the verifier, on the kinds that
-mathematics questions have, half of them wrong.
+"""Measure how many answers a second the verifier grades.
+
+The answers are of the kinds that mathematics questions have, and half of them are wrong.
 """
 
 import time
@@ -7,7 +8,7 @@ from collections.abc import Iterator
 
 from reward import Verifier
 
-# A gold, then two right answers and two wrong ones; m is n + 1.
+# A kind is a gold, then two right and two wrong answers; m is n + 1, and odd is 2 n + 1.
 INTEGER = ("{n}", "{n}", "{n}.0", "{m}", "-{n}")
 OTHERS = [
     (r"\frac{{{n}}}{{7}}", r"\frac{{{n}}}{{7}}", "{n}/7", r"\frac{{{m}}}{{7}}", "0.{n}"),
@@ -27,7 +28,7 @@ OTHERS = [
     (r"{n}^\circ", r"{n}^\circ", "{n}", r"{m}^\circ", r"\text{{no idea {n}}}"),
 ]
 KINDS = [INTEGER] * len(OTHERS) + OTHERS  # half are integers, as in the benchmarks
-WARM_UP = 8 * len(KINDS)  # two rounds: the parser fills its tables as it goes, once in a run
+WARM_UP = 8 * len(KINDS)  # answers, two rounds, in which the parser fills its tables, once in a run
 
 
 def sample_answers(count: int) -> tuple[list[str], list[str]]:
@@ -45,7 +46,7 @@ def sample_answers(count: int) -> tuple[list[str], list[str]]:
 
 
 def bench_grader() -> Iterator[tuple[str, str, str]]:
-    """Two workers, a core each."""
+    """A row with the speed of two workers, which have a core each."""
     texts, golds = sample_answers(1600)
     with Verifier(workers=2, timeout=5.0) as verifier:
         verifier.score(texts[:WARM_UP], golds[:WARM_UP])

@@ -1,6 +1,6 @@
-"""One training by TRL's GRPOTrainer, run and timed by bench/step.py: MODEL QUESTIONS DTYPE.
+"""Train with TRL's GRPOTrainer; bench/step.py runs and times it with MODEL QUESTIONS DTYPE.
 
-It prints a line of losses after every two optimiser steps, which is a step of ours.
+It prints a line of losses after every two optimiser steps, which are a step of ours.
 """
 
 import json
@@ -11,7 +11,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 if os.environ.get("TRL_PATH"):
-    # the last place: torch and transformers stay this project's
+    # It comes last, so that torch and transformers stay this project's.
     sys.path.append(os.environ["TRL_PATH"])
 
 import datasets
@@ -21,11 +21,11 @@ from trl import GRPOConfig, GRPOTrainer
 
 from bench.step import MAX_TOKENS, QUESTIONS, RESPONSES, STEPS, coin
 
-MICRO_BATCH = 64  # responses of a forward and backward
+MICRO_BATCH = 64  # responses in a forward and backward pass
 
 
 def rewards(completions: list, **_) -> list[float]:
-    """The coin, on what TRL hands over."""
+    """The reward of bench/step.py for the completions that TRL hands over."""
     return [coin(completion[0]["content"], "") for completion in completions]
 
 

@@ -1,4 +1,4 @@
-"""Train as a processor with AVX2 alone would, on one that has AVX-512:
+"""Train as a processor with AVX2 alone would, on one that has AVX-512.
 
     ATEN_CPU_CAPABILITY=avx2 MKL_ENABLE_INSTRUCTIONS=AVX2 ONEDNN_MAX_CPU_ISA=AVX2 \\
         python -m bench.processor [flags of train.py]
@@ -13,7 +13,7 @@ import torch
 
 
 def no() -> bool:
-    """The answer to both questions."""
+    """The answer to both of vLLM's questions about AVX-512."""
     return False
 
 

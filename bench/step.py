@@ -1,10 +1,11 @@
-"""A whole training step beside TRL's GRPOTrainer: same model, prompts, samples and optimiser steps.
+"""Time a whole training step beside one of TRL's GRPOTrainer.
 
-32 questions x 8 responses of up to 64 tokens and two optimiser steps on a random model, on-policy
-(`--rho 0`). Ours is the ordinary `train.py` on two ranks of one thread. TRL has the same two cores
-and Hugging Face's generate, as it does not support this vLLM on CPUs. Both are timed from step to
-step, by the wall clock and by the CPU time of all their processes, which says something on a busy
-machine, too. Ours runs before and after TRL, so that a change of the machine's pace shows.
+Both have the same model, prompts, samples and optimiser steps: 32 questions x 8 responses of up to
+64 tokens and two optimiser steps on a random model, on-policy (`--rho 0`). Ours is the ordinary
+`train.py` on two ranks of one thread. TRL has the same two cores and Hugging Face's generate, as it
+does not support this vLLM on CPUs. Both are timed from step to step, by the wall clock and by the
+CPU time of all their processes, which says something on a busy machine, too. Ours runs before and
+after TRL, so that a change of the machine's pace shows.
 """
 
 import importlib.util
@@ -24,8 +25,8 @@ ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = 32  # of a step
 RESPONSES = 8  # to each
 MAX_TOKENS = 64  # of a response
-STEPS = 5  # that are timed, after one that is not
-TRL_PROCESSES = {"float32": [1], "bfloat16": [1, 2]}  # two never were faster in float32
+STEPS = 5  # those timed, after one that is not
+TRL_PROCESSES = {"float32": [1], "bfloat16": [1, 2]}  # in float32 two were never faster
 
 
 def coin(response: str, answer: str) -> float:
@@ -34,8 +35,9 @@ def coin(response: str, answer: str) -> float:
 
 
 def write_setup(directory: Path) -> tuple[str, str]:
-    """A random Llama (hidden 256, 6 layers, 4.8M parameters)
-    and 512 questions of about 20 tokens.
+    """Write a random Llama and 512 questions of about 20 tokens, and return their paths.
+
+    The Llama has hidden size 256, 6 layers and 4.8M parameters.
     """
     import numpy as np
     import torch
@@ -73,7 +75,7 @@ def write_setup(directory: Path) -> tuple[str, str]:
 
 @dataclass
 class Steps:
-    """What a run took from step to step, the first step left out."""
+    """The times of a run from step to step, without the first step."""
 
     wall: list[float]  # seconds
     cpu: list[float]  # seconds of all processes
@@ -84,9 +86,10 @@ class Steps:
 
 
 def time_steps(processes: int, command: list[str], step_ends_with: str) -> Steps:
-    """Run a script on two cores; a step ends with a line that begins so.
+    """Run a script on two cores and time its steps.
 
-    RuntimeError with the end of what it printed where it fails.
+    A step ends with a line that begins with `step_ends_with`. RuntimeError shows the end of what
+    the script printed if it fails.
     """
     import psutil
 
@@ -117,7 +120,7 @@ def time_steps(processes: int, command: list[str], step_ends_with: str) -> Steps
 
 
 def differences(values: list[float]) -> list[float]:
-    """Of each value and the one before it."""
+    """The difference of each value and the one before it."""
     return [after - before for before, after in zip(values, values[1:])]
 
 
@@ -155,7 +158,7 @@ def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[St
 
 
 def bench_step(dtypes: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Ours before TRL, TRL, ours after it, and their ratio; ours alone where there is no TRL."""
+    """The rows of ours, TRL, ours again, and their ratio; of ours alone where there is no TRL."""
     has_trl = os.environ.get("TRL_PATH") or importlib.util.find_spec("trl")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)

@@ -7,16 +7,16 @@ r"""Record what the models computed in one replaying step of a run, for docs/one
         --val_files $WORLD/test.jsonl --reward worlds.arithmetic:reward --engine hf \
         --start_threshold -1 --steps 3 --eval_every 0 --run_dir runs/one_step
 
-The second line builds the built-in world with only the last result asked, in five to ten minutes.
-There a lucky response is paid now and then, so that a question can have several right responses and
-o* a choice. Another processor builds another base, and more steps may be needed.
+The second command builds the built-in world with only the last result asked, in five to ten
+minutes. There a lucky response is paid now and then, so a question can have several right responses
+from which o* is chosen. Another processor builds another base, and more steps may be needed.
 
-The step is the first with something to choose from: E holds at least ENOUGH questions.
+The step is the first one for which E holds at least ENOUGH questions to choose from.
 
-It runs train.py and leaves in docs/one_step/: E before the step (buffer.safetensors); the new
-responses with the engine's log-probs and their rewards, and the log-probs that each mini-batch
-finds (batch.safetensors); entropies of the stored candidates, the stream's position and the
-update's metrics (step.json). The notebook works out the rest.
+The recorder runs train.py and leaves three files in docs/one_step/. buffer.safetensors is E before
+the step. batch.safetensors has the new responses with the engine's log-probs and their rewards, and
+the log-probs that each mini-batch finds. step.json has the entropies of the stored candidates, the
+stream's position and the update's metrics. The notebook works out the rest.
 """
 
 import json
@@ -40,17 +40,17 @@ STEP, BATCH = {}, {}  # values and arrays of the step that replays
 
 
 class RecordedExperience(Experience):
-    """Keeps what is there before a step, until one has replayed."""
+    """An Experience that keeps what is there before a step, until one has replayed."""
 
-    def plan(self, step, score):
-        """As ever."""
+    def plan(self, step, uncertainty):
+        """Plan as ever, and keep the buffer, the stream and the entropies of the candidates."""
         if STEP.get("replayed") or len(self.buffer) < ENOUGH:
-            return super().plan(step, score)
+            return super().plan(step, uncertainty)
         self.buffer.save(FOLDER / "buffer.safetensors")
         STEP.update(step=step, state=self.state_dict(), entropies=[])
 
         def kept(sequences):
-            STEP["entropies"] = score(sequences)
+            STEP["entropies"] = uncertainty(sequences)
             return STEP["entropies"]
 
         plan = super().plan(step, kept)
@@ -58,7 +58,7 @@ class RecordedExperience(Experience):
         return plan
 
     def group(self, plan, rollouts):
-        """As ever; keeps the new responses."""
+        """Form the groups as ever, and keep the new responses."""
         if plan.step == STEP.get("step"):
             new = [t for each in rollouts for t in each]
             BATCH.update(
@@ -72,12 +72,13 @@ class RecordedExperience(Experience):
 
 
 class RecordedPolicy(Policy):
-    """Keeps the log-probs under the weights that each mini-batch
-    of the step finds, and writes it all.
+    """A Policy that keeps the log-probs which each mini-batch of the step finds.
+
+    They are those under the weights with which the mini-batch begins.
     """
 
     def update(self, mini_batches, clip_eps):
-        """As ever."""
+        """Update as ever, and write all that was kept once a step has replayed."""
         self.found = []
         metrics = super().update(mini_batches, clip_eps)
         if STEP.get("replayed") and "metrics" not in STEP:

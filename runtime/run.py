@@ -1,4 +1,4 @@
-"""What surrounds the loop of train.py: run_dir, console, metrics, checkpoints, clock and Ctrl-C.
+"""Surround the loop of train.py with run_dir, console, metrics, checkpoints, clock and Ctrl-C.
 
 with open_run(knobs) as run:
     run.start(...)                    # from the newest checkpoint, where there is one
@@ -30,7 +30,7 @@ OF_THE_POLICY = ("plan", "collect", "update")  # phases that may run out of the 
 
 @contextmanager
 def open_run(knobs: dict) -> Iterator["Run"]:
-    """A run that has run_dir to itself (a collective); one that is interrupted ends quietly."""
+    """Give a run that has run_dir to itself and ends quietly if interrupted (a collective)."""
     with (
         claim(knobs["run_dir"]),
         Tracker(knobs["run_dir"], knobs["steps"], knobs["tracker"], knobs) as tracker,
@@ -40,15 +40,18 @@ def open_run(knobs: dict) -> Iterator["Run"]:
 
 
 class Run:
-    """One run, from its first or newest checkpoint to its table. All methods are collectives."""
+    """One run, from its start or its newest checkpoint to its table.
+
+    All methods are collectives.
+    """
 
     def __init__(self, knobs: dict, tracker: Tracker):
         self.knobs = knobs
         self.tracker = tracker
         self.print = tracker.print
         self.checkpoints = Checkpoints(knobs, tracker.print)
-        self.interrupted = False  # has any rank been asked to stop, as all of them know
-        self.step = 0  # the step under way: so many are done
+        self.interrupted = False  # whether any rank has been asked to stop, as all of them know
+        self.step = 0  # the step under way, which is also how many are done
         self.seconds = {}  # of each phase, since the last row of metrics
 
     def start(
@@ -58,18 +61,18 @@ class Run:
         state: Callable[[], dict],
         save_buffer: Callable[[Path], None],
         load: Callable[[dict, Path], None],
-        snapshot: Callable[[], Callable],
+        make_undo: Callable[[], Callable],
     ) -> None:
-        """Say what a checkpoint is made of, and go on from the newest one, where there is one.
+        """Take what a checkpoint is made of, and go on from the newest one, where there is one.
 
         tensors: weights and optimiser state. state: plain values. save_buffer: writes the buffer to
-        a path. load: puts back the plain values and a buffer's file. snapshot: returns a function
+        a path. load: puts back the plain values and a buffer's file. make_undo: returns a function
         that undoes what planning a step changes.
         """
         self.tensors = tensors
         self.state = state
         self.save_buffer = save_buffer
-        self.snapshot = snapshot
+        self.make_undo = make_undo
         saved = self.checkpoints.saved
         if not saved:
             self.tracker.start()
@@ -96,18 +99,19 @@ class Run:
         return done == self.knobs["steps"] or bool(every and done % every == 0)
 
     def steps(self) -> Iterator[int]:
-        """The steps that are left; the loop is left by Interrupted when somebody asked for it."""
+        """Yield the steps that are left; Interrupted leaves the loop when somebody asked for it."""
         for step in range(self.step, self.knobs["steps"]):
             self.step = step
-            self.undo = self.snapshot()
+            self.undo = self.make_undo()
             yield step
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
-        """A part of a step, under the watchdog's eye and the clock.
+        """Run a part of a step under the watchdog's eye and the clock.
 
-        Interrupted in "plan" or "rollout": what the step has changed is undone and saved. In
-        "validate": the scores are left out, the step stands. Other phases are finished.
+        Where "plan" or "rollout" is interrupted, what the step has changed is undone, and the run
+        is saved. Where "validate" is, the scores are left out, and the step stands. Other phases
+        are finished.
         """
         watchdog.enter(name)
         start = self._now()
@@ -133,7 +137,7 @@ class Run:
     def end_step(self, metrics: dict[str, float]) -> None:
         """Write a row of metrics and, where it is due, a checkpoint.
 
-        Interrupted where any rank was asked to stop.
+        Raises Interrupted where any rank was asked to stop.
         """
         done = self.step + 1
         times = {f"time/{name}": seconds for name, seconds in self.seconds.items()}
@@ -149,7 +153,7 @@ class Run:
             raise Interrupted
 
     def save(self, done: int) -> None:
-        """Write the checkpoint of so many steps."""
+        """Write the checkpoint of `done` steps."""
         self.checkpoints.save(
             done, self.tensors(), self.state(), self.save_buffer, self.tracker.text()
         )
@@ -166,7 +170,7 @@ class Run:
 
     @property
     def model_directory(self) -> Path:
-        """Where the trained model goes, an ordinary Hugging Face directory."""
+        """Where the trained model goes, which becomes an ordinary Hugging Face directory."""
         return Path(self.knobs["run_dir"]) / "model"
 
     def finish(self, tokenizer) -> None:

@@ -17,8 +17,8 @@ from runtime import ranks
 class Recorded(exgrpo.Experience):
     """ExGRPO's, and asked.jsonl: the fresh questions and those that came back, a step a line."""
 
-    def plan(self, step, score):
-        plan = super().plan(step, score)
+    def plan(self, step, uncertainty):
+        plan = super().plan(step, uncertainty)
         if plan and ranks.rank() == 0:
             with open(Path(self.config.run_dir) / "asked.jsonl", "a") as file:
                 file.write(json.dumps([plan.fresh, list(plan.stars)]) + "\n")
@@ -28,14 +28,14 @@ class Recorded(exgrpo.Experience):
 class WithoutStar(Recorded):
     """What ExGRPO would replay comes back, but with K new answers: k counts them alone."""
 
-    def plan(self, step, score):
-        plan = super().plan(step, score)
+    def plan(self, step, uncertainty):
+        plan = super().plan(step, uncertainty)
         if plan:
             plan.fresh += plan.stars
             plan.stars = {}
         return plan
 
-    def choose(self, drawn, score, rng):
+    def choose(self, drawn, uncertainty, rng):
         return dict.fromkeys(drawn), 0.0, 0.0
 
 

@@ -1,6 +1,4 @@
-"""The replay buffer: what is kept, in which bucket,
-at what price in memory; its file (paper Sec. 4.1).
-"""
+"""The replay buffer: what is kept, in which bucket, in how much memory; its file (Sec. 4.1)."""
 
 import os
 import pickle
@@ -54,9 +52,7 @@ def example():
 
 
 class Naive:
-    """The same from the definitions: one list of what is stored,
-    oldest first, searched from end to end.
-    """
+    """The same from the definitions: one list of what is stored, oldest first."""
 
     def __init__(self, cap):
         self.cap, self.stored, self.buckets, self.retired = cap, [], {}, set()
@@ -94,9 +90,7 @@ class Naive:
 
 @pytest.mark.parametrize("cap", [None, 1, 3, 8])
 def test_any_history_equals_a_naive_buffer(cap, tmp_path):
-    """Random adds, shelvings, retirements, reinstatements,
-    saves and loads: equal after each, in order.
-    """
+    """After each of many random changes, saves and loads both are equal, order included."""
     rng, replay, naive = np.random.default_rng(cap), ReplayBuffer(cap), Naive(cap)
     for step in range(300):
         question_id, k, kind = int(rng.integers(10)), int(rng.integers(1, 5)), rng.random()
@@ -118,15 +112,13 @@ def test_any_history_equals_a_naive_buffer(cap, tmp_path):
         assert replay.buckets == naive.buckets and replay.retired == naive.retired
         assert all(contents(replay, q) == naive.of(q) for q in range(10))
         assert all((q in replay) == bool(naive.of(q)) for q in range(10))
-        assert all(replay.num_success(q) == k for k, ids in naive.buckets.items() for q in ids)
+        assert all(replay.bucket_of(q) == k for k, ids in naive.buckets.items() for q in ids)
         in_buckets = sum(map(len, naive.buckets.values()))
         assert (len(replay), replay.num_trajectories) == (in_buckets, len(naive.stored))
 
 
 def test_stored_values_come_back_bit_for_bit():
-    """Token ids, log-probs, step and reward are what was added,
-    and nobody can change them afterwards.
-    """
+    """Arrays, step and reward are what was added, and nobody can change them afterwards."""
     replay, logprobs = ReplayBuffer(), np.float32([-1e-7, -33.25, 0.0])
     given = Trajectory(np.int32([0, 151_645, 2**31 - 1]), logprobs.copy(), step=17, reward=0.625)
     replay.add(3, 1, [given])
@@ -144,9 +136,7 @@ def test_stored_values_come_back_bit_for_bit():
 
 
 def test_a_shelved_question_is_not_drawn_but_keeps_its_responses():
-    """It is in no bucket, `len` leaves it out; an add,
-    even of nothing, brings it back with all it had.
-    """
+    """The question is in no bucket and not in `len`, until an add, even of nothing, returns it."""
     replay = example()
     assert 14 in replay and len(replay) == 4 and replay.num_trajectories == 10
     for question_id in (14, 50, 99):  # on the shelf already, unknown, retired
@@ -176,9 +166,7 @@ ADDS |= {
 
 @pytest.mark.parametrize("name", ADDS)
 def test_an_impossible_add_changes_nothing(name):
-    """ValueError, and neither the bucket nor the good trajectory
-    beside a malformed one is taken over.
-    """
+    """The add is a ValueError, and not even the good trajectory beside a bad one is taken."""
     replay = example()
     with pytest.raises(ValueError):
         replay.add(*ADDS[name])
@@ -186,7 +174,7 @@ def test_an_impossible_add_changes_nothing(name):
 
 
 def test_memory_bar():
-    """At most 8 bytes a token + 700 a response, Python's overhead included, with 4 a question."""
+    """A buffer takes at most 8 bytes a token and 700 a response, Python's overhead included."""
     given = [[response(*range(i, i + 50), step=1_000) for i in range(4)] for _ in range(1_000)]
     tracemalloc.start()
     replay = ReplayBuffer()
@@ -199,16 +187,14 @@ def test_memory_bar():
 
 
 def test_an_empty_buffer_can_be_saved(tmp_path):
-    """Step 0 can be resumed; a cap is kept."""
+    """An empty buffer comes back with its cap, so that step 0 can be resumed."""
     ReplayBuffer(max_trajectories=5).save(tmp_path / "buffer")
     loaded = ReplayBuffer.load(tmp_path / "buffer")
     assert everything(loaded) == everything(ReplayBuffer()) and loaded.max_trajectories == 5
 
 
 def test_a_loaded_buffer_goes_on_as_the_saved_one_would(tmp_path):
-    """Equal contents, orders, draws, rewards to the bit;
-    and still so after the same later changes.
-    """
+    """Contents, orders, draws and files are equal, also after the same later changes."""
     replay = example()
     replay.add(13, 2, [response(4, reward=1 / 3)])
     replay.add(10, 3, [])  # now bucket 4 is no longer in the order in which its questions came
@@ -225,14 +211,14 @@ def test_a_loaded_buffer_goes_on_as_the_saved_one_would(tmp_path):
 
 
 def check_refused(path):
-    """Loading raises a ValueError that names the file."""
+    """Checks that loading raises a ValueError that names the file."""
     with pytest.raises(ValueError, match="is not a usable replay buffer") as error:
         ReplayBuffer.load(path)
     assert str(path) in str(error.value)
 
 
-# example(): questions [10, 4], [11, 4], [12, 4], [13, 2]; trajectories [10, 0, 2], [10, 1, 3], [11,
-# 0, 2] ...
+# example() has the questions [10, 4], [11, 4], [12, 4], [13, 2], and the trajectories [10, 0, 2],
+# [10, 1, 3], [11, 0, 2] and so on.
 CELLS = {  # table, place in it, what is written there
     "a question twice": ("questions", (3, 0), 12),
     "a question in a bucket, without responses": ("questions", (3, 0), 50),
@@ -247,7 +233,7 @@ CELLS = {  # table, place in it, what is written there
 
 @pytest.mark.parametrize("what", CELLS)
 def test_a_file_that_contradicts_itself_is_refused(tmp_path, what):
-    """A whole safetensors file with one cell changed: refused by name."""
+    """A whole safetensors file with one wrong cell is refused by its name."""
     path = tmp_path / "buffer"
     example().save(path)
     tensors = load_file(path)
@@ -259,7 +245,7 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path, what):
 
 @pytest.mark.parametrize("table", ["token_ids", "logprobs", "rewards", "retired"])
 def test_a_file_with_a_table_cut_short_is_refused(tmp_path, table):
-    """One entry less, or no such table."""
+    """A file is refused whose table has one entry less, or which lacks the table."""
     path = tmp_path / "buffer"
     example().save(path)
     tensors = load_file(path)
@@ -277,9 +263,7 @@ class Bomb:
 
 
 def test_nothing_else_is_taken_and_no_code_runs(tmp_path, monkeypatch):
-    """A pickle, an archive, an empty file, one cut anywhere
-    or lengthened: refused by name, nothing run.
-    """
+    """Pickles, archives and files cut or lengthened are refused by name."""
     monkeypatch.chdir(tmp_path)
     path = tmp_path / "buffer"
     example().save(path)

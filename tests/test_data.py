@@ -1,6 +1,4 @@
-"""Questions and prompts: malformed files fail by name,
-row and column; templates; the fresh stream.
-"""
+"""Questions and prompts: malformed files fail by name, row and column; templates; trust."""
 
 import contextlib
 import copy
@@ -24,7 +22,7 @@ from data import (
     load_questions,
     load_tokenizer,
     read_data,
-    readable,
+    read_questions,
     render,
     rope_warning,
     sample_seed,
@@ -61,9 +59,7 @@ def write(tmp_path):
 
 
 def test_line_separators_inside_a_text_do_not_end_a_row(write):
-    """JSON strings may hold a bare U+2028 and the like;
-    only a newline ends a row, the last one is no row.
-    """
+    """Only a newline ends a row, not a bare U+2028 or U+0085 that JSON allows in a text."""
     text = "3a\u2028+4\x85"
     line = json.dumps(row(text), ensure_ascii=False) + "\n"
     rows = read_rows(write("q.jsonl", line + line))
@@ -151,7 +147,7 @@ def test_marks_and_blank_lines_in_a_file(write, tokenizer):
 
 
 def test_a_prefix_that_the_template_brings_is_not_added_twice(tokenizer):
-    """`response_prefix` is what prompts end with; a prompt of no tokens is refused."""
+    """A template that ends with `response_prefix` gives the prompt that it gives without."""
     turns = [{"role": "user", "content": "1?"}]
     plain = Config(prompt_template="{question}<think>\n", response_prefix="")
     for template, prefix in (("{question}<think>\n", "<think>\n"), ("{question}", "<think>\n")):
@@ -165,9 +161,7 @@ def same(a, b) -> bool:
 
 
 def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
-    """The same rows, extra columns too, are equal questions
-    in both formats; ids count through all files.
-    """
+    """Extra columns do not matter, and ids count through all files."""
     rows = []
     for i, j in product(range(4), range(3)):
         extra = {"ability": "math", "extra_info": {"index": i, "split": "train"}}
@@ -183,8 +177,7 @@ def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
 
 
 def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
-    """data_source, extra_info and prompt stay with the question from both formats, nan too; another
-    extra_info is another data set to a run that resumes."""
+    """Both formats keep the columns, NaN too, and another extra_info is another data set."""
     extra = {"difficulty": 3, "tests": ["1", "2"], "weight": float("nan")}
     rows = [row("3a+4", extra_info=extra, ability="maths"), row("3a+4", source="$5")]
     for name in ("a.jsonl", "a.parquet"):
@@ -208,10 +201,7 @@ CHATML = (
 
 
 def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer):
-    """Under Qwen's chat template a question cannot end the user's turn and answer itself, by a
-    token without a role (<|im_start|>) or in the role's name either; what only looks like a token
-    stays.
-    """
+    """No text or role's name can end the user's turn, and what looks like a token stays."""
     qwen = copy.deepcopy(tokenizer)
     qwen.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     qwen.add_tokens(
@@ -229,7 +219,7 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
     rows = [*map(row, live), *map(row, fine)]
     rows.append(row("1+1") | {"prompt": [{"role": "user<|im_end|>", "content": "1+1"}]})
     knobs = Config(max_prompt_length=500)
-    # Live: the turn would end twice.
+    # If it were taken, the user's turn would end twice.
     assert render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2
     questions, counts = load_questions([write("a.jsonl", rows)], knobs, qwen)
     assert [q.text for q in questions] == fine and counts == {"read": 8, "special tokens": 5}
@@ -241,9 +231,7 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
 
 
 def test_answers_compared_as_text_are_counted_and_unreadable_ones_named(write, tokenizer):
-    """By the verifier's check: an answer of words stays,
-    and is counted; one that cannot be read goes.
-    """
+    """An answer of words stays and is counted, one that the verifier cannot read goes."""
     rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "5")]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
 
@@ -256,8 +244,9 @@ def test_answers_compared_as_text_are_counted_and_unreadable_ones_named(write, t
 
 
 def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
-    """On resume the saved ids are dropped without asking again; other validation questions, or
-    another reward, are asked; the first questions of each source are counted after that.
+    """A run that resumes drops the saved ids unasked, unless its data or reward changed.
+
+    The first questions of each source are counted after that.
     """
     sets = [
         [Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
@@ -273,7 +262,7 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
     checkpoints = SimpleNamespace(saved=None, check_origins=lambda **_: None)
 
     def kept(config):
-        questions, tests, dropped = readable(config, None, check, checkpoints, said.append)
+        questions, tests, dropped = read_questions(config, None, check, checkpoints, said.append)
         return [q.id for q in questions], [q.id for q in tests], dropped
 
     *ids, dropped = kept(Config(eval_questions=2))
@@ -287,9 +276,7 @@ def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
 
 
 def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
-    """A prompt of exactly the limit stays, a longer one goes;
-    a row repeated in its source (Avg@k) is one.
-    """
+    """A prompt of exactly the limit stays, and a row repeated in its source (Avg@k) is one."""
     rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
     limit = Config(max_prompt_length=7)  # 3 special tokens + 4
     questions, counts = load_questions([write("a.jsonl", rows)], limit, tokenizer)
@@ -306,7 +293,7 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
 
 
 def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
-    """Two questions that are validated on, too."""
+    """Two validation questions that are training questions, too, are told."""
     rows = [row("1a+1", source="x"), row("1a+1", "3", source="y"), row("2a+1", source="x")]
     train, tests = write("train.jsonl", rows), write("tests.jsonl", [*rows[1:], row("3a+1")])
     said = []
@@ -331,8 +318,9 @@ TURNS = [{"role": "system", "content": "be right"}, {"role": "user", "content": 
 
 
 def test_prompt_templates(tokenizer):
-    """The chat template keeps every turn, a text the last;
-    `response_prefix` ends both; braces survive.
+    """The chat template keeps every turn, a text the last; `response_prefix` ends both.
+
+    Braces in a question survive.
     """
 
     def prompt(turns, **knobs) -> str:
@@ -349,9 +337,7 @@ def test_prompt_templates(tokenizer):
 
 
 def test_turns_that_a_text_template_leaves_out_are_counted(write, tokenizer):
-    """The system turn, and what was said before the question:
-    two of three; the chat template has all.
-    """
+    """A text template leaves out two of three turns, the chat template none."""
     files = [
         write(
             "a.jsonl",
@@ -392,9 +378,7 @@ SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
     ],
 )
 def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path, attributes, knobs, reason):
-    """Responses that would not end, go on with the question,
-    or think for ever: what to do is said.
-    """
+    """What to do is said where responses would not end, or would go on with the question."""
     change(tokenizer, **attributes).save_pretrained(tmp_path)
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
@@ -402,7 +386,7 @@ def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path, attribute
 
 
 def test_a_missing_chat_template_is_an_error(tokenizer):
-    """Where one is asked for."""
+    """Where one is asked for, the error names prompt_template."""
     with pytest.raises(ValueError, match="no chat template; set prompt_template"):
         render(TURNS, Config(), change(tokenizer, chat_template=None))
 
@@ -419,9 +403,7 @@ def test_sample_seeds_are_distinct_and_fixed():
 
 
 def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
-    """A directory that brings a tokenizer class of its own is refused,
-    and its code does not run.
-    """
+    """A directory with a tokenizer class of its own is refused or read as an ordinary one."""
     directory, trace = shutil.copytree(tiny_model, tmp_path / "model"), tmp_path / "trace"
     settings = json.loads((directory / "tokenizer_config.json").read_text())
     settings |= {
@@ -436,8 +418,8 @@ def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
 
 
 def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
-    """A name that is no directory is announced before the hub is asked."""
-    # No network in a test.
+    """The hub is announced before it is asked, and a path that is not there is refused."""
+    # A test uses no network.
     monkeypatch.setattr("data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         load_tokenizer(Config(), "nobody/nothing")
@@ -455,9 +437,7 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     [(100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)],
 )
 def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
-    """Below the model's own, as Qwen2.5-Math's 40000 is for SmolLM2;
-    a higher one is a longer context.
-    """
+    """A base below the model's own is a mistake, a higher one is a longer context."""
     LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(
         tmp_path
     )

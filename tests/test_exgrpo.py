@@ -1,6 +1,4 @@
-"""Experience management on scripted runs: rewards and scores made up,
-every outcome worked out by hand.
-"""
+"""Experience management on scripted runs, with every outcome worked out by hand."""
 
 from collections import Counter
 
@@ -44,9 +42,7 @@ def by_last_token(sequences) -> list[float]:
 
 
 def answer(run: Experience, plan: Plan, successes) -> list[Group]:
-    """A plan's groups: of a question's new responses the first
-    `successes(q)` are right; no two are alike.
-    """
+    """A plan's groups, in which the first `successes(q)` new responses are right; none alike."""
     rollouts = []
     for q, seeds in zip(plan.question_ids, run.seeds(plan)):
         right = successes(q)
@@ -88,14 +84,14 @@ def test_delayed_start_is_exact_and_latched():
     plan, _ = take_step(run, 0, first(14))
     assert not run.started and plan.clip_eps == 0.2
 
-    # the batch that exceeds it: still clipped, stores nothing
+    # The batch that exceeds it is still clipped and stores nothing.
     plan, _ = take_step(run, 1, first(15))
     assert run.started and plan.clip_eps == 0.2 and len(run.buffer) == 0
 
     plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
     assert plan.clip_eps is None and not plan.stars and len(run.buffer) == 5
 
-    # And the one after replays; a Pass@1 near 0 changes nothing.
+    # The one after that replays, and a Pass@1 near 0 changes nothing.
     plan, _ = take_step(run, 3, lambda q: 0)
     assert run.started and len(plan.stars) == 2 and plan.clip_eps is None
 
@@ -118,18 +114,14 @@ def test_the_start_counts_successes_not_rewards():
     ],
 )
 def test_resuming_with_another_rho_or_threshold(before, after, started):
-    """ρ = 0 ends collecting and brings the clip back;
-    a start stays latched; a negative one starts.
-    """
+    """ρ = 0 ends collecting and brings the clip back, a start stays, and a negative one starts."""
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict(), old.buffer)
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
 
 
 def test_questions_retire_before_the_start():
-    """k = K retires from the first batch on, also while nothing
-    is collected; the retired are never drawn.
-    """
+    """A question of k = K retires from the first batch on, and is never drawn again."""
     run = experience(12, start_threshold=1.0)
     plan, _ = take_step(run, 0, lambda q: 8 if q % 2 else 3)
     retired = {q for q in plan.fresh if q % 2}
@@ -158,9 +150,7 @@ def test_clip(knobs, clip_before, clip_after):
 
 
 def test_rho_zero_is_the_plain_baseline():
-    """ρ = 0: nothing is stored, replayed or retired,
-    whatever the Pass@1; `retire on` only retires.
-    """
+    """Nothing is stored, replayed or retired, whatever the Pass@1; `retire on` only retires."""
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
         plan, groups = take_step(run, step, lambda q: q % 9)
@@ -228,24 +218,20 @@ def test_the_run_ends_when_every_question_is_retired():
 
 
 def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
-    """Each bucket's share of the draws, one question a batch:
-    bucket 4 holds one question, bucket 1 nine.
-    """
+    """Each bucket's share of single draws; bucket 4 holds one question, bucket 1 nine."""
     run = experience(rho=0.125, **knobs)
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
     drawn = Counter(
-        run.buffer.num_success(*run.plan(step, by_last_token).stars) for step in range(draws)
+        run.buffer.bucket_of(*run.plan(step, by_last_token).stars) for step in range(draws)
     )
     return {k: n / draws for k, n in drawn.items()}
 
 
 def test_question_selection():
-    """Gaussian over counts: p_4 : p_1 = 1 : exp(-9/2),
-    whatever their sizes; uniform: 1 : 9, by questions.
-    """
+    """Gaussian draws go by the counts, 1 : exp(-9/2), and uniform ones by the sizes, 1 : 9."""
     gaussian, uniform = frequencies()[4], frequencies(question_selection="uniform")[4]
-    # 0.989, standard error 0.004.
+    # It is 0.989, and the standard error is 0.004.
     assert gaussian == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)
     assert uniform == pytest.approx(0.1, abs=0.05)  # standard error 0.012
     assert frequencies(sigma=2.0, mu=0.0)[1] == pytest.approx(1 / (1 + np.exp(-15 / 8)), abs=0.05)
@@ -262,7 +248,7 @@ class KnownScores(Policy):
         return [tuple(np.array(values, dtype=np.float32) for values in scores) for scores in known]
 
 
-# stored responses to one question, by what they are lowest in
+# These are stored responses to one question, named by what they are lowest in.
 SURE, UNSURE, LIKELY = (1,) * 20, (2,) * 3, (3,) * 6
 KNOWN = {  # their log-probs and entropies, token by token
     SURE: ([-0.9] * 20, [0.10] * 20),  # mean entropy 0.10, total 2.0
@@ -278,31 +264,25 @@ def select(rule: str, score) -> tuple[int, ...]:
 
 
 def test_lowest_mean_entropy_where_the_official_rule_errs():
-    """Ours takes the lowest mean, the longest here;
-    the official rule, a sum, takes the short unsure one.
-    """
+    """Ours takes the lowest mean, the longest here; the official sum takes the short unsure one."""
     assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
     assert select("official", KnownScores(KNOWN).mean_entropy) == UNSURE
 
 
 def test_other_trajectory_selections():
-    """highest_entropy and nll take the extreme of their score,
-    random any candidate alike and unscored.
-    """
+    """highest_entropy and nll take the extreme of their score, random any candidate unscored."""
     policy = KnownScores(KNOWN)
     assert select("highest_entropy", policy.mean_entropy) == UNSURE
     assert select("nll", policy.mean_nll) == LIKELY
     run = experience(trajectory_selection="random")
     store(run, 0, 4, *KNOWN)
     picks = Counter(tuple(run.plan(step, None).stars[0].token_ids.tolist()) for step in range(600))
-    # Standard error 0.019.
+    # The standard error is 0.019.
     assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)
 
 
 def test_only_contested_choices_are_scored():
-    """One stored response needs no score; scores reach the right candidates;
-    the plan reports their means.
-    """
+    """One stored response needs no score, and the plan reports the means of those that do."""
     run, asked = experience(), []
     store(run, 0, 4, (5, 3), (5, 1), (5, 2))
     store(run, 1, 4, (5, 9))
@@ -336,9 +316,7 @@ def test_seeds():
 
 
 def test_a_mixed_group_is_o_star_and_its_new_responses():
-    """G* = {o*} ∪ {K - 1 new}: o* first, exactly as stored;
-    k counts it; one mean for all K advantages.
-    """
+    """o* stands first as it was stored, counts in k, and shares one mean with K - 1 new ones."""
     run = experience(20)
     store(run, 3, 4, (9, 9, 9))
     plan = run.plan(0, by_last_token)
@@ -358,9 +336,7 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
 
 
 def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
-    """A run that has just replayed question 0,
-    stored in bucket 4 with two responses; o* is (5, 1).
-    """
+    """A run that has just replayed question 0, of bucket 4 with two responses; o* is (5, 1)."""
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
     store(run, 0, 4, (5, 1), (5, 2))
     plan, groups = take_step(run, 1, lambda q: successes)
@@ -380,15 +356,16 @@ def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
 def test_a_replayed_group_moves_its_question(successes, bucket, new):
     """The latest k, with o*, is the bucket, and new successes are stored."""
     run, now = replay_one(successes)
-    assert run.buffer.num_success(0) == bucket
+    assert run.buffer.bucket_of(0) == bucket
     assert now == [[5, 1], [5, 2]] + [[0, 1, i] for i in range(new)]
     assert [t.step for t in run.buffer.trajectories(0)] == [0, 0] + [1] * new
 
 
 def test_a_replayed_group_that_is_all_right_retires():
-    """o* and K - 1 new successes: k = K, retired, its trajectories dropped. With `retire off` it
-    only leaves its bucket, so that it is not replayed as medium, and comes back with all it has
-    when it fails again.
+    """With o* and K - 1 new successes k is K, and the question's trajectories are dropped.
+
+    With `retire off` it only leaves its bucket, so that it is not replayed as medium. It comes back
+    with all it has when it fails again.
     """
     run, now = replay_one(7)
     assert set(run.buffer.retired) == {0} and len(run.buffer) == 0 and now == []
@@ -397,7 +374,7 @@ def test_a_replayed_group_that_is_all_right_retires():
         not run.buffer.retired and not run.buffer.buckets and len(run.buffer) == 0 and len(now) == 2
     )
     plan, _ = take_step(run, 2, lambda q: 5)
-    assert plan.fresh == [0] and run.buffer.num_success(0) == 5 and len(stored(run, 0)) == 7
+    assert plan.fresh == [0] and run.buffer.bucket_of(0) == 5 and len(stored(run, 0)) == 7
 
 
 @pytest.mark.parametrize("k, bucket", [(0, None), (1, 1), (7, 7), (8, None)])
@@ -413,9 +390,7 @@ def test_what_a_fresh_group_stores(k, bucket):
 
 
 def test_a_response_that_was_cut_counts_and_is_not_stored():
-    """Of three right responses the one cut at L_max counts in k,
-    not in E; cut ones alone store nothing.
-    """
+    """A right one cut at L_max counts in k and is not in E, and cut ones alone store nothing."""
     run = experience(2, batch_size=2, mini_batches=1)
     plan = run.plan(0, by_last_token)
     rows = [
@@ -425,31 +400,27 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     groups = run.group(plan, rows)
     run.collect(groups)
     some, none = plan.fresh
-    assert run.buffer.num_success(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
+    assert run.buffer.bucket_of(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer
     metrics = step_metrics(plan, groups, run.buffer)
-    # a reward of the user's with one of these names would be lost
+    # A reward of the user's with one of these names would be lost.
     assert {name for name in metrics if name.startswith("reward/")} == {
         f"reward/{name}" for name in TAKEN
     }
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():
-    """Fresh draws of a buffered question: k = 2, 6 move it,
-    k = 0 leaves it in bucket 6 with all it has.
-    """
+    """Fresh draws with k = 2 and 6 move a buffered question, k = 0 leaves it with all it has."""
     run = experience(1, batch_size=1, rho=0.1, mini_batches=1)
     buckets = []
     for step, k in enumerate((4, 2, 6, 0)):
         take_step(run, step, lambda q, k=k: k)
-        buckets.append((run.buffer.num_success(0), len(stored(run, 0))))
+        buckets.append((run.buffer.bucket_of(0), len(stored(run, 0))))
     assert buckets == [(4, 4), (2, 6), (6, 12), (6, 12)]
 
 
 def test_a_replayed_question_that_the_cap_pushed_out():
-    """Fresh successes may evict a replayed question (`max_trajectories`):
-    with nothing new it stays out.
-    """
+    """A question that new successes evicted stays out where its own group adds nothing."""
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
     plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
@@ -457,21 +428,17 @@ def test_a_replayed_question_that_the_cap_pushed_out():
 
 
 def test_success_is_a_reward_above_a_half():
-    """A user's reward of 0.5 or 0.4 is no success, 0.75 is: k,
-    what is stored, and retirement agree on it.
-    """
+    """k, what is stored, and retirement agree that 0.5 is no success and 0.75 is one."""
     run = experience(2, num_rollouts=4, batch_size=2, mini_batches=1)
     plan, groups = continuous(run, 0, [0.5, 0.5, 0.4, 0.75], [0.75, 0.6, 1, 1])
     half, solved = plan.fresh
     assert [g.num_success for g in groups] == [1, 4]
-    assert run.buffer.num_success(half) == 1 and stored(run, half) == [[half, 0, 3]]
+    assert run.buffer.bucket_of(half) == 1 and stored(run, half) == [[half, 0, 3]]
     assert set(run.buffer.retired) == {solved}
 
 
 def test_reinstatement():
-    """Table 7: at steps 25, 50, ... a seeded tenth of S returns,
-    into the rest of the epoch, not into E.
-    """
+    """At steps 25, 50, ... a seeded tenth of S returns to the epoch, not to E (Table 7)."""
 
     def returned(seed):
         run, drawn = experience(400, reinstate_every=25, seed=seed), []
@@ -505,9 +472,7 @@ def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan,
 
 
 def test_continuous_rewards_go_by_their_spread():
-    """σ = 0, 0.25, 0.5 (K = 4): buckets 0, 2, 4;
-    the middle stores what is above its mean; none retires.
-    """
+    """σ = 0, 0.25, 0.5 (K = 4) are buckets 0, 2, 4; the middle stores what is above its mean."""
     run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
     plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
     middle = plan.fresh[1]
@@ -523,9 +488,7 @@ def test_continuous_rewards_with_equal_spreads():
 
 
 def test_a_replayed_response_keeps_its_reward():
-    """o* enters the group's mean, spread and advantages
-    with the reward it was stored with, not with 1.
-    """
+    """o* enters mean, spread and advantages with the reward it was stored with, not with 1."""
     run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", mini_batches=1)
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
     _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75])
@@ -535,9 +498,7 @@ def test_a_replayed_response_keeps_its_reward():
 
 
 def test_a_checkpoint_that_names_other_questions_is_refused():
-    """Ids in the buffer, the retired set or the stream
-    must be those of questions that are there.
-    """
+    """Ids in the buffer, the retired set or the stream must be those of questions there are."""
     for spoil in (
         lambda run: store(run, 5, 4),
         lambda run: run.buffer.retire(7),
@@ -546,7 +507,7 @@ def test_a_checkpoint_that_names_other_questions_is_refused():
         run = experience(3)
         run.load_state_dict(run.state_dict(), run.buffer)
         spoil(run)
-        with pytest.raises(ValueError, match="names question (5|7|-1): gone, or for another"):
+        with pytest.raises(ValueError, match="names question (5|7|-1), which this run has not"):
             experience(3).load_state_dict(run.state_dict(), run.buffer)
 
 
@@ -566,9 +527,7 @@ def ids(part: list[Group]) -> list[int]:
 
 @pytest.mark.parametrize("replayed, batch_size, parts", [(3, 8, 2), (0, 8, 2), (5, 10, 3)])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
-    """Whole groups, sizes and numbers of replayed ones differ
-    by at most one, every response once.
-    """
+    """Sizes and numbers of replayed groups differ by at most one, and every group is in one."""
     run, groups = one_batch(replayed, batch_size, mini_batches=parts)
     split = run.mini_batches(0, groups)
     assert len(split) == parts
@@ -582,9 +541,7 @@ def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step():
-    """Seed and step fix the split and another step changes it;
-    a question's place in the plan does not.
-    """
+    """Seed and step fix the split, and another step changes it."""
     run, groups = one_batch()
     split = [ids(part) for part in run.mini_batches(0, groups)]
     assert split == [ids(part) for part in run.mini_batches(0, groups)]
@@ -607,9 +564,7 @@ def test_fewer_questions_than_mini_batches():
     ],
 )
 def test_masked_grpo(low, high, kept):
-    """Eq. 14, a closed interval of k/K: groups outside it
-    stay in the normaliser, with advantage 0.
-    """
+    """Groups outside Eq. 14's closed interval of k/K stay in N, with advantage 0."""
     run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=low, alpha_high=high)
     groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q
     (part,) = run.mini_batches(0, run.with_advantages(groups))

@@ -11,9 +11,7 @@ L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
 
 def make_case(seed=0, n=6, t=9, spread=0.6):
-    """Random inputs of `policy_loss`: n responses of one
-    to t tokens, every third of them replayed.
-    """
+    """Random inputs of `policy_loss`: n responses of one to t tokens, every third replayed."""
     g = torch.Generator().manual_seed(seed)
     lengths = torch.randint(1, t + 1, (n,), generator=g)
     old = -3 * torch.rand(int(lengths.sum()), generator=g)  # (R,)
@@ -28,9 +26,7 @@ def run(case, **knobs):
 
 
 def naive_loss(case, clip_eps, beta):
-    """Eq. 3 and 4 with plain floats: -1/(L_max N) Σ over tokens
-    of CLIP(w, A), of f(w*) A where replayed.
-    """
+    """Eq. 3 and 4 in floats: -1/(L_max N) Σ over tokens of CLIP(w, A), or f(w*) A if replayed."""
     total = 0.0
     for new, old, advantage, replayed in zip(*(x.tolist() for x in case), strict=True):
         w = math.exp(new - old)
@@ -46,9 +42,7 @@ def naive_loss(case, clip_eps, beta):
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("clip_eps", [0.2, None])
 def test_loss_is_eq_4_token_by_token(clip_eps, beta):
-    """Equal to the loop over tokens, replayed and fresh mixed,
-    with and without clip and shaping.
-    """
+    """The loss equals the loop over tokens of both kinds, with and without clip and shaping."""
     for seed in range(3):
         case = make_case(seed)
         loss, _ = run(case, clip_eps=clip_eps, beta=beta)
@@ -59,9 +53,7 @@ def test_loss_is_eq_4_token_by_token(clip_eps, beta):
     "w, weight", [(0.1, 0.25), (1.0, 0.1 / 1.1**2), (1e-6, 1e-5), (30.0, 3.0 / 30.1**2)]
 )
 def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
-    """∂loss/∂log π = -A β w/(w+β)² / (L_max N): 1/4 at w = β,
-    0.0826 at w = 1, fading to both sides.
-    """
+    """∂loss/∂log π is -A β w/(w+β)² / (L_max N), largest at w = β and fading to both sides."""
     new = torch.tensor([-1.0], requires_grad=True)
     old = torch.tensor([-1.0 - math.log(w)])
     loss, metrics = run([new, old, torch.tensor([0.7]), torch.tensor([True])], beta=0.1)
@@ -74,9 +66,7 @@ def test_gradient_of_a_replayed_token_in_closed_form(w, weight):
 
 
 def test_gradient_of_a_fresh_token_in_closed_form():
-    """-A w / (L_max N) where the clip does not bind,
-    0 where it does, which is on the side that gains.
-    """
+    """The gradient is -A w / (L_max N), and 0 where the clip binds, on the side that gains."""
     new = torch.tensor([1.1, 1.5, 0.5, 1.1, 1.5, 0.5]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
     fresh = torch.zeros(6, dtype=torch.bool)
@@ -92,9 +82,7 @@ def test_gradient_of_a_fresh_token_in_closed_form():
 @pytest.mark.parametrize("beta", [0.1, None])
 @pytest.mark.parametrize("log_ratio", [1e4, -1e4, 200.0, -200.0])
 def test_huge_ratios_stay_finite(log_ratio, beta):
-    """Log-ratios beyond exp's range give finite losses and gradients,
-    shaped or plain, replayed or fresh.
-    """
+    """Log-ratios beyond exp's range give finite losses, gradients and metrics."""
     new = torch.full((4,), log_ratio, requires_grad=True)
     advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
     replayed = torch.tensor([True, True, False, False])
@@ -107,9 +95,7 @@ def test_huge_ratios_stay_finite(log_ratio, beta):
 
 
 def test_micro_batches_add_up():
-    """The losses and gradients of the parts, with the normaliser
-    of the whole, sum to those of the whole.
-    """
+    """With the normaliser of the whole, losses, gradients and sums of the parts add up to it."""
     case = make_case(n=8)
     whole = case[0].clone().requires_grad_()
     loss, metrics = run([whole, *case[1:]], clip_eps=0.2)
@@ -126,9 +112,7 @@ def test_micro_batches_add_up():
 
 
 def test_half_precision_inputs_are_computed_in_float32():
-    """bfloat16 log-probs and float64 advantages give the
-    float32 loss of the same (rounded) numbers.
-    """
+    """bfloat16 and float64 inputs give the float32 loss of the same, rounded numbers."""
     new, old, advantages, replayed = make_case()
     case = [new.bfloat16(), old.bfloat16(), advantages.double(), replayed]
     loss, _ = run(case, clip_eps=0.2)
@@ -137,16 +121,16 @@ def test_half_precision_inputs_are_computed_in_float32():
 
 
 def test_metrics_by_hand():
-    """Sums, counts, maxima and pulls of a fresh and a replayed response,
-    and means, worked out by hand.
-    """
+    """Sums, counts, maxima and means of a new and a replayed response are those by hand."""
     w = torch.tensor([2.0, 1.0, 0.1, 3.0, 12.0])
     advantages = torch.tensor([2.0, 2.0, -1.0, -1.0, -1.0])
     replayed = torch.tensor([False, False, True, True, True])
     _, m = run([w.log(), torch.zeros(5), advantages, replayed], clip_eps=0.2)
-    # Σ β w / (w + β)² of the replayed, |A| = 1.
+    # It is Σ β w / (w + β)² over the replayed tokens, whose |A| is 1.
     pull = 0.1 * (0.1 / 0.2**2 + 3 / 3.1**2 + 12 / 12.1**2)
-    expected = dict(tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=3)
+    expected = dict(
+        new_tokens=2, ratio=3.0, ratio_max=2.0, clipped=1, pull=2.0 + pull, replay_tokens=3
+    )
     expected |= dict(
         replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull
     )
@@ -171,9 +155,7 @@ def test_metrics_by_hand():
 
 
 def test_metrics_of_one_kind_only():
-    """Without replayed (or fresh) responses the other
-    kind's sums and maxima are 0, not an error.
-    """
+    """Without replayed or new responses that kind's sums and maxima are 0."""
     case = make_case()
     fresh_only = run([*case[:3], torch.zeros_like(case[3])])[1]
     replayed_only = run([*case[:3], torch.ones_like(case[3])])[1]
@@ -182,9 +164,7 @@ def test_metrics_of_one_kind_only():
 
 
 def test_advantages_by_hand():
-    """r - mean (Dr. GRPO); with `normalize_std` divided by the std
-    (K - 1); exactly 0 for equal rewards.
-    """
+    """A is r - mean, with `normalize_std` over the std (K - 1), and 0 for equal rewards."""
     rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0, 0, 0, 0]])
     expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4])
     assert torch.equal(group_advantages(rewards), expected)

@@ -26,9 +26,7 @@ def load(directory, attention="packed"):
 
 
 def draw_sequences(n=5, seed=0):
-    """(prompt ids, response ids) of different lengths,
-    among them a prompt and a response of one token.
-    """
+    """(prompt ids, response ids) of different lengths, also of one token."""
     rng = np.random.default_rng(seed)
     sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(n - 2)]
     sequences = [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
@@ -42,9 +40,9 @@ def directory(request, tiny_models):
 
 
 def test_packed_is_plain_in_value_and_gradient(directory):
-    """Scores of packed sequences, and every weight's gradient of a random mix of them, equal the
-    sum over plain single-sequence passes: grouped-query attention, temperature, tied and untied
-    heads.
+    """Scores and gradients of packed sequences are those of plain passes over each alone.
+
+    The models have grouped-query attention and tied or untied heads, and there is a temperature.
     """
     sequences = draw_sequences()
     packed_lm, plain_lm = PackedLM(load(directory), TEMPERATURE), load(directory, "sdpa")
@@ -65,9 +63,7 @@ def test_packed_is_plain_in_value_and_gradient(directory):
 def by_definition(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
 ):
-    """Attention of each sequence by itself, (E, H, D) ->
-    (E, H, D): what the kernel for GPUs computes.
-    """
+    """Attention of each sequence by itself, (E, H, D) -> (E, H, D), as the kernel for GPUs."""
     assert (
         cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
     )
@@ -81,8 +77,9 @@ def by_definition(
 
 @pytest.mark.parametrize("kv_heads", [4, 2])
 def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
-    """The branch for GPUs, its kernel replaced by a loop that is called as the kernel's signature
-    allows: outputs and all gradients are those of the branch that runs here.
+    """The branch for GPUs has the outputs and gradients of the branch that runs here.
+
+    Its kernel is replaced by a loop that is called as the kernel's signature allows.
     """
     packing, g, signature = (
         pack(draw_sequences()),
@@ -116,22 +113,18 @@ def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
 
 
 def test_the_example_of_pack_is_right():
-    """Three responses to two prompts, every index of them;
-    the chunked head's gradient: the docstrings'.
-    """
+    """The docstrings' examples of packing and of the chunked head's gradient are right."""
     assert doctest.testmod(model).attempted >= 6 and not doctest.testmod(model).failed
 
 
 def test_only_neighbours_share_a_prompt():
-    """Two responses to one prompt, another prompt, the first again:
-    row, places, and values by sequence.
-    """
+    """Responses in a row share their prompt, and one that comes again later is laid out again."""
     a, b = np.array([5, 6]), np.array([7])
     sequences = [(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4])), (a, np.array([8]))]
     packed = pack(sequences)
     assert packed.input_ids.tolist() == [[5, 6, 1, 2, 3, 7, 4, 5, 6, 8]]
     assert packed.position_ids.tolist() == [[0, 1, 2, 3, 2, 0, 1, 0, 1, 2]]
-    assert packed.row_of_cell.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
+    assert packed.place_of_cell.tolist() == [[0, 1, 2, 3], [0, 1, 4, 0], [5, 6, 0, 0], [7, 8, 9, 0]]
     assert packed.cu_seqlens.tolist() == [0, 4, 7, 9, 12]
     assert packed.targets.tolist() == [1, 2, 3, 4, 8]
 
@@ -153,9 +146,7 @@ def full_scores(hidden, weight, targets, temperature):
 
 @pytest.mark.parametrize("chunk", [1, 13 * 4, 2**25])
 def test_chunked_scores_equal_full_ones(chunk, monkeypatch):
-    """Any chunk size: log-probs, entropies and both gradients
-    of each equal autograd through full logits.
-    """
+    """With any chunk size scores and their gradients equal autograd's through full logits."""
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", chunk)
     h, w, y = random_head(dtype=torch.float32)
     mix = torch.randn(len(y))
@@ -179,9 +170,7 @@ def test_scores_of_extreme_logits_stay_finite():
 
 
 def test_a_bfloat16_model_has_a_float32_head(tiny_model):
-    """On the CPU its scores are those of a float32 product
-    of its hidden states and head; gradients flow.
-    """
+    """On the CPU its scores are those of a float32 product, and gradients flow."""
     lm, packed = load(tiny_model).bfloat16(), pack(draw_sequences())
     mine = PackedLM(lm)(packed)
     hidden = lm.model(
@@ -189,15 +178,16 @@ def test_a_bfloat16_model_has_a_float32_head(tiny_model):
     )[0]
     weight = lm.lm_head.weight.float()
     expected = full_scores(hidden[0, packed.predictors].float(), weight, packed.targets, 1.0)
-    # A bfloat16 product is 1e-2 off.
+    # A bfloat16 product would be 1e-2 off.
     torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-5)
     (mine[0].sum() + mine[1].sum()).backward()
     assert all(p.grad.dtype == torch.bfloat16 and p.grad.abs().sum() > 0 for p in lm.parameters())
 
 
 def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
-    """Forward and backward over 4,096 tokens and 32k words: at most five chunks of 4 MiB beside the
-    head's own gradient, where one copy of the logits would be 512 MiB.
+    """Beside the head's own gradient at most five chunks of 4 MiB are held.
+
+    One copy of the logits, of 4,096 tokens and 32k words, would be 512 MiB.
     """
     rows, hidden, vocabulary = 4096, 64, 32_000
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", 2**20)  # 4 MiB

@@ -1,6 +1,4 @@
-"""One gradient on any ranks and micro-batches, safe steps,
-right scores, weights that leave whole.
-"""
+"""One gradient on any ranks and micro-batches, safe steps, right scores, whole weights."""
 
 import math
 from dataclasses import replace
@@ -35,8 +33,9 @@ def make_policy(directory, **knobs):
 
 
 def make_groups(policy, seed=0, noise=0.4):
-    """Nine responses of one to L_MAX tokens in five groups, three of which begin with an o*; their
-    log-probs are near the policy's.
+    """Nine responses in five groups, three of which begin with an o*.
+
+    They have one to L_MAX tokens, and their log-probs are near the policy's.
     """
     rng, groups = np.random.default_rng(seed), []
     sizes = [(1, [1, 5]), (7, [L_MAX]), (3, [9, 4, 12]), (9, [2]), (5, [11, 3])]
@@ -73,9 +72,7 @@ def spoilt(groups, value=math.nan):
 
 
 def gradients(policy, groups, clip_eps=0.2):
-    """(metrics of an update with one mini-batch, the gradient
-    of every trained weight that its step saw).
-    """
+    """(metrics of an update by one mini-batch, {name: gradient} that its step saw)."""
     seen = {}
 
     def note():
@@ -88,7 +85,7 @@ def gradients(policy, groups, clip_eps=0.2):
 
 
 def full_weights(policy):
-    return {name: tensor.numpy().copy() for name, tensor in policy.named_tensors()}
+    return {name: tensor.numpy().copy() for name, tensor in policy.full_weights()}
 
 
 @pytest.fixture(scope="module")
@@ -109,8 +106,9 @@ def assert_same_gradients(mine, reference, tolerance=1e-5):
 
 
 def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, groups):
-    """The gradient of an update equals autograd through ordinary forward passes, one response at a
-    time, of -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N); the two parts are
+    """An update's gradient is that of plain forward passes, one response at a time.
+
+    The loss is -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N), and both parts are
     metrics.
     """
     metrics, mine = gradients(make_policy(tiny_model), groups)
@@ -157,7 +155,7 @@ def report(directory, groups, save_to=None):
     seen["trained"], seen["trained weights"] = trained.score(pairs), full_weights(trained)
     if save_to:
         trained.save_pretrained(save_to)
-    # On every rank alike, or the others would hang.
+    # It raises on every rank alike, or the others would hang.
     with pytest.raises(RuntimeError, match="max_drift"):
         make_policy(directory, max_drift=0.01).update([groups], None)
     return seen
@@ -172,9 +170,7 @@ def reports(device, tiny_model, groups, tmp_path_factory):
 
 @pytest.mark.parametrize("case", CASES)
 def test_one_gradient_on_any_ranks_and_micro_batches(case, reports):
-    """1 rank, 2 ranks and every split into micro-batches:
-    the same gradients and metrics to 1e-5.
-    """
+    """One and two ranks and every split give the same gradients and metrics to 1e-5."""
     alone, pair, _ = reports
     reference = alone["a rank without work" if case == "a rank without work" else "one micro-batch"]
     for seen in (alone, *pair):
@@ -193,9 +189,7 @@ def test_scores_do_not_depend_on_ranks(reports):
 
 
 def test_ranks_train_and_save_one_model(reports, groups):
-    """After two optimiser steps both ranks hold the same weights, and transformers loads what they
-    saved: bit-equal weights, and log-probs equal to the policy's own.
-    """
+    """After two steps two ranks hold the same weights, and transformers loads these."""
     alone, pair, saved = reports
     lm = AutoModelForCausalLM.from_pretrained(saved)
     for name, tensor in lm.state_dict().items():
@@ -210,9 +204,7 @@ def test_ranks_train_and_save_one_model(reports, groups):
 
 
 def test_a_group_computes_its_prompt_once(policy, monkeypatch):
-    """8 questions of 16 tokens, 8 responses of 4 to each:
-    rows of 8 · (16 + 8 · 4) tokens, not of 64 · 20.
-    """
+    """8 prompts of 16 tokens with 8 responses of 4 make 8 · (16 + 8 · 4), not 64 · 20."""
     rng, lengths = np.random.default_rng(0), []
     questions = [rng.integers(0, 100, 16).astype(np.int32) for _ in range(8)]
     pairs = [(q, rng.integers(0, 100, 4).astype(np.int32)) for q in questions for _ in range(8)]
@@ -228,8 +220,9 @@ def test_a_group_computes_its_prompt_once(policy, monkeypatch):
 
 
 def test_mean_entropy_counts_eos(policy, groups, tiny_model):
-    """The mean of the full-vocabulary entropies at all positions that predict a response token, EOS
-    included; the mean NLL is that of the same tokens.
+    """The mean is over all positions that predict a response token, EOS included.
+
+    The mean NLL is that of the same tokens.
     """
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     pairs = pairs_of(groups)
@@ -251,9 +244,7 @@ def test_mean_entropy_counts_eos(policy, groups, tiny_model):
     ids=["norm above the bound", "nan", "inf"],
 )
 def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
-    """A norm above the bound or not finite leaves weights
-    (weight decay too) and moments bit-identical.
-    """
+    """A norm above the bound or not finite leaves weights and moments bit-identical."""
     policy, bad = make_policy(tiny_model, **knobs), spoilt(groups, spoil)
     before = full_weights(policy)
     assert policy.update([bad, bad], None)["loss/skipped"] == 2 and not policy.optimizer.state
@@ -261,9 +252,7 @@ def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
 
 
 def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, groups):
-    """The third in a row raises with its norm and bound;
-    a good step in between starts the count anew.
-    """
+    """The third raises with norm and bound, and a good step in between starts the count anew."""
     policy, bad = make_policy(tiny_model), spoilt(groups)
     policy.update([bad, bad, groups, bad, bad], None)
     with pytest.raises(RuntimeError, match="gradient norm of nan .bound skip_grad_norm"):
@@ -293,9 +282,7 @@ def shifted(policy, groups, fresh, replayed):
 
 
 def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
-    """Fresh log-probs 0.1 nats off raise with both numbers
-    before any step; replayed ones may be off.
-    """
+    """New log-probs 0.1 nats off raise before any step, and replayed ones may be off."""
     checked = make_policy(tiny_model, max_drift=0.01)
     before = full_weights(checked)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
@@ -311,9 +298,9 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
 
 
 def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
-    """`recompute` gives groups with the policy's log-probs in place of the engine's, not of o*'s,
-    and leaves those given alone; the drift it finds is what update reports, and too large a one
-    raises.
+    """`recompute` replaces the engine's log-probs, not o*'s, and leaves what it was given.
+
+    The drift it finds is what update reports, and too large a one raises.
     """
     made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
     changed = shifted(policy, groups, fresh=0.001, replayed=0.5)
@@ -330,9 +317,10 @@ def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
 
 
 def test_ratios_by_option(tiny_model, policy, groups):
-    """Stored log-probs 0.5 nats off: w* = e^0.5 with importance correction, 1 without; both then
-    move with the policy while the denominator stays that of the step's start, and the stored ones
-    are left alone.
+    """Stored log-probs 0.5 off give w* = e^0.5 with importance correction, and 1 without.
+
+    Without it the denominator stays that of the step's start while the policy moves. The stored
+    log-probs are left alone.
     """
     off = shifted(policy, groups, fresh=0.0, replayed=0.5)
     stored = [t.logprobs.copy() for _, t, _, _ in rows(off)]
@@ -350,9 +338,7 @@ def test_ratios_by_option(tiny_model, policy, groups):
 
 
 def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
-    """A Mistral that attends over 8 tokens is taken for prompt
-    and response of 8 together, refused for 9.
-    """
+    """A window of 8 tokens is taken for 8 of prompt and response together, refused for 9."""
     config = AutoConfig.for_model(
         "mistral",
         vocab_size=50,
@@ -380,9 +366,7 @@ FAMILIES = {  # with parts that are not built in -> how their message names the 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, tmp_path):
-    """The packed scores of each of these models would be wrong,
-    so it is refused before the first step.
-    """
+    """Each of these models would be scored wrong, so it is refused before the first step."""
     knobs, name = FAMILIES[family]
     config = AutoConfig.for_model(
         family,
@@ -402,9 +386,7 @@ def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, t
 
 
 def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_path):
-    """A temperature without sampling, which transformers does not write,
-    does not cost the trained model.
-    """
+    """A temperature without sampling, which transformers does not write, costs no model."""
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
     lm.generation_config = GenerationConfig()
     lm.save_pretrained(tmp_path / "odd")
@@ -414,13 +396,11 @@ def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_p
 
 
 def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
-    """named_tensors has every name of transformers' state_dict,
-    the tied head too, also after an update.
-    """
+    """full_weights has all of the state_dict, the tied head too, also after an update."""
     for tied, directory in tiny_models.items():
         policy = make_policy(directory, lr=1e-2)
         reference = AutoModelForCausalLM.from_pretrained(directory).state_dict()
-        for name, tensor in policy.named_tensors():
+        for name, tensor in policy.full_weights():
             assert torch.equal(tensor, reference[name])
         policy.update([groups], None)
         weights = full_weights(policy)
@@ -428,13 +408,11 @@ def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
         head, embedding = weights["lm_head.weight"], weights["model.embed_tokens.weight"]
         assert np.array_equal(head, embedding) == tied
         assert not np.array_equal(head, reference["lm_head.weight"])
-        assert {t.dtype for _, t in policy.named_tensors(torch.bfloat16)} == {torch.bfloat16}
+        assert {t.dtype for _, t in policy.full_weights(torch.bfloat16)} == {torch.bfloat16}
 
 
 def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, groups, device):
-    """dtype=bfloat16: gradients and weights stay float32
-    and point where the float32 gradient points.
-    """
+    """Gradients, too, are float32, and point where the float32 gradient points."""
     half = make_policy(tiny_model, dtype="bfloat16")
     _, reference = gradients(make_policy(tiny_model), groups)
     _, grads = gradients(half, groups)

@@ -1,6 +1,4 @@
-"""Both engines sample from the policy's own distribution,
-sample by sample, also after a weight sync.
-"""
+"""Both engines sample from the policy's own distribution, also after a weight sync."""
 
 import importlib.util
 import json
@@ -35,8 +33,9 @@ def make_config(**knobs):
 
 
 def make_requests(n=10, seed=0):
-    """Prompts of many lengths (one longer than a cache block,
-    one with an EOS inside), each with a seed.
+    """Prompts of many lengths, each with a seed.
+
+    One is longer than a cache block, one has an EOS inside.
     """
     rng = np.random.default_rng(seed)
     prompts = [
@@ -48,8 +47,9 @@ def make_requests(n=10, seed=0):
 
 @pytest.fixture(scope="module")
 def engines(device, tokenizer, tiny_models):
-    """(engine class, tied, knobs) -> (engine, policy) on the same weights, made once each and kept:
-    a vLLM engine that ends takes the group of another one in the process with it.
+    """(engine class, tied, knobs) -> (engine, policy) on the same weights, made once each.
+
+    They are kept, since a vLLM engine that ends takes another one's process group with it.
     """
     assert tokenizer.eos_token_id == EOS
     made = {}
@@ -89,9 +89,7 @@ def greedy(lm, prompt, n):
 
 @torch.no_grad()
 def check_engine(engine, policy, lm):
-    """Greedy tokens are `lm`'s, log-probs of samples the policy's
-    and `lm`'s; returns the greedy tokens.
-    """
+    """The greedy tokens, after a check of them and of samples against `policy` and `lm`."""
     prompts, seeds = make_requests()
     chosen = engine.generate(prompts, seeds, temperature=0.0, max_tokens=8)
     for prompt, response in zip(prompts, chosen):
@@ -109,14 +107,14 @@ def check_engine(engine, policy, lm):
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
 @pytest.mark.parametrize("kind", ENGINES)
 def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):
-    """Greedy tokens of plain forward passes, log-probs within 1e-4 of the policy's, also after
-    every weight was moved and synced (cached prefixes of the same prompts included), and after
-    moving back.
+    """Greedy tokens and log-probs are the policy's, also after its weights moved and went back.
+
+    Prefixes of the same prompts are cached then.
     """
     engine, policy = engines(kind, tied)
     lm = AutoModelForCausalLM.from_pretrained(tiny_models[tied])
     before = check_engine(engine, policy, lm)
-    original = {name: tensor.clone() for name, tensor in policy.named_tensors()}
+    original = {name: tensor.clone() for name, tensor in policy.full_weights()}
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for p in policy.module.parameters():
@@ -124,22 +122,22 @@ def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_
                 0.03 * torch.randn(p.to_local().shape, generator=generator).to(p.device)
             )
     engine.sleep()
-    engine.wake(policy.named_tensors(engine.dtype))
-    lm.load_state_dict(dict(policy.named_tensors()))
+    engine.wake(policy.full_weights(engine.dtype))
+    lm.load_state_dict(dict(policy.full_weights()))
     assert not same(check_engine(engine, policy, lm), before)
     with torch.no_grad():
         for name, p in policy.module.lm.named_parameters():
             p.to_local().copy_(original[name])
-    engine.load(policy.named_tensors(engine.dtype))
+    engine.load(policy.full_weights(engine.dtype))
     lm.load_state_dict(original)
     assert same(check_engine(engine, policy, lm), before)
 
 
 @needs_vllm
 def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
-    """With vLLM's own sleep, twice: its worker has nothing to free on the CPU, but its scheduler
-    pauses until both tags are awake, the prefix cache is emptied, and what it generates then is of
-    the new weights.
+    """vLLM's own sleep pauses its scheduler until both tags wake, and the weights are new.
+
+    Its worker has nothing to free on the CPU, but the prefix cache is emptied.
     """
     engine, policy = engines(VLLMEngine)
     core, lm = engine.llm.llm_engine, AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -157,18 +155,16 @@ def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
                 p.to_local().mul_(factor)
         engine.sleep()
         assert core.is_sleeping()
-        engine.wake(policy.named_tensors(engine.dtype))
+        engine.wake(policy.full_weights(engine.dtype))
         assert not core.is_sleeping()
-        lm.load_state_dict(dict(policy.named_tensors()))
+        lm.load_state_dict(dict(policy.full_weights()))
         check_engine(engine, policy, lm)
     assert asleep == [True, True]
 
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_an_extended_context_is_the_same_in_both(kind, engines):
-    """With another RoPE base and twice the positions the engine
-    samples as the policy does, not as before.
-    """
+    """With another RoPE base and twice the positions the engine samples as the policy does."""
     policy_before = engines(kind)[1]
     engine, policy = engines(
         kind, rope_theta=300.0, max_position_embeddings=1024, max_prompt_length=900
@@ -183,9 +179,7 @@ def test_an_extended_context_is_the_same_in_both(kind, engines):
 
 
 def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
-    """The same request gives the same response in any order, company and batch size, whatever the
-    global random state; another seed gives another one.
-    """
+    """A sample is the same in any order, company and batch size, and changes with its seed."""
     prompts, seeds = make_requests()
     reference = engine.generate(prompts, seeds, T, 20)
     torch.manual_seed(1)
@@ -202,8 +196,9 @@ def test_a_sample_depends_on_its_seed_only(engine, monkeypatch):
 
 
 def test_responses_end_as_they_say(engine):
-    """A finished response has its one EOS as the last token, an unfinished one max_tokens tokens
-    and none; each token has a log-prob; on_finish saw every response once.
+    """A finished response ends with its one EOS, another has max_tokens tokens and none.
+
+    on_finish sees each response once.
     """
     prompt, seen = make_requests()[0][3], {}
     responses = engine.generate(
@@ -224,9 +219,7 @@ def test_responses_end_as_they_say(engine):
 
 
 def test_first_tokens_follow_the_softmax(engine, tiny_model):
-    """Frequencies of 2,000 first tokens (seeds in a row)
-    lie within 4.5 standard deviations, each.
-    """
+    """Frequencies of 2,000 first tokens lie within 4.5 standard deviations, each."""
     n, prompt = 2000, make_requests()[0][4]
     responses = engine.generate([prompt] * n, list(range(n)), T, 1)
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
@@ -245,9 +238,9 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
 
 @pytest.mark.parametrize("kind", ENGINES)
 def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, engines):
-    """Healthy, engine and policy are within a fifth of the bound of `max_drift: auto`; with one
-    layer's weights in another's place they are beyond it. bench/README.md has the figures of a real
-    model.
+    """Rounding is within a fifth of `max_drift: auto`, and a layer in another's place beyond.
+
+    bench/README.md has the figures of a real model.
     """
     engine, policy = engines(kind, dtype="bfloat16", max_drift=100.0)
     prompts, seeds = make_requests(40)
@@ -275,9 +268,7 @@ def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, engines):
     ],
 )
 def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_model, tmp_path):
-    """A tensor left out, a layer renamed: refused by name,
-    where both libraries would make one up.
-    """
+    """A tensor left out or a layer renamed is refused, where both libraries make one up."""
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
     moved = weights.pop(old)
@@ -289,7 +280,7 @@ def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_m
 
 
 def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
-    """A config.json of fewer layers would leave the others out in silence."""
+    """A config.json of fewer layers, which would leave the others out in silence, is refused."""
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
@@ -308,9 +299,7 @@ def test_engine_choice(device, tiny_model, monkeypatch):
 
 
 def test_log_probs_that_are_no_numbers_end_the_run(device):
-    """vLLM may give None or nan for one: said where it comes from,
-    before it is stored or trained on.
-    """
+    """The error says where they come from, before they are stored or trained on."""
     broken = Response(
         np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32), True
     )
@@ -326,10 +315,11 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
 )
 @pytest.mark.parametrize("kind", ENGINES)
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, engines):
-    """Neither engine goes on with an old weight: one layer's, or the head's though it is tied,
-    raises. Last of this file, since the engines are of no use then.
+    """Neither engine goes on with an old weight, be it a layer's or a tied head's.
+
+    This is the last test of the file, since the engines are of no use after it.
     """
     engine, policy = engines(kind, tied)
-    weights = dict(policy.named_tensors(engine.dtype))
+    weights = dict(policy.full_weights(engine.dtype))
     with pytest.raises(KeyError, match=name):
         engine.load((k, v) for k, v in weights.items() if k != name)

@@ -1,6 +1,4 @@
-"""Whole runs on a tiny world: what torchrun leaves,
-one rank against two, the shipped configurations.
-"""
+"""Whole runs on a tiny world: what torchrun leaves, one rank against two, shipped files."""
 
 import importlib.util
 import json
@@ -24,7 +22,7 @@ from policy import Policy
 from tools import export
 from train import train
 
-# on CPUs test_a_run_with_vllm_continues_exactly has a whole run with vLLM
+# On CPUs test_a_run_with_vllm_continues_exactly makes a whole run with vLLM.
 ENGINE = "vllm" if importlib.util.find_spec("vllm") and torch.cuda.device_count() > 1 else "hf"
 STEPS = 3
 PHASES = {"plan", "rollout", "collect", "update", "sync"}
@@ -45,9 +43,7 @@ def run(finished_run) -> tuple[Path, str]:
 
 
 def test_the_last_words_show_what_was_learned(run):
-    """One question with the base's response, which is kept
-    in the run's directory, and the trained one's.
-    """
+    """A question stands there with the base's response, as the run kept it, and the last one."""
     directory, output = run
     kept = (directory / "example.txt").read_text()
     last = output.rsplit("base     ", 1)[1]
@@ -55,14 +51,12 @@ def test_the_last_words_show_what_was_learned(run):
 
 
 def test_a_run_logs_what_it_did(run):
-    """Every step: finite numbers, engine and policy agree,
-    phases timed; replay from step 2, w* near 1.
-    """
+    """Every step has finite numbers, little drift and its times, and replay begins in step 2."""
     start, *rows = metrics(run[0])
     assert start["step"] == 0 and [row["step"] for row in rows] == list(range(1, STEPS + 1))
     assert all(math.isfinite(value) for row in rows for value in row.values())
     for number, row in enumerate(rows):
-        # nats a token: the engine runs the policy's weights, before and after a sync
+        # The engine runs the policy's weights before and after a sync, to 1e-4 nats a token.
         assert row["engine/drift"] < 1e-4
         assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0 and row["loss/entropy"] > 0
         assert all(row.get(f"time/{phase}", 0) > 0 for phase in PHASES)
@@ -76,9 +70,7 @@ def test_a_run_logs_what_it_did(run):
 
 
 def test_a_run_ends_with_table_curve_and_scores(run):
-    """Validation before, every second step and at the end;
-    result.json and the table hold first and last.
-    """
+    """Validation comes first, every second step and last; table and result.json have the ends."""
     directory, output = run
     scores = [
         {name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")}
@@ -99,9 +91,7 @@ def test_a_run_ends_with_table_curve_and_scores(run):
 
 
 def test_the_trained_model_is_an_ordinary_directory(run, world):
-    """transformers loads model and tokenizer;
-    all weights have moved and are finite, in safetensors.
-    """
+    """transformers loads model and tokenizer, and all weights have moved and are finite."""
     directory = run[0] / "model"
     before = AutoModelForCausalLM.from_pretrained(world / "model").state_dict()
     after = AutoModelForCausalLM.from_pretrained(directory).state_dict()
@@ -115,9 +105,7 @@ def test_the_trained_model_is_an_ordinary_directory(run, world):
 
 
 def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
-    """export.py makes the run's model, file for file,
-    of its last checkpoint; it overwrites nothing.
-    """
+    """The export of the last one is the run's model, file for file, and overwrites nothing."""
     (checkpoint,) = run[0].glob("checkpoints/step-*")
     export.main([str(checkpoint), "--output", str(tmp_path / "model")])
     names, exported = (
@@ -146,7 +134,7 @@ def test_a_checkpoint_becomes_a_model(run, tmp_path, capsys):
 
 
 def test_rewards_of_the_built_in_questions(monkeypatch):
-    """Built-in questions take a reward of one's own."""
+    """The built-in questions take a reward of one's own."""
     reward = "worlds.arithmetic:reward"
     world = {"model": "m", "train_files": ["config.py"], "val_files": [], "reward": reward}
     monkeypatch.setattr("worlds.base_model.built_in", lambda *_: world)
@@ -168,9 +156,7 @@ def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
 
 
 def test_eval_repeats_the_last_validation(run, world):
-    """eval.py, a process of its own with one rank,
-    gives exactly the scores that training ended with.
-    """
+    """eval.py, on one rank, gives exactly the scores that training ended with on two."""
     output = shell(sys.executable, "eval.py", *evaluate_args(world, run[0], "hf"))
     report = json.loads(output[output.index("{\n") :])
     trained = json.loads((run[0] / "result.json").read_text())["trained"]
@@ -178,9 +164,7 @@ def test_eval_repeats_the_last_validation(run, world):
 
 
 def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
-    """ρ = 0 on two ranks, Hugging Face: nothing stored,
-    replayed or retired; eval.py repeats its scores.
-    """
+    """With ρ = 0 two ranks store nothing, either, and eval.py repeats their scores."""
     argv = arguments(world, tmp_path, "--engine", "hf", "--rho", "0")
     scores = on_ranks(2, train_from, argv)
     assert scores[0] == scores[1] == json.loads((tmp_path / "result.json").read_text())["trained"]
@@ -231,9 +215,10 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
     "name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"]
 )
 def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
-    """Two steps with all the file says but sizes and lengths, on a small model of that
-    architecture, the Llama on two ranks: bfloat16 engine and policy agree, groups are mixed, the
-    second step replays, and the context extension is saved.
+    """A small model of its architecture is trained for two steps, with replay in the second.
+
+    The file says all but sizes and lengths. The Llama runs on two ranks. Engine and policy agree in
+    bfloat16, groups are mixed, and the context extension is saved.
     """
     if "lora" in name:
         pytest.importorskip("peft")
@@ -314,7 +299,7 @@ def first_step(argv: list[str]) -> dict:
             [(g.question.id, g.advantages.tolist()) for g in part] for part in mini_batches
         ]
         record["metrics"] = update(self, mini_batches, clip_eps)
-        record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.named_tensors()}
+        record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.full_weights()}
         raise Recorded
 
     Experience.collect, Policy.update = recorded_collect, recorded_update
@@ -327,9 +312,7 @@ def first_step(argv: list[str]) -> dict:
 
 
 def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
-    """Equal plans, samples, mini-batches; losses and gradient
-    norms within 1e-5; the weights move alike.
-    """
+    """Plans, samples and mini-batches are equal, losses within 1e-5, and weights move alike."""
     knobs = ["--engine", "hf", "--tokens_per_micro_batch", "700", "--entropy_coef", "0.001"]
     argv = arguments(world, tmp_path, *knobs)
     (one,) = on_ranks(1, first_step, [*argv, "--run_dir", str(tmp_path / "one")])

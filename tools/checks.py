@@ -1,8 +1,7 @@
-"""How the doctor checks, and what it looks at before a model is loaded:
-driver, ranks, questions, memory.
+"""How the doctor checks a machine, and the checks that it makes before a model is loaded.
 
-A check takes the case, which all share, and returns a finding. Every rank makes every check, in one
-order.
+A check takes the case, which all checks share, and returns a finding. Every rank makes every check,
+in the same order.
 """
 
 import os
@@ -26,7 +25,7 @@ from runtime import ranks
 from runtime.faults import watchdog
 from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Budget, Shape, budget, host_needs
 
-OLDEST_DRIVER = {"12": 525, "13": 580}  # by the CUDA that torch was built for
+OLDEST_DRIVER = {"12": 525, "13": 580}  # major version of torch's CUDA -> its oldest driver
 SHARED_MEMORY = Path("/dev/shm")
 VERDICTS = ("ok", "slow", "wrong")
 
@@ -42,13 +41,13 @@ class Finding:
 
 @dataclass
 class Case:
-    """The run that is examined, and what checks leave for later ones."""
+    """The run that is examined, and what earlier checks leave for later ones."""
 
     config: Config
     device: torch.device | None = None
     shape: Shape | None = None
     eos: int = 0
-    prompts: list[np.ndarray] = field(default_factory=list)  # of a batch
+    prompts: list[np.ndarray] = field(default_factory=list)  # token ids of a batch's prompts
     engine: object = None
     policy: Policy | None = None
     # (prompt ids, response ids)
@@ -56,22 +55,22 @@ class Case:
 
     @property
     def longest(self) -> int:
-        """Tokens of a sequence of full length."""
+        """The number of tokens in a sequence of full length."""
         return self.config.max_prompt_length + self.config.max_response_length
 
     def weights(self) -> Iterator[tuple[str, torch.Tensor]]:
-        """What a sync sends."""
-        return self.policy.named_tensors(self.engine.dtype)
+        """The policy's weights by name, as a sync sends them to the engine."""
+        return self.policy.full_weights(self.engine.dtype)
 
     def planned(self, tokens: int) -> Budget:
-        """The formula's bytes of one rank, for micro-batches of so many tokens."""
+        """The bytes of one rank, by the formula, for micro-batches of `tokens` tokens."""
         responses = tokens * self.config.max_response_length // self.longest
         node = ranks.ranks_per_node()
         return budget(self.config, self.shape, node, tokens, responses, self.device.type)
 
 
 def judge(found: str, wrong: bool, advice: str, slow: bool = False) -> Finding:
-    """A finding, with the advice where it is needed."""
+    """A finding, which carries the advice unless its verdict is ok."""
     if wrong:
         return Finding("wrong", found, advice)
     if slow:
@@ -82,12 +81,12 @@ def judge(found: str, wrong: bool, advice: str, slow: bool = False) -> Finding:
 def examine(
     case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Callable[[str], None]
 ) -> bool:
-    """Make the checks in order and tell a line of each; returns whether nothing is wrong.
+    """Make the checks in order, tell a line of each, and return whether nothing is wrong.
 
-    Of several ranks the worst finding counts, and rank 0 tells it. A check that raises is the last
-    one. That rank tells it itself: the others may be waiting for it, until `ranks.run` ends them.
+    The worst finding of all ranks counts, and rank 0 tells it. A check that raises is the last one.
+    Its rank tells that itself, since the others may wait for it until `ranks.run` ends them.
     """
-    me = int(os.environ.get("RANK", 0))  # known before the ranks have met
+    me = int(os.environ.get("RANK", 0))  # from torchrun, as the ranks have not met yet
     good = True
     for check in checks:
         name = check.__name__.replace("_", " ")
@@ -111,7 +110,7 @@ def examine(
 
 
 def line(name: str, finding: Finding) -> str:
-    """A check's line of the report, and what to do below it."""
+    """A check's line of the report, with any advice on a line below it."""
     text = f"{finding.verdict:5}  {name:22}  {finding.found}"
     if finding.advice:
         text += f"\n{'':31}-> {finding.advice}"
@@ -122,7 +121,7 @@ def line(name: str, finding: Finding) -> str:
 
 
 def driver(case: Case) -> Finding:
-    """The NVIDIA driver is as new as torch's CUDA asks for."""
+    """Check that the NVIDIA driver is as new as torch's CUDA asks for."""
     cuda = torch.version.cuda
     if not ranks.DRIVER.exists():
         return judge(
@@ -139,14 +138,14 @@ def driver(case: Case) -> Finding:
 
 
 def ranks_reach_each_other(case: Case) -> Finding:
-    """Ranks meet and add up tensors on their devices; joins the process group."""
+    """Join the process group, and check that ranks add up tensors on their devices."""
     case.device = ranks.setup(watchdog.limit)
     size = ranks.world_size()
     tensor = torch.full((1 << 22,), float(ranks.rank() + 1), device=case.device)  # 16 MiB
-    dist.all_reduce(tensor.clone())  # makes connections
+    dist.all_reduce(tensor.clone())  # the first call connects the ranks
     start = time.perf_counter()
     dist.all_reduce(tensor)
-    ends = tensor[[0, -1]].tolist()  # waits for a GPU
+    ends = tensor[[0, -1]].tolist()  # reading values waits for a GPU
     milliseconds = 1e3 * (time.perf_counter() - start)
     found = f"{size} on {case.device.type}, 16 MiB added up in {milliseconds:.0f} ms"
     total = size * (size + 1) / 2
@@ -162,7 +161,7 @@ def ranks_reach_each_other(case: Case) -> Finding:
 
 
 def shared_memory(case: Case) -> Finding:
-    """Ranks of a node exchange tensors through /dev/shm, which containers make 64 MB small."""
+    """Check that /dev/shm, where ranks of a node exchange tensors, is not a container's 64 MB."""
     size = shutil.disk_usage(SHARED_MEMORY).total
     small = size < 1e9 and ranks.ranks_per_node() > 1
     return judge(
@@ -171,8 +170,9 @@ def shared_memory(case: Case) -> Finding:
 
 
 def model_and_questions(case: Case) -> Finding:
-    """Tokenizer and template work, and a batch of prompts fits;
-    the built-in world is built on first use.
+    """Check that tokenizer and template work and that prompts fit; ValueError if none does.
+
+    The built-in world is built on first use.
     """
     case.config = c = with_built_in_world(case.config)
     case.shape = Shape.of(model_config(c, c.model).to_dict())
@@ -191,8 +191,9 @@ def model_and_questions(case: Case) -> Finding:
 
 
 def memory(case: Case) -> Finding:
-    """By the formula there is room: on a GPU for the engine and,
-    while it sleeps, for the update.
+    """Check by the formula that there is memory for the run.
+
+    A GPU must have room for the engine and, while that sleeps, for the update.
     """
     c = case.config
     if case.device.type == "cpu":

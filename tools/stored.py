@@ -33,8 +33,9 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
-    """Up to `limit` buffered questions, from every bucket
-    in turn those with the most stored responses.
+    """Up to `limit` buffered questions, drawn from all buckets in turn.
+
+    Those with the most stored responses come first in their bucket.
     """
 
     def stored(question: int) -> int:
@@ -48,10 +49,10 @@ def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
 def stored_responses(
     run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device
 ) -> dict:
-    """Up to `limit` buffered questions with their stored responses,
-    scored by the checkpoint's policy.
+    """Up to `limit` buffered questions, with their stored responses scored by the policy.
 
-    ValueError or OSError where files that the run used are not there, or no longer what they were.
+    The policy is the checkpoint's. ValueError or OSError where the buffer is empty, or files that
+    the run used are not there, or no longer what they were.
     """
     config = configuration(state["config"], run)
     buffer = ReplayBuffer.load(checkpoint / "buffer.safetensors")
@@ -85,7 +86,7 @@ def stored_responses(
             "text": questions[q].text,
             "answer": questions[q].answer,
             "source": questions[q].source,
-            "k": buffer.num_success(q),
+            "k": buffer.bucket_of(q),
             "responses": shown[q],
         }
         for q in ids
@@ -102,13 +103,12 @@ def stored_responses(
 def response(
     t: Trajectory, logprobs: np.ndarray, entropies: np.ndarray, tokenizer, judged: Question | None
 ) -> dict:
-    """What the page shows of a stored response; logprobs
-    and entropies (T,) are the policy's of now.
+    """What the page shows of a stored response.
 
-    past, now: log π_past and log π_θ of every token, from which the page works out w*, f and the
-    weight.
-
-    judged: its question, where the built-in world's judge knows valid steps from flawed ones.
+    logprobs, entropies: (T,), by the policy of the checkpoint. judged: the response's question
+    where the built-in world's judge can tell valid steps from flawed ones, else None. In the result
+    `past` and `now` are log π_past and log π_θ of every token, from which the page works out w*, f
+    and the weight.
     """
     ratios = np.exp(logprobs.astype(np.float64) - t.logprobs)  # w*, (T,)
     texts, special = pieces(tokenizer, t.token_ids.tolist())
@@ -130,9 +130,7 @@ def response(
 
 
 def judge(question: Question, texts: list[str], special: list[int]) -> tuple[list, str]:
-    """The written steps as [first token, one after the last,
-    valid], and what the chain as a whole is.
-    """
+    """The written steps as [first token, one after the last, valid], and a verdict on all."""
     kept = ["" if i in special else text for i, text in enumerate(texts)]
     plain = "".join(kept)
     starts = np.cumsum([0, *map(len, kept)])  # (T + 1,), where each token begins in `plain`
@@ -147,13 +145,14 @@ def judge(question: Question, texts: list[str], special: list[int]) -> tuple[lis
 
 
 def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
-    """The text of every token (a split character comes with its last one),
-    and the places of special ones.
+    """The text of every token, and the places of special ones.
+
+    A character that is split over several tokens comes with the last of them.
     """
     texts = []
     special = []
     all_special = set(tokenizer.all_special_ids)
-    start = done = 0  # ids[start:done] are the tokens before: some tokenizers look back for spaces
+    start = done = 0  # ids[start:done], just before, is decoded, too: a space may depend on it
     for i, token in enumerate(ids):
         if token in all_special:
             special.append(i)
@@ -162,7 +161,7 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
             continue
         before = tokenizer.decode(ids[start:done])
         after = tokenizer.decode(ids[start : i + 1])
-        # a character has at most four bytes
+        # The character is not whole yet. It has at most four bytes, and so at most four tokens.
         if after.endswith("\ufffd") and i - done < 3 and i + 1 < len(ids):
             texts.append("")
             continue

@@ -1,6 +1,6 @@
 """What the doctor tries with the model itself: engine, weight sync, attention, memory, generation.
 
-All are collectives, on work as the run's own steps have it.
+All trials are collectives, on work like that of the run's own steps.
 """
 
 import time
@@ -23,10 +23,10 @@ from runtime import ranks
 from runtime.memory import advice
 from tools.checks import Case, Finding, judge
 
-FEW = 8  # questions, where log-probs are compared
-SHORT = 32  # tokens of a response that is tried
-NOISE = 0.2  # changes every weight, relative to its size
-TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}  # of attention, relative to the largest value
+FEW = 8  # questions whose responses are used to compare log-probs
+SHORT = 32  # most tokens of a response in a trial
+NOISE = 0.2  # size of the random change of a weight, relative to the weight
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}  # error of attention, relative to its largest value
 TESTED = "`make install` has the versions that were tested"
 
 
@@ -34,7 +34,7 @@ TESTED = "`make install` has the versions that were tested"
 
 
 def engine_start(case: Case) -> Finding:
-    """The engine starts, sleeps while the policy loads, and wakes with the policy's weights."""
+    """Check that the engine starts, sleeps while the policy loads, and wakes with its weights."""
     c = case.config
     start = time.perf_counter()
     case.engine = make_engine(c, c.model, case.eos, case.device)
@@ -46,7 +46,7 @@ def engine_start(case: Case) -> Finding:
 
 
 def drift(case: Case) -> Finding:
-    """Log-probs of this very model in this dtype, engine against policy."""
+    """Check that engine and policy give the same tokens nearly the same log-probs."""
     off = difference(case)
     bound = case.policy.max_drift
     found = f"{off:.1e} nats a token, {off / bound:.0%} of max_drift"
@@ -58,7 +58,7 @@ def drift(case: Case) -> Finding:
 
 
 def sync(case: Case) -> Finding:
-    """All weights changed, engine asleep, awake, synced: log-probs are equal again."""
+    """Check that log-probs agree again after a change of all weights and a sync."""
     before = scores(case)
     change_weights(case)
     moved = float(np.abs(scores(case) - before).mean())
@@ -71,8 +71,9 @@ def sync(case: Case) -> Finding:
 
 
 def generation(case: Case) -> Finding:
-    """The first tokens of a batch's responses:
-    at this pace the watchdog leaves time for the longest.
+    """Check that the watchdog would leave time for a batch of the longest responses.
+
+    The pace is that of the first tokens of a batch's responses.
     """
     c = case.config
     limit = min(SHORT, c.max_response_length)
@@ -89,7 +90,7 @@ def generation(case: Case) -> Finding:
 
 
 def change_weights(case: Case) -> None:
-    """Scale every weight at random; copies of a shard on other nodes change alike."""
+    """Scale every weight at random, and the copies of a shard on other nodes alike."""
     torch.manual_seed(ranks.rank() % ranks.ranks_per_node())
     with torch.no_grad():
         for p in case.policy.module.parameters():
@@ -98,7 +99,10 @@ def change_weights(case: Case) -> None:
 
 
 def generate(case: Case, max_tokens: int, questions: int) -> list[Response]:
-    """K responses to each of so many questions of a batch, split as in a step; sets `pairs`."""
+    """K responses to each of the first `questions` prompts of a batch; sets `case.pairs`.
+
+    The work is split over the ranks as in a step.
+    """
     c = case.config
     K = c.num_rollouts
     asked = case.prompts[:questions]
@@ -115,14 +119,12 @@ def generate(case: Case, max_tokens: int, questions: int) -> list[Response]:
 
 
 def scores(case: Case) -> np.ndarray:
-    """The policy's log-probs of the response tokens of `pairs`, one after another."""
+    """The policy's log-probs of the response tokens in `case.pairs`, one after another."""
     return np.concatenate([logprobs for logprobs, _ in case.policy.score(case.pairs)])
 
 
 def difference(case: Case) -> float:
-    """Mean |log-prob difference| of engine and policy over
-    some new short responses, in nats a token.
-    """
+    """The mean |log-prob difference| of engine and policy on new responses, in nats a token."""
     limit = min(SHORT, case.config.max_response_length)
     made = generate(case, limit, max(FEW, ranks.world_size()))
     engine = np.concatenate([t.logprobs for t in made])
@@ -133,8 +135,9 @@ def difference(case: Case) -> float:
 
 
 def packed_kernel(case: Case) -> Finding:
-    """The attention of training, with the model's heads,
-    against a plain one: values and gradients.
+    """Check that training's attention agrees with a plain one, in values and gradients.
+
+    Both have as many heads as the model.
     """
     shape = case.shape
     dtype = getattr(torch, case.config.dtype)
@@ -174,7 +177,7 @@ def with_gradients(values: torch.Tensor, weight: torch.Tensor, inputs) -> list[t
 def plain_attention(q, k, v, packed: Packed) -> torch.Tensor:
     """Torch's causal attention, one sequence after the other; (1, h, S, D) -> (1, S, H, D)."""
     out = torch.zeros_like(q)
-    for places in packed.row_of_token.split(packed.cu_seqlens.diff().tolist()):
+    for places in packed.place_of_token.split(packed.cu_seqlens.diff().tolist()):
         a, b, c = (x[:, :, places] for x in (q, k, v))
         out[:, :, places] = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=True)
     return out.transpose(1, 2)
@@ -184,13 +187,14 @@ def plain_attention(q, k, v, packed: Packed) -> torch.Tensor:
 
 
 def update_memory(case: Case) -> Finding:
-    """The largest micro-batches of a step go forward and backward;
-    their peak against the formula's.
+    """Check the memory of a step's largest micro-batches, forward and backward.
+
+    Their peak may exceed the formula's by a quarter.
     """
     case.engine.sleep()
     count = max(case.policy.tokens_per_micro_batch // case.longest, 1)
     tokens = count * case.longest
-    # AdamW makes its moments, which the formula counts as held.
+    # The first update makes AdamW's moments, which the formula counts as held.
     norm = update(case, 1)["loss/grad_norm"]
     with advice(tokens, case.config.gradient_checkpointing):
         measured = peak_tensor_bytes(lambda: update(case, count), case.device.type)
@@ -207,9 +211,10 @@ def update_memory(case: Case) -> Finding:
 
 
 def update(case: Case, count: int) -> dict[str, float]:
-    """An update on random sequences of full length, two micro-batches of `count` on every rank.
+    """Update on random sequences of full length, and return the metrics of the update.
 
-    Memory is at its worst in the second: the gradient of the first is there.
+    Every rank has two micro-batches of `count` sequences. Memory is at its worst in the second,
+    when the gradient of the first is there.
     """
     c = case.config
     rng = np.random.default_rng(0)
@@ -222,7 +227,7 @@ def update(case: Case, count: int) -> dict[str, float]:
         question = Question(0, "", prompt_ids, "", "")
         advantages = np.ones(1, dtype=np.float32)
         groups.append(Group(question, [Trajectory(token_ids, logprobs)], advantages=advantages))
-    # nobody sampled these tokens, so the guards of a run do not apply
+    # Nobody sampled these tokens, so the guards of a run do not apply.
     case.policy.config = replace(c, behavior_logprobs="recompute", skip_grad_norm=1e9)
     case.policy.tokens_per_micro_batch = count * case.longest
     return case.policy.update([groups], None)

@@ -1,9 +1,8 @@
-"""A rank that raises, dies or hangs ends the job within seconds
-and says why; what is killed continues exactly.
+"""A rank that raises, dies or hangs ends the job within seconds and says why.
 
-    CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos  # `make chaos`
+What is killed continues exactly. `make chaos` kills at random moments, others by CHAOS_SEED:
 
-CHAOS_SEED: other moments.
+    CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos
 """
 
 import inspect
@@ -40,9 +39,7 @@ from train import train
 
 
 def life(rank: int, port: str, log: str, program, *args) -> None:
-    """A rank of two under `ranks.run`, its output in a file,
-    or in a pipe that nobody reads where `log` is empty.
-    """
+    """A rank of two under `ranks.run`, its output in `log` or in a pipe that nobody reads."""
     os.environ.update(
         RANK=str(rank),
         WORLD_SIZE="2",
@@ -62,7 +59,7 @@ def life(rank: int, port: str, log: str, program, *args) -> None:
 
 
 def two_ranks(log, program, *args) -> list:
-    """Two processes that live it."""
+    """Two processes, each a rank that runs the program."""
     port = free_port()
     processes = [
         FORKS.Process(target=life, args=(rank, port, str(log), program, *args)) for rank in (0, 1)
@@ -130,7 +127,7 @@ def talks(rank):
 
 
 def test_a_rank_that_raises_ends_the_job(tmp_path):
-    """The other rank ends within seconds; the first one's message is there once, no echo of it."""
+    """The other rank ends within seconds, and the first one's message is there without an echo."""
     codes, seconds = suffer(tmp_path / "log", raises_while_the_other_waits)
     log = (tmp_path / "log").read_text()
     assert codes == [1, 1] and seconds < 30
@@ -144,16 +141,14 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
 
 @pytest.mark.parametrize("fault", [is_killed, leaves_early])
 def test_a_rank_that_dies_ends_the_job(tmp_path, fault):
-    """Killed, or gone without a word: the other rank says so within seconds."""
+    """Where one is killed, or gone without a word, the other rank says so within seconds."""
     codes, seconds = suffer(tmp_path / "log", fault)
     log = (tmp_path / "log").read_text()
     assert codes[0] == 1 and seconds < 30 and "rank 1 died" in log and "Traceback" not in log
 
 
 def test_a_hang_is_cut_with_every_stack(tmp_path):
-    """After hang_timeout both ranks say their phase and their stacks, one after the other: where
-    rank 1 sleeps, where rank 0 waits for it.
-    """
+    """After hang_timeout each rank tells its phase and its stacks, one after the other."""
     codes, seconds = suffer(tmp_path / "log", waits_for_ever, limit=2.0)
     assert codes == [1, 1] and seconds < 20
     first, name, second = (tmp_path / "log").read_text().partition("rank 1")
@@ -162,21 +157,22 @@ def test_a_hang_is_cut_with_every_stack(tmp_path):
 
 
 def test_a_hang_ends_where_nobody_can_be_told():
-    """With nobody behind stdout and stderr, and with a main thread that lets no other one run."""
+    """A hang ends though nobody reads the output and the main thread lets no other one run."""
     codes, seconds = suffer("", keeps_python_to_itself, limit=2.0)
     assert codes == [1, 1] and seconds < 20
 
 
 def test_a_run_outlives_its_console():
-    """`train.py | head`: what nobody reads is lost, the run goes on to its end. Ranks that end one
-    after the other do not take each other for dead.
+    """As under `train.py | head`, what nobody reads is lost, and the run goes on to its end.
+
+    Ranks that end one after the other do not take each other for dead.
     """
     codes, _ = suffer("", talks)
     assert codes == [0, 0]
 
 
 def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
-    """Of a rank that could not speak, what the other one saw, with advice above it."""
+    """The line is what the other rank saw of one that could not speak, below the advice."""
     program = tmp_path / "program.py"
     program.write_text(
         "import os, signal\n"
@@ -220,9 +216,7 @@ def disagree():
 
 
 def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
-    """More ranks than GPUs, and a driver that torch cannot use, end before anything is set up;
-    hidden GPUs are no error.
-    """
+    """Too few GPUs, or a driver that torch cannot use, is an error, and hidden GPUs are none."""
     monkeypatch.setenv("LOCAL_RANK", "2")
     with monkeypatch.context() as patch:
         patch.setattr(torch.cuda, "is_available", lambda: True)
@@ -237,21 +231,19 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
     with pytest.raises(RuntimeError, match="CUDA 13.0 finds no GPU"):
         ranks.setup()
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
-    # The fixture's group is there already.
+    # The fixture has made the group already.
     monkeypatch.setattr(ranks, "_introduce", lambda timeout: None)
     assert ranks.setup().type == "cpu"
 
 
 def test_ranks_that_drift_apart_are_told_of_what(device):
-    """The message of both ranks names what differs, and nothing else."""
+    """Both ranks' message names what differs, and nothing else."""
     first, second = on_ranks(2, disagree)
     assert first == second and first.startswith("ranks disagree on collected: ")
 
 
 def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
-    """Where the kernel's count of processes killed for memory rose:
-    the machine's memory and the knobs; else not.
-    """
+    """The message speaks of memory only where the kernel's count of such kills rose."""
     counter = tmp_path / "vmstat"
     monkeypatch.setattr(faults, "COUNTERS", counter)
     counter.write_text("pgfault 9\noom_kill 2\noom_kill_x 7\n")
@@ -278,9 +270,7 @@ def make_run(directory) -> Run:
 
 
 def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
-    """Questions drawn from the stream, and retired ones put back into it, are where they were; what
-    is saved is that, and the plan made again is the same.
-    """
+    """The stream and the retired are as before: that is saved, and the next plan is the same."""
     questions = [Question(i, "q", np.array([i]), "a", "s") for i in range(60)]
     experience = Experience(Config(batch_size=8, reinstate_every=1), questions)
     experience.plan(0, no_score)
@@ -288,7 +278,7 @@ def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
         experience.buffer.retire(question)
     saved = []
     run = make_run(tmp_path)
-    run.snapshot = experience.snapshot
+    run.make_undo = experience.make_undo
     run.save = lambda step: saved.append((step, experience.state_dict()))
     before = json.dumps(experience.state_dict()), sorted(experience.buffer.retired)
     plans = []
@@ -305,7 +295,7 @@ def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
 
 
 def told_by_another(path: str) -> list[bool]:
-    """Rank 0 alone has a signal: whether this rank remembers it by each way of hearing of it."""
+    """Whether this rank remembers a signal to rank 0, by each way of hearing of it."""
     heard = []
     for hear in ("token by token", "after its work", "after the step"):
         watchdog.interrupted, watchdog.phase = ranks.rank() == 0, "rollout"
@@ -325,13 +315,12 @@ def told_by_another(path: str) -> list[bool]:
 
 
 def test_every_rank_leaves_with_the_status_of_an_interrupted_one(tmp_path):
-    """Also on a node where nobody got the signal: a script there must not go on either."""
+    """A signal to one rank is remembered by all, so that no node's script goes on."""
     assert on_ranks(2, told_by_another, str(tmp_path)) == [[True] * 3] * 2
 
 
 def launch(world, run_dir, *more) -> list:
-    """Two ranks of a run on the tiny world, as torchrun would start them; their output goes to
-    run_dir.log."""
+    """Two ranks of a run on the tiny world, with their output in run_dir.log."""
     return two_ranks(f"{run_dir}.log", train_from, arguments(world, run_dir, *more))
 
 
@@ -344,8 +333,7 @@ def finish(processes, run_dir) -> None:
 
 
 def result(run_dir: Path, step: int | None = None) -> dict:
-    """What two equal runs share, at the end or after so many steps: metrics but for times, weights,
-    optimiser, buffer, plain state."""
+    """All that equal runs share at the end or after `step`, which leaves out times and knobs."""
     last = max((run_dir / "checkpoints").glob(f"step-{step:07d}" if step else "step-*"))
     state = json.loads((last / "state.json").read_text())
     tensors = {}
@@ -418,7 +406,7 @@ def interrupt_in(phase: str, nth: int) -> None:
     watchdog.interrupted, watchdog.enter = False, entering
 
 
-INTERRUPTED = [  # phase, the how manieth since the start, steps that are saved
+INTERRUPTED = [  # phase, its how manieth time since the start, steps that are saved
     ("rollout", 1, 0),
     ("rollout", 2, 1),
     ("plan", 2, 2),
@@ -429,9 +417,7 @@ INTERRUPTED = [  # phase, the how manieth since the start, steps that are saved
 
 
 def interrupted_again_and_again(argv: list[str], saved: str) -> None:
-    """Runs that are interrupted, each after a step that the
-    one before has not made, and a last one.
-    """
+    """Runs that are each interrupted after another step, and a last one that is not."""
     alone = watchdog.enter
     for phase, nth, step in INTERRUPTED:
         interrupt_in(phase, nth)
@@ -445,9 +431,10 @@ def interrupted_again_and_again(argv: list[str], saved: str) -> None:
 
 @pytest.mark.slow
 def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
-    """SIGTERM to one rank: in plan and rollout the step is left, in the update finished, a
-    validation is left out, and only the last made up for. After all of that the bits are those of a
-    run left alone.
+    """After SIGTERM to one rank in every phase the bits are those of a run left alone.
+
+    In plan and rollout the step is left, in the update it is finished. A validation is left out,
+    and only the last one is made up for.
     """
     run, log = tmp_path / "run", Path(f"{tmp_path}/run.log")
     argv = arguments(world, run, *LONG, "--steps", "6", "--save_every", "0", "--keep", "1")
@@ -484,9 +471,9 @@ def score(response, answer):
 
 @pytest.mark.slow
 def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
-    """One rank killed under --max_restarts: torchrun starts the ranks again, and they resume
-    without being told to. Then SIGHUP to torchrun, while a reward takes for ever: they leave the
-    step, save and end.
+    """A rank is killed under --max_restarts, and the run resumes without being told to.
+
+    On SIGHUP to torchrun, while a reward takes for ever, the ranks leave the step, save and end.
     """
     run, log = tmp_path / "run", tmp_path / "run.log"
     (tmp_path / "slow_reward.py").write_text(SLOW.format(tmp_path))
@@ -519,7 +506,7 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
     (tmp_path / "slow").unlink()
     argv = arguments(world, run, *LONG, "--steps", "6", "--resume", *knobs)
     subprocess.run([*TORCHRUN, "train.py", *argv], cwd=ROOT, env=environment, check=True)
-    # What goes by the reward's name, and what a reward of one's own has not.
+    # These go by the reward's name, or a reward of one's own does not have them.
     own = ("reward_source", "unreadable", "val/valid/", "val/shortcut/")
     same_run(run, uninterrupted, 6, without=own)
 
@@ -535,18 +522,14 @@ def with_vllm(world, whole: Path, resumed: Path) -> None:
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_a_run_with_vllm_continues_exactly(world, tmp_path):
-    """With vLLM as the engine too, a run resumed from its
-    second checkpoint ends with the same bits.
-    """
+    """With vLLM, too, a run resumed from its second checkpoint ends with the same bits."""
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
     same_run(tmp_path / "resumed", tmp_path / "whole")
 
 
 @pytest.mark.slow
 def test_resumed_on_one_rank(world, uninterrupted, tmp_path):
-    """A checkpoint of two ranks continued by one: the same plan
-    and samples, losses of the next step within 1e-5.
-    """
+    """A checkpoint of two ranks gives one rank the same samples, and losses within 1e-5."""
     run = Path(shutil.copytree(uninterrupted, tmp_path / "run"))
     for path in (run / "checkpoints").glob("step-*"):
         if path.name != "step-0000002":
@@ -599,9 +582,7 @@ def kill_at_random(processes, run_dir: Path, rng: random.Random) -> str:
 @pytest.mark.slow
 @pytest.mark.skipif(not KILLS, reason="`make chaos`")
 def test_chaos(world, uninterrupted, tmp_path, capsys):
-    """SIGKILL of one rank or of both at random moments,
-    CHAOS_KILLS times: the run finishes, with the same bits.
-    """
+    """Ranks are killed at random moments, CHAOS_KILLS times, and the bits stay the same."""
     run, rng, log, slowest = (
         tmp_path / "run",
         random.Random(os.environ.get("CHAOS_SEED", "0")),

@@ -1,6 +1,4 @@
-"""LoRA: gradients by the chain rule, nothing but adapters moves,
-and what leaves is an ordinary merged model.
-"""
+"""LoRA: gradients by the chain rule, only adapters move, and an ordinary merged model leaves."""
 
 import json
 
@@ -26,7 +24,7 @@ from rollout import HFEngine
 
 pytest.importorskip("peft")
 
-# Α / r = 2; a large ε: smooth steps.
+# α / r is 2, and a large ε makes the steps smooth.
 LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)
 
 
@@ -39,9 +37,7 @@ def adapters(policy):
 
 
 def report(directory, groups, save_to):
-    """What one rank sees of a policy that is trained by two mini-batches,
-    and of the next one's gradients.
-    """
+    """What one rank sees of a policy after two mini-batches, and the next one's gradients."""
     seen = {"start": full_weights(make_policy(directory, **LORA))}
     policy = make_policy(directory, **LORA, gradient_checkpointing=True, tokens_per_micro_batch=60)
     policy.update([groups[:3], groups[3:]], 0.2)
@@ -69,9 +65,10 @@ def reports(tiny_model, groups, tmp_path_factory):
 
 
 def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, groups):
-    """With G the gradient of W in an ordinary policy on the saved, merged model, alone and in one
-    piece, two ranks with checkpointing and several micro-batches have ∂A = α/r Bᵀ G and ∂B = α/r G
-    Aᵀ.
+    """With G the gradient of the merged W, ∂A = α/r Bᵀ G and ∂B = α/r G Aᵀ.
+
+    G is an ordinary policy's on the saved model, alone and in one piece; ∂A and ∂B are those of two
+    ranks with checkpointing and several micro-batches.
     """
     (seen, _), saved = reports
     trained = seen["adapters"]
@@ -94,8 +91,9 @@ def test_gradients_are_those_of_the_merged_weight_by_the_chain_rule(reports, gro
 
 
 def test_only_adapters_are_trained(tiny_model, reports):
-    """A fresh policy is the model bit for bit; after two steps exactly the decoder's matrices have
-    moved, embedding, norms and head have not; only adapters have moments.
+    """A fresh policy is the model bit for bit, and two steps move the decoder's matrices alone.
+
+    Only adapters have moments.
     """
     reference = AutoModelForCausalLM.from_pretrained(tiny_model).state_dict()
     for seen in reports[0]:
@@ -109,9 +107,7 @@ def test_only_adapters_are_trained(tiny_model, reports):
 
 
 def test_the_saved_model_is_an_ordinary_one(reports, groups):
-    """transformers loads it without peft: bit-equal to what the engine gets,
-    and its log-probs are those of the adapters.
-    """
+    """The model loads without peft, is what the engine gets, and has the adapters' log-probs."""
     (seen, _), saved = reports
     files = {path.name for path in saved.iterdir()}
     assert files == {"config.json", "generation_config.json", "model.safetensors"}
@@ -124,9 +120,7 @@ def test_the_saved_model_is_an_ordinary_one(reports, groups):
 
 
 def saved_names(directory, place):
-    """What stands in the file of a saved model, of adapters
-    in bfloat16 and of one trained as a whole.
-    """
+    """The names in a saved model's file, of adapters in bfloat16 and of one trained as a whole."""
     names = []
     for i, knobs in enumerate([LORA | {"dtype": "bfloat16"}, {}]):
         make_policy(directory, **knobs).save_pretrained(place / str(i))
@@ -136,9 +130,7 @@ def saved_names(directory, place):
 
 
 def test_a_tied_head_is_saved_once(tiny_models, tmp_path):
-    """On two ranks, where every gathered tensor has memory of its own: no second copy of the
-    embedding, and what is loaded is the model bit for bit; a head of its own is saved.
-    """
+    """Two ranks save a head of its own but no tied one, and what loads is bit-equal."""
     for tied, directory in tiny_models.items():
         names, _ = on_ranks(2, saved_names, directory, tmp_path / str(tied))
         assert [("lm_head.weight" in n) for n in names] == [not tied] * 2
@@ -172,9 +164,7 @@ def biased_model(tmp_path_factory, tokenizer) -> str:
 
 
 def test_the_engine_runs_the_merged_weights(device, biased_model):
-    """What the engine generates after the sync has the policy's own log-probs: drift below 1e-5
-    nats, far above it before.
-    """
+    """After the sync the engine's log-probs are within 1e-5 nats of the policy's, before not."""
     policy = make_policy(biased_model, **LORA)
     engine = HFEngine(policy.config, biased_model, 2, device)
     questions = [Question(i, "", np.array([1, 5 + i, 9], np.int32), "", "") for i in range(6)]
@@ -189,13 +179,15 @@ def test_the_engine_runs_the_merged_weights(device, biased_model):
 
     policy.update([generated()], None)
     assert policy.update([generated()], None)["engine/drift"] > 1e-3
-    engine.load(policy.named_tensors(engine.dtype))
+    engine.load(policy.full_weights(engine.dtype))
     assert policy.update([generated()], None)["engine/drift"] < 1e-5
 
 
 def test_bfloat16_freezes_a_bfloat16_model(tiny_model, groups, tmp_path):
-    """dtype=bfloat16: the model is held in it, adapters and moments in float32; merging is done in
-    float32."""
+    """The model is held in bfloat16, adapters and moments in float32.
+
+    Merging is done in float32.
+    """
     policy = make_policy(tiny_model, dtype="bfloat16", **LORA)
     policy.update([groups], None)
     kinds = {(p.dtype, p.requires_grad) for p in policy.module.lm.parameters()}

@@ -1,6 +1,4 @@
-"""A real policy's weights and AdamW state, adapters too:
-on disk and back, on any number of ranks.
-"""
+"""A policy's weights, adapters and AdamW state: on disk and back, on any number of ranks."""
 
 import numpy as np
 import pytest
@@ -30,7 +28,7 @@ def state(policy):
     """{name: whole tensor} of all that a checkpoint holds."""
     whole = {
         name: tensor.full_tensor() if hasattr(tensor, "full_tensor") else tensor
-        for name, tensor in policy.tensors().items()
+        for name, tensor in policy.shards().items()
     }
     return {name: tensor.numpy().copy() for name, tensor in whole.items()}
 
@@ -43,9 +41,9 @@ def steps(models, groups, directory, save):
         if save:
             place.mkdir(exist_ok=True)
             policy.update([groups], None)
-            save_shards(policy.tensors(), place)
+            save_shards(policy.shards(), place)
         else:
-            load_shards(place, policy.tensors())
+            load_shards(place, policy.shards())
         before = state(policy)
         policy.update([groups], None)
         seen[case] = before, state(policy)
@@ -66,8 +64,9 @@ def saved(tiny_models, groups, tmp_path_factory):
 
 @pytest.mark.parametrize("ranks, tolerance", [(1, 1e-5), (2, 0.0)])
 def test_weights_and_moments_go_on_exactly(tiny_models, groups, saved, ranks, tolerance):
-    """Saved by two ranks and loaded by one and by two: the same bits,
-    then the same next step, to the bit on two.
+    """What two ranks saved loads bit-equal on one and on two, and the next step is the same.
+
+    On two ranks that step is the same to the bit, on one within 1e-5.
     """
     directory, reference = saved
     for seen in on_ranks(ranks, steps, tiny_models, groups, directory, False):
@@ -81,11 +80,9 @@ def test_weights_and_moments_go_on_exactly(tiny_models, groups, saved, ranks, to
 
 
 def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
-    """The moments that `tensors` makes are AdamW's own beginning:
-    the first step is the same with them and without.
-    """
+    """The first step is the same with the moments that `shards` makes and without them."""
     one, other = make_policy(tiny_model), make_policy(tiny_model)
-    one.tensors()
+    one.shards()
     for policy in (one, other):
         policy.update([groups], None)
     for name, value in state(one).items():
@@ -93,21 +90,17 @@ def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
 
 
 def test_another_model_is_refused(tiny_models, saved):
-    """Adapters of another rank, a model without them,
-    and one with a tied head are told that it is another model's.
-    """
+    """Weights of adapters of another rank, of none, or of an untied head fit no other model."""
     directory, _ = saved
     wider = policy_of(tiny_models, "adapters", lora_rank=2)
     plain, tied = (policy_of(tiny_models, case) for case in ("all weights", "tied head"))
     for case, other in (("adapters", wider), ("adapters", plain), ("all weights", tied)):
         with pytest.raises(ValueError, match="another model"):
-            load_shards(directory / case, other.tensors())
+            load_shards(directory / case, other.shards())
 
 
 def replicate(directory):
-    """Two ranks that hold the same rows, as two nodes of one GPU do,
-    write them; is the same read back?
-    """
+    """(files written, is the same read back?) of two ranks that hold the same rows."""
     mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
     tensors = {}
     for i in range(40):
@@ -123,9 +116,7 @@ def replicate(directory):
 
 
 def test_replicas_are_written_once(tmp_path):
-    """What two ranks hold alike is on disk once, in several files,
-    each named by the rank that wrote it.
-    """
+    """What two ranks hold alike is on disk once, in several files."""
     (first, first_equal), (second, second_equal) = on_ranks(2, replicate, tmp_path)
     assert first_equal and second_equal
     assert sorted(first + second) == sorted(path.name for path in tmp_path.iterdir())

@@ -1,6 +1,4 @@
-"""The report page: its numbers against independent ones,
-its errors, and the page itself in headless Chromium.
-"""
+"""The report page: its numbers against independent ones, its errors, and it in Chromium."""
 
 import json
 import math
@@ -78,8 +76,9 @@ SAMPLES = [
 
 
 def save_run(directory: Path, rho: float = 0.5) -> Path:
-    """A run directory after four steps: two buffered questions
-    (none with rho 0), one retired, a model like no other.
+    """A run directory after four steps, two questions buffered and one retired.
+
+    With rho 0 it has neither these nor samples. Its model is like no other.
     """
     files = directory.parent / f"{directory.name} files"
     tokenizer = build_tokenizer()
@@ -133,7 +132,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
         lines = "".join(json.dumps(s) + "\n" for s in SAMPLES)
         (directory / "samples.jsonl").write_text(lines + '{"step": 5')
     state = {"experience": experience.state_dict()}
-    checkpoints.save(4, policy.tensors(), state, experience.buffer.save, tracker.text())
+    checkpoints.save(4, policy.shards(), state, experience.buffer.save, tracker.text())
     return directory
 
 
@@ -165,9 +164,7 @@ def report(runs, tmp_path_factory) -> Path:
 def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(
     described, runs, tokenizer
 ):
-    """Entropies, w* and NLL of every token against an ordinary
-    forward pass of the checkpoint's weights.
-    """
+    """Entropies, w* and NLL of every token are those of an ordinary forward pass."""
     files = runs[0].parent / "run files"
     lm = AutoModelForCausalLM.from_pretrained(files, dtype=torch.float32)
     with torch.no_grad():
@@ -199,9 +196,7 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
 
 
 def test_steps_are_judged_where_they_stand(described):
-    """The tokens of each written step with the verdict worked out
-    by hand, and the verdict on the chain.
-    """
+    """Each written step has its tokens and its verdict by hand, and the chain has its own."""
     valid, flawed, bare = described["browser"]["questions"][0]["responses"]
     assert (
         valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]]
@@ -215,9 +210,7 @@ def test_steps_are_judged_where_they_stand(described):
 
 
 def test_pieces_join_to_the_text():
-    """A character of several bytes comes with its last token;
-    spaces that a decoder takes from the first token are kept.
-    """
+    """A character of several bytes comes with its last token, and stripped spaces are kept."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
 
@@ -257,7 +250,7 @@ def test_pieces_join_to_the_text():
 
 
 def test_metrics_that_are_no_numbers_are_gaps(described):
-    """NaN, text and infinities become None; so does w* where nothing was replayed."""
+    """NaN, text and infinities become None, and so does w* where nothing was replayed."""
     assert described["metrics"]["loss/entropy"] == [None, 1.0, None, pytest.approx(1 / 3), 0.25]
     assert described["metrics"]["replay/ratio"] == [None, 1.0, None, 1.0, None]
     odd = columns(
@@ -289,7 +282,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
-    """One file; two scripts, the data and the program; hostile text cannot end the data."""
+    """The page is one file of two scripts, and hostile text cannot end its data."""
     text = report.read_text()
     page = Page(text)
     assert page.tags.count("script") == 2 and not page.references and "img" not in page.tags
@@ -301,7 +294,7 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
 
 
 def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
-    """Right ones first, half a line is none; too much text leaves steps out."""
+    """Right ones come first, half a line is none, and too much text leaves steps out."""
     shown = said(runs[0])
     assert [(s["step"], s["kind"]) for s in shown] == [
         (1, "right"),
@@ -337,7 +330,7 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
     ],
 )
 def test_what_cannot_be_read_is_named(tmp_path, metrics, flags, said):
-    """A sentence each, and nothing is written."""
+    """Each error is one sentence, and nothing is written."""
     if metrics:
         (tmp_path / "metrics.jsonl").write_text(metrics)
     with pytest.raises(ValueError, match=said):
@@ -346,9 +339,7 @@ def test_what_cannot_be_read_is_named(tmp_path, metrics, flags, said):
 
 
 def test_a_run_without_responses_says_why(runs, device, tmp_path):
-    """No checkpoint yet, other questions than in training,
-    a model that is gone, and knobs of another version.
-    """
+    """A missing checkpoint, other questions than in training, and a missing model are named."""
 
     def missing(run: Path) -> str:
         return describe(run, [{"step": 0}], 40, device)["browser"]["missing"]
@@ -380,9 +371,7 @@ BROWSER = next((path for path in BROWSERS if path), None)
     BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)"
 )
 def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
-    """What Chromium makes of the page: curves, stored responses
-    and hostile text, of which nothing ran.
-    """
+    """Chromium shows curves, stored responses and hostile text, of which nothing ran."""
     flags = [
         "--headless",
         "--no-sandbox",
@@ -390,7 +379,7 @@ def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
         "--disable-dev-shm-usage",
         "--no-first-run",
     ]
-    # Chromium shows half a character, but its own printing of a page ends at one.
+    # Chromium shows half a character, but its dump of a page would end at one.
     copy = tmp_path / "report.html"
     copy.write_text(report.read_text().replace("\\ud800", ""))
     command = [
