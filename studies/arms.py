@@ -42,6 +42,32 @@ ALL = ARMS | SPOKES
 
 
 @dataclass(frozen=True)
+class Row:
+    """A comparison, arm less other, as the picture calls it."""
+
+    phrase: str
+    arm: str
+    other: str
+    decided: bool = False  # one of the four of the protocol
+
+
+ROWS = (
+    # The ladder: from R0 to R4 each rung stands on the one before.
+    Row("solved questions retire, no clip", "R1", "R0"),
+    Row("medium questions come back", "R2", "R1"),
+    Row("an old answer sits in the group", "R3", "R2"),
+    Row("the old answer is imitated", "R4", "R3"),
+    Row("all four: ExGRPO from the start", "R4", "R0", decided=True),
+    Row("rarely solved ones come back instead", "H", "R4", decided=True),
+    Row("the same, without old answers", "R2H", "R2"),
+    Row("all of it, with rarely solved ones", "H", "R0", decided=True),
+    Row("ExGRPO as the paper runs it", "P", "R0", decided=True),
+    Row("there, rarely solved ones instead", "PH", "P"),
+    Row("as the paper runs it, rarely solved ones", "PH", "R0"),
+)
+
+
+@dataclass(frozen=True)
 class Setting:
     """A place of the dial: constants of its World, further flags, how many questions it has."""
 

@@ -1,0 +1,202 @@
+"""What the records say: the tables of studies/README.md, in Markdown.
+
+All scores are points of test Pass@1: of questions of trained lengths, unless said otherwise.
+"""
+
+import numpy as np
+from scipy import stats
+
+from studies.arms import ALL, ARMS, BASES, DIAL, ROWS, SETTINGS, SPOKES, STEPS, Row
+from tools.compare import table
+
+LEVEL = 0.05  # of the four decided rows together
+TRAINED = "pass_at_1/arithmetic"
+LONGER = "pass_at_1/arithmetic-ood"
+VALID = "valid/arithmetic"
+
+
+def report(records: dict) -> str:
+    """All tables; ValueError while a run of the ladder has no record."""
+    missing = [(a, b) for b in BASES for a in ARMS if ("default", a, b) not in records]
+    if missing:
+        raise ValueError(
+            f"{len(missing)} of {len(ARMS) * len(BASES)} runs of the ladder have no record, "
+            f"{missing[0]} for one: nothing is read before all have; `python -m studies run` "
+            "makes them"
+        )
+    parts = [rows(records), arms(records), doses(records), spokes(records), dial(records)]
+    return "\n\n".join(parts)
+
+
+def curve(record: dict, name: str, first: int = 20) -> float:
+    """The mean of a curve over every 20th step from `first` on.
+
+    A run that ended early, as all its questions were retired, keeps its last value.
+    """
+    steps = np.arange(first, STEPS + 1, 20)
+    scores = np.interp(steps, record["curve"]["step"], record["curve"][name])
+    return 100 * scores.mean()
+
+
+def differences(records: dict, row: Row, bases=BASES, setting="default") -> np.ndarray:
+    """The outcome of the row's arm less that of the other, one a base.
+
+    P and PH are R0 until replay starts: their rows leave the first two points out.
+    """
+    first = 60 if row.arm in ("P", "PH") else 20
+    found = []
+    for base in bases:
+        arm, other = (records[setting, name, base] for name in (row.arm, row.other))
+        found.append(curve(arm, TRAINED, first) - curve(other, TRAINED, first))
+    return np.array(found)
+
+
+def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
+    """Of the mean, by Student's t over bases."""
+    return tuple(stats.ttest_1samp(values, 0).confidence_interval(level))
+
+
+def sign_flip(values: np.ndarray) -> float:
+    """The exact p: of all ways to flip signs, the share with as large a mean, either way."""
+    every = stats.permutation_test(
+        (values, np.zeros_like(values)),
+        lambda x, y: np.mean(x - y),
+        permutation_type="samples",
+        n_resamples=np.inf,
+    )
+    return every.pvalue
+
+
+def holm(ps: list[float]) -> list[bool]:
+    """Which of these hypotheses are rejected: the smallest p first, until one is too large."""
+    rejected = [False] * len(ps)
+    for done, i in enumerate(np.argsort(ps)):
+        if ps[i] > LEVEL / (len(ps) - done):
+            break
+        rejected[i] = True
+    return rejected
+
+
+def shown(values: np.ndarray) -> str:
+    """Mean and 95% interval."""
+    low, high = interval(values)
+    return f"{values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
+
+
+def rows(records: dict) -> str:
+    """Every comparison; what was decided of the four."""
+    decided = [row for row in ROWS if row.decided]
+    ps = [stats.ttest_1samp(differences(records, row), 0).pvalue for row in decided]
+    rejected = dict(zip(decided, holm(ps)))
+    lines = []
+    for row in ROWS:
+        values = differences(records, row)
+        verdict = "exploratory"
+        if row.decided:
+            verdict = "undecided"
+            if rejected[row]:
+                verdict = "pays" if values.mean() > 0 else "costs"
+        low, high = interval(values, 0.9)
+        if -2 < low and high < 2:
+            verdict += ", less than 2 points"
+        p = stats.ttest_1samp(values, 0).pvalue
+        cells = [f"{p:.4f}", f"{sign_flip(values):.4f}", verdict]
+        lines.append([row.phrase, f"{row.arm} − {row.other}", shown(values), *cells])
+    return table(["", "", "points", "p, t test", "p, sign flips", ""], lines)
+
+
+def arms(records: dict) -> str:
+    """Of each arm the means over bases: curve, its end, out of distribution."""
+    lines = []
+    for name, arm in ARMS.items():
+        runs = [records["default", name, base] for base in BASES]
+        cells = [name, arm.phrase]
+        for of, first in ((TRAINED, 20), (TRAINED, 60), (TRAINED, STEPS), (LONGER, STEPS)):
+            scores = [curve(run, of, first) for run in runs]
+            cells.append(f"{np.mean(scores):.1f} ({min(scores):.1f}–{max(scores):.1f})")
+        lines.append(cells)
+    head = ["", "mean (lowest–highest)", "curve", "from step 60", "end", "out of distribution, end"]
+    return table(head, lines)
+
+
+def dose(records: dict, name: str, what: str, bases=BASES, setting="default") -> float:
+    """The mean of a dose over bases."""
+    return np.mean([records[setting, name, base]["dose"][what] for base in bases])
+
+
+def doses(records: dict) -> str:
+    """Of each arm what was done to it, means over the bases that have it."""
+    lines = []
+    for name in ALL:
+        bases = [base for base in BASES if ("default", name, base) in records]
+        if not bases:
+            continue
+
+        def of(what, name=name, bases=bases):
+            return dose(records, name, what, bases)
+
+        from_k = np.mean([records["default", name, b]["dose"]["from_k"] for b in bases], axis=0)
+        drawn = from_k / max(1, from_k.sum())
+        tokens = of("tokens") / dose(records, "R0", "tokens", bases)
+        lines.append(
+            [
+                name,
+                f"{of('pull'):.1%}",
+                f"{of('ratio'):.2f}",
+                f"{of('push'):.2f} ({of('push_k1'):.2f})",
+                f"{of('back'):.0f} ({of('different'):.0f})",
+                " ".join(f"{share:.0%}".rstrip("%") for share in drawn),
+                f"{of('visits'):.1f}",
+                f"{tokens:.2f}",
+                f"{of('entropy'):.2f}",
+                f"{of('active'):.0%}",
+            ]
+        )
+    head = ["", "pull of o*", "w*", "push (none right)", "came back (different)"]
+    head += ["of k = 1 to 7, %", "visits", "tokens / R0", "entropy", "active groups"]
+    return table(head, lines)
+
+
+def spokes(records: dict) -> str:
+    """The arms around R4, less R4."""
+    lines = []
+    for name, arm in SPOKES.items():
+        row = Row(arm.phrase, name, "R4")
+        if all(("default", name, base) in records for base in DIAL):
+            lines.append([row.phrase, shown(differences(records, row, DIAL))])
+    return table(["on four bases, less R4", "points"], lines)
+
+
+def dial(records: dict) -> str:
+    """R4, H and others less R0 in each setting whose runs are complete, on the same bases."""
+    lines = []
+    for setting, place in SETTINGS.items():
+        names = ("R0", "R4", "H", "M25") if setting == "default" else place.arms
+        if not all((setting, name, base) in records for name in names for base in DIAL):
+            continue
+        for name in names:
+            gain = more = "–"
+            if name != "R0":
+                row = Row("", name, "R0")
+                gains = differences(records, row, DIAL, setting)
+                gain = shown(gains)
+                if setting != "default":
+                    more = shown(gains - differences(records, row, DIAL))
+            runs = [records[setting, name, base] for base in DIAL]
+            right = np.array([curve(run, TRAINED, STEPS) for run in runs])
+            valid = np.array([curve(run, VALID, STEPS) for run in runs])
+            lines.append(
+                [
+                    place.phrase,
+                    name,
+                    f"{np.mean([curve(run, TRAINED) for run in runs]):.1f}",
+                    gain,
+                    more,
+                    f"{right.mean():.1f}, {valid.mean():.1f}",
+                    f"{1 - valid.sum() / max(right.sum(), 1e-9):.1%}",
+                    f"{dose(records, name, 'none', DIAL, setting):.0%}",
+                    f"{dose(records, name, 'visits', DIAL, setting):.1f}",
+                ]
+            )
+    head = ["", "", "curve", "less R0", "that, less the default's", "end: right, valid"]
+    return table([*head, "right but invalid", "groups without a success", "visits"], lines)

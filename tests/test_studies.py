@@ -1,0 +1,49 @@
+"""The study: what its differences, its p values and its arm without an o* are."""
+
+import numpy as np
+import pytest
+from test_exgrpo import K, by_last_token, questions, store
+
+from config import Config
+from studies import analysis
+from studies.arms import Row
+from studies.experience import WithoutStar
+
+
+def run(scores: list[float]) -> dict:
+    """A record with this test curve, of a point every 20 steps from step 0 on."""
+    return {"curve": {"step": [20 * i for i in range(len(scores))], analysis.TRAINED: scores}}
+
+
+def test_outcomes_are_means_of_the_curve_in_points():
+    """Six points count; P's leave two out; a run that ended early keeps its last value."""
+    early = run([0.0, 0.1, 0.2, 0.3])  # 0.3 stands for the steps 60 to 120
+    whole = run([0.9, 0.0, 0.0, 0.1, 0.1, 0.1, 0.3])
+    records = {("default", arm, 0): early for arm in ("R4", "P")} | {("default", "R0", 0): whole}
+    difference = analysis.differences(records, Row("", "R4", "R0"), bases=[0])
+    np.testing.assert_allclose(difference, 100 * (1.5 / 6 - 0.6 / 6))
+    difference = analysis.differences(records, Row("", "P", "R0"), bases=[0])
+    np.testing.assert_allclose(difference, 100 * (0.3 - 0.15))
+
+
+def test_sign_flips_and_holm():
+    """Of eight sign patterns two are as extreme as +++; Holm stops at the first too large."""
+    assert analysis.sign_flip(np.array([1.0, 2.0, 3.0])) == 2 / 8
+    assert analysis.holm([0.02, 0.012, 0.9, 0.03]) == [False, True, False, False]
+    assert analysis.holm([0.016, 0.012, 0.9, 0.03]) == [True, True, False, False]
+
+
+def test_nothing_is_shown_of_an_unfinished_ladder():
+    with pytest.raises(ValueError, match="107 of 108 runs of the ladder have no record"):
+        analysis.report({("default", "R0", 10): run([0.1, 0.2])})
+
+
+def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path):
+    """What ExGRPO would replay is asked again, K times, and no stored answer is chosen."""
+    knobs = {"batch_size": 8, "start_threshold": -1.0, "run_dir": str(tmp_path)}
+    experience = WithoutStar(Config(**knobs), questions(40))
+    for q in range(6):
+        store(experience, q, k=4)
+    plan = experience.plan(1, by_last_token)
+    assert len(set(plan.fresh) & set(range(6))) >= 4 and len(set(plan.fresh)) == 8
+    assert not plan.stars and [len(s) for s in experience.seeds(plan)] == [K] * 8
