@@ -40,7 +40,7 @@ STEP, BATCH = {}, {}  # values and arrays of the step that replays
 
 
 class RecordedExperience(Experience):
-    """An Experience that keeps what is there before a step, until one has replayed."""
+    """An experience that keeps what is there before a step, until one has replayed."""
 
     def plan(self, step, uncertainty):
         """Plan as ever, and keep the buffer, the stream and the entropies of the candidates."""
@@ -72,7 +72,7 @@ class RecordedExperience(Experience):
 
 
 class RecordedPolicy(Policy):
-    """A Policy that keeps the log-probs which each mini-batch of the step finds.
+    """A policy that keeps the log-probs which each mini-batch of the step finds.
 
     They are those under the weights with which the mini-batch begins.
     """

@@ -1,25 +1,24 @@
-"""Models that the packed forward pass (model.py) would score wrongly:
-refused before the first step.
-"""
+"""Refuse, before the first step, models that the packed forward pass would score wrongly."""
 
 from torch import nn
 
-# of a Hugging Face config: what some families do to the logits behind the head, or to attention's
-# scores
+# Settings of a Hugging Face config by which some families scale or cap the logits behind the head,
+# or attention's scores.
 CAPS_AND_SCALES = (
     "final_logit_softcapping",
     "attn_logit_softcapping",
     "logits_scaling",
     "logit_scale",
 )
-# Ends of names of weights: added to the logits, to attention's softmax.
+# Weights whose names end so are added to the logits, or to attention's softmax.
 PARTS = ("lm_head.bias", ".sinks")
 
 
 def refuse_unknown_parts(lm: nn.Module, model: str, length: int) -> None:
-    """ValueError for a model, named in it, with logits that are scaled, capped or have a bias,
-    attention with caps or sinks, or a sliding window shorter than `length`, the longest prompt and
-    response in tokens.
+    """Raise ValueError, naming the model, where model.py would score it wrongly.
+
+    Such a model has logits that are scaled, capped or have a bias, attention with caps or sinks, or
+    a sliding window shorter than `length`, the longest prompt and response in tokens.
     """
     window = getattr(lm.config, "sliding_window", None)
     if window and length > window:

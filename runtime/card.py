@@ -1,6 +1,4 @@
-"""What stands beside the weights of a trained model:
-its card (README.md) and its generation settings.
-"""
+"""Write what stands beside a trained model's weights: its card and its generation settings."""
 
 import json
 import math
@@ -11,17 +9,18 @@ from runtime.console import optional, printable
 from runtime.faults import say
 from runtime.tracking import validation
 
-# Knobs that are paths, of which the card has the names, and the built-in world's own.
+# Knobs that the card does not list: those that are paths, and the built-in world's own.
 LEFT_OUT = ("model", "train_files", "val_files", "run_dir", "world_seed")
 
-TAGS = "tags: [exgrpo, grpo, rlvr]"  # of the card's head, by which a model from here is known
+TAGS = "tags: [exgrpo, grpo, rlvr]"  # by this line of a card a model from here is known
 
 
 def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], step: int) -> None:
-    """Write README.md and generation_config.json; `knobs` are the run's, `rows` its metrics so far,
-    `step` how many steps the weights have had.
+    """Write README.md and generation_config.json into the directory of a trained model.
 
-    Generation is that of validation, with the one stop token of training: the base model's own
+    knobs: the run's. rows: its metrics so far. step: how many steps the weights have had.
+
+    The model generates as in validation, with the one stop token of training: the base model's own
     settings (penalties, further stop tokens) are not what was trained.
     """
     from transformers import GenerationConfig
@@ -47,8 +46,9 @@ def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], st
 
 
 def say_unfit(model: str, reward: str, scores: dict[str, float]) -> None:
-    """A note where a base has too little right to begin with, or too much; not on the built-in
-    world, nor on a model that was trained here.
+    """Print a note where a base model has too little right to begin with, or too much.
+
+    Nothing is said on the built-in world, nor of a model that was trained here.
     """
     card = Path(model) / "README.md"
     trained = card.is_file() and TAGS.encode() in card.read_bytes()
@@ -63,22 +63,21 @@ def say_unfit(model: str, reward: str, scores: dict[str, float]) -> None:
 
 
 def is_hub_name(model: str) -> bool:
-    """Whether a model is named as the Hugging Face hub does,
-    and no directory here has that name.
-    """
+    """Return whether a model is named as on the Hugging Face hub and is no directory here."""
     return bool(re.fullmatch(r"[\w.-]+/[\w.-]+", model)) and not Path(model).exists()
 
 
 def plain(text: str) -> str:
-    r"""Foreign text for Markdown to show letter by letter,
-    in one line: `<b>|$x$` is `\<b\>\|\$x\$`.
+    r"""Return foreign text as one line that Markdown shows letter by letter.
+
+    `<b>|$x$` becomes `\<b\>\|\$x\$`.
     """
-    marks = r"[\\`*\[\]<>|$~&#]|\b_|_\b"  # an underscore inside a word is none
+    marks = r"[\\`*\[\]<>|$~&#]|\b_|_\b"  # an underscore inside a word marks nothing
     return re.sub(f"({marks})", r"\\\1", " ".join(printable(text).split()))
 
 
 def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
-    """README.md of a model directory with the head that the Hugging Face hub reads."""
+    """Return the README.md of a model directory, with the head that the Hugging Face hub reads."""
     model = knobs["model"]
     data = [Path(file).name for file in knobs["train_files"]]
     method = (
@@ -92,7 +91,7 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
             for name, value in trained.items()
         ]
         scores = "| score | base | trained |\n|---|---|---|\n" + "".join(rows)
-    # indented by four spaces: Markdown shows such lines letter by letter
+    # Markdown shows lines letter by letter that are indented by four spaces.
     settings = [
         f"    {name}: {printable(repr(value))}\n"
         for name, value in knobs.items()

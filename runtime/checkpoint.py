@@ -1,5 +1,6 @@
-"""Checkpoints: everything that the next step depends on,
-written so that a crash at any byte loses nothing.
+"""Write and read checkpoints, so that a crash at any byte loses nothing.
+
+A checkpoint holds everything that the next step depends on:
 
     run_dir/checkpoints/step-0000040/
         weights/shard-00001-*.safetensors   this rank's part of weights and AdamW's state
@@ -11,7 +12,7 @@ It is written under another name, and becomes valid when `save` renames it. Ther
 to keep: every draw is seeded by the run's seed, the step and what it is for. A checkpoint is whole
 in itself, the buffer included: sharing files between checkpoints would save seconds, and let one
 bad sector spoil them all. Tensors are safetensors, the rest is JSON; nothing here can run code when
-read. With several nodes run_dir must lie on a file system that they share.
+it is read. With several nodes run_dir must lie on a file system that they share.
 """
 
 import hashlib
@@ -30,10 +31,10 @@ from runtime.faults import Failure, watchdog
 from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts, source_hash
 from runtime.shards import load_shards, save_shards
 
-# No name from elsewhere.
+# A line of SHA256SUMS; no name in it can lead out of the checkpoint.
 SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
-# What else it must share, by the hash that a checkpoint keeps of it.
+# What a resumed run must share beside the knobs of SAME; a checkpoint keeps a hash of each.
 ORIGINS = {
     "questions": "on other training questions, or other prompts: give it the same train_files,"
     " tokenizer, prompt_template, response_prefix and max_prompt_length",
@@ -44,16 +45,16 @@ ORIGINS = {
 }
 # Knobs that a resumed run must share.
 SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")
-# Not worth a note.
+# Knobs that a resumed run may change without a note.
 FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")
 
 
 class Checkpoints:
-    """The checkpoints of one run. All methods are collectives.
+    """The checkpoints of one run, and the one that it continues from.
 
-    Looks for what to continue from: with the knob `resume`, and when torchrun has restarted the
-    ranks. Raises ValueError where run_dir holds another run, where all checkpoints are damaged, and
-    where the newest one belongs to a run that differs in one of SAME.
+    All methods are collectives. A run is continued with the knob `resume`, and when torchrun has
+    restarted the ranks. Raises ValueError where run_dir holds another run, where all checkpoints
+    are damaged, and where the newest one belongs to a run that differs in one of SAME.
 
     knobs: the run's, as plain values. saved: the plain state of the checkpoint to continue from, or
     None.
@@ -111,9 +112,9 @@ class Checkpoints:
         return state
 
     def check_origins(self, **origins: str) -> None:
-        """ValueError where the checkpoint to continue from differs in one of ORIGINS.
+        """Raise ValueError where the checkpoint to continue from differs in one of ORIGINS.
 
-        Each is a hash; that of the reward's source is added here.
+        Each of `origins` is a hash; that of the reward's source is added here.
         """
         self.origins = {"reward_source": source_hash(self.knobs["reward"])} | origins
         for name, value in self.origins.items():
@@ -121,9 +122,9 @@ class Checkpoints:
                 raise ValueError(f"{self.newest} belongs to a run {ORIGINS[name]}")
 
     def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
-        """Fill the tensors and the buffer with what was saved; returns the metrics.jsonl of then.
+        """Fill the tensors and the buffer with what was saved, and return its metrics.jsonl.
 
-        ValueError where the weights are another model's. The plain state is `saved`.
+        The plain state is in `saved`. Raises ValueError where the weights are another model's.
         """
         load_shards(self.newest / "weights", tensors)
         load_buffer(self.newest / "buffer.safetensors")
@@ -138,15 +139,16 @@ class Checkpoints:
         save_buffer: Callable[[Path], None],
         metrics: str,
     ) -> None:
-        """Write the checkpoint of `step` steps aside, move it into place, remove what is not kept.
+        """Write the checkpoint of `step` steps, and remove those that are no longer kept.
 
-        state: plain values, which `saved` gives back. save_buffer writes the buffer to a path.
-        metrics: metrics.jsonl so far. Failure where there is no room, with nothing left behind.
+        state: plain values, which `saved` gives back. save_buffer: writes the buffer to a path.
+        metrics: metrics.jsonl so far. Raises Failure where there is no room, and leaves nothing
+        behind.
         """
         final = self.root / _name(step)
         if final == self.newest:
             return
-        watchdog.enter("save")  # also where a rollout was left: its time is not this one's
+        watchdog.enter("save")  # a rollout that was left must not use up the time of this phase
         try:
             self._write(final, step, tensors, state, save_buffer, metrics)
         except (OSError, SafetensorError) as error:
@@ -163,13 +165,13 @@ class Checkpoints:
         ranks.barrier()
 
     def _remove_partial(self) -> None:
-        """Remove what saves that were cut off, or found no room, have left."""
+        """Remove what was left by saves that were cut off, or found no room."""
         for partial in self.root.glob("step-*.tmp") if ranks.rank() == 0 else ():
             if STEP_DIRECTORY.fullmatch(partial.stem):
                 shutil.rmtree(partial, ignore_errors=True)
 
     def _write(self, final: Path, step: int, tensors, state, save_buffer, metrics) -> None:
-        """Write a checkpoint aside, and move it into place."""
+        """Write a checkpoint under another name, and move it into place."""
         aside = final.with_suffix(".tmp")
         main = ranks.rank() == 0
         self._remove_partial()
@@ -197,8 +199,9 @@ class Checkpoints:
         self.newest = final
 
     def _prune(self, scored: dict[str, float]) -> None:
-        """Remove what `save` wrote but the last `keep` and the
-        best by validation, the later of equals.
+        """Remove all checkpoints but the last `keep` and the best by validation.
+
+        Of equally good ones the later counts as the best. Damaged ones are removed too.
         """
         every = directories(self.root)
         whole = [path for path in every if path not in self.damaged]
@@ -211,8 +214,9 @@ class Checkpoints:
 
 
 def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -> dict:
-    """The knobs of a checkpoint that this version has;
-    a line says what it had of others, removed since.
+    """Return those knobs of a checkpoint that this version has.
+
+    A line says what the checkpoint had of others, which have been removed since.
     """
     known = {name: saved[name] for name in names if name in saved}
     removed = {name: value for name, value in saved.items() if name not in known}
@@ -222,8 +226,9 @@ def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
-    """What is wrong with a checkpoint, or None;
-    by every `shares`-th file, so that ranks divide the work.
+    """Return what is wrong with a checkpoint, or None.
+
+    Only every `shares`-th file is read, from number `share` on, so that ranks divide the work.
     """
     try:
         lines = (directory / "SHA256SUMS").read_text().splitlines(keepends=True)
@@ -249,8 +254,9 @@ def _name(step: int) -> str:
 
 
 def scores(metrics: str) -> dict[str, float]:
-    """{name of a checkpoint: mean Pass@1 of the validation after its step},
-    by the rows of metrics.jsonl.
+    """Return {name of a checkpoint: mean Pass@1 of the validation after its step}.
+
+    metrics: the text of metrics.jsonl.
     """
     found = {}
     for row in map(json.loads, metrics.splitlines()):

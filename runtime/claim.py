@@ -1,4 +1,4 @@
-"""A run directory belongs to one run, and is one directory for all nodes (collectives)."""
+"""Make sure that a run directory belongs to one run, and is one directory for all nodes."""
 
 import fcntl
 import os
@@ -16,8 +16,10 @@ from runtime.rundir import restarts
 
 @contextmanager
 def claim(run_dir: str | Path) -> Iterator[None]:
-    """Keep run_dir to this run, by a lock of rank 0's process, not of its children (a collective);
-    ValueError names the process that has it, or says that not all nodes see it.
+    """Keep run_dir to this run until the context ends (a collective).
+
+    The lock belongs to rank 0's process, not to its children. Raises ValueError, which names the
+    process that has the directory, or says that not all nodes see it.
     """
     file = error = None
     try:
@@ -34,10 +36,10 @@ def claim(run_dir: str | Path) -> Iterator[None]:
 
 
 def lock(run_dir: Path) -> TextIO:
-    """Take run_dir for this process; it is free when the file is closed, or the process gone.
+    """Take run_dir for this process, until the returned file is closed or the process is gone.
 
-    ValueError names the process that has it. What torchrun restarts waits 20 s: the one before may
-    be dying.
+    Raises ValueError, which names the process that has it. A process that torchrun has restarted
+    waits 20 s for the one before it, which may still be dying.
     """
     run_dir.mkdir(parents=True, exist_ok=True)
     file = open(run_dir / "lock", "a+")
@@ -62,14 +64,15 @@ def lock(run_dir: Path) -> TextIO:
 
 
 def check_shared(directory: str | Path) -> None:
-    """ValueError on all ranks where one does not see what rank 0 writes
-    into `directory`, if any is named (a collective).
+    """Raise ValueError on all ranks where one does not see what rank 0 writes (a collective).
+
+    Rank 0 writes into `directory`; where none is named, there is nothing to check.
     """
     if not directory:
         return
     mark = Path(directory) / f"seen-{ranks.gather(uuid.uuid4().hex)[0]}"
-    # every rank makes the directory: a network file system may remember that it was not there, and
-    # asks now
+    # Every rank makes the directory, because a network file system may remember that it was not
+    # there, and only asks again when it is told to make it.
     mark.parent.mkdir(parents=True, exist_ok=True)
     ranks.barrier()
     if ranks.rank() == 0:

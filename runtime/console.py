@@ -1,17 +1,18 @@
-"""What a terminal shows of foreign text: data, prompts, responses, names of files."""
+"""Show foreign text on a terminal safely: data, prompts, responses, names of files."""
 
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-# control, format (bidirectional overrides, zero width), lone surrogates, private use, line
-# separators
+# Unicode's categories of what a terminal acts on or hides: control, format (bidirectional
+# overrides, zero width), lone surrogates, private use, line and paragraph separators.
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def printable(text: str) -> str:
-    r"""The text with what a terminal would act on, or not show,
-    as escapes: `\x1b[2J`; \n and \t stay.
+    r"""Return the text with escapes for whatever a terminal would act on, or not show.
+
+    An escape looks like the beginning of `\x1b[2J`; \n and \t stay.
     """
     if text.isprintable():
         return text
@@ -20,8 +21,9 @@ def printable(text: str) -> str:
 
 
 def disarm(error: BaseException | None) -> None:
-    """Make the messages of an exception, and of what caused it,
-    printable: they may quote a row of data.
+    """Make the messages of an exception, and of what caused it, printable.
+
+    They may quote a row of data.
     """
     while error is not None:
         error.args = tuple(
@@ -32,10 +34,11 @@ def disarm(error: BaseException | None) -> None:
 
 @contextmanager
 def optional(what: str, say: Callable[[str], None] = print) -> Iterator[None]:
-    """What a run can do without, a plot or a card: where it fails,
-    a note takes the place of the error.
+    """Print a note in place of the error where something fails that a run can do without.
+
+    `what` names it in the note: a plot, or a card.
     """
     try:
         yield
-    except Exception as error:  # any: it is a library's, about a name or a disk that nobody foresaw
+    except Exception as error:  # libraries stumble over names and disks that nobody foresaw
         say(printable(f"note: without {what}: {type(error).__name__}: {error}"))

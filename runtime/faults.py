@@ -1,8 +1,8 @@
-"""Faults end a run within seconds and say why; Ctrl-C,
-SIGTERM and SIGHUP make the loop save and leave.
+"""End a run within seconds of a fault and say why, and let it save and leave on Ctrl-C.
 
-torchrun notices a rank that exits, but not one that waits for ever; and a rank that waits for a
-dead one may do so for hours. Two things end such waits, whatever the main thread is stuck in:
+SIGTERM and SIGHUP do what Ctrl-C does. torchrun notices a rank that exits, but not one that waits
+for ever; and a rank that waits for a dead one may do so for hours. Two things end such waits,
+whatever the main thread is stuck in:
 
 - a timer in C (faulthandler), set anew by every phase, prints this rank's stacks and ends it after
   `hang_timeout`. It needs neither Python's lock nor a stderr that somebody reads.
@@ -25,12 +25,11 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-TURN = (
-    0.5  # seconds between the stacks of neighbouring ranks, which would be mixed up on the console
-)
+# Seconds between the stacks of neighbouring ranks, which would be mixed up on the console.
+TURN = 0.5
 # Phases that are left at once when interrupted.
 LEFT = ("plan", "rollout", "validate", "evaluation")
-# And those that are finished: they change what is saved.
+# Phases that are finished first, because they change what is saved.
 FINISHED = ("collect", "update", "sync", "save")
 OUT_OF_MEMORY = (
     "Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
@@ -41,7 +40,7 @@ SILENT = (
     "died without a message, nobody knows when; what other ranks saw of it stands elsewhere here."
     f" If signal 9 killed it, the machine has probably run out of memory. {OUT_OF_MEMORY}"
 )
-# Of the kernel: kills for memory are counted here, a container's too.
+# Here the kernel counts the processes that it has killed for memory, a container's too.
 COUNTERS = Path("/proc/vmstat")
 
 
@@ -50,11 +49,11 @@ class Interrupted(Exception):
 
 
 class Failure(RuntimeError):
-    """What somebody can mend outside of the program: its sentence is all that is said."""
+    """An error that somebody can mend outside of the program, told by its sentence alone."""
 
 
 class Watchdog:
-    """The watcher of this process."""
+    """The watcher of this process, which ends it where it hangs or another rank has died."""
 
     def __init__(self):
         self.name = "rank 0"
@@ -63,33 +62,34 @@ class Watchdog:
         self.turn = 0.0
         self.phase = "set-up"
         self.since = time.monotonic()
-        self.interrupted = False  # has somebody asked this rank to stop
+        self.interrupted = False  # whether somebody has asked this rank to stop
         self.oom_kills = oom_kills()
         self._ended = threading.Event()
         self._ended.set()
 
     def start(self) -> None:
-        """Take over signals and begin to watch (main thread only)."""
-        # Until there is more to say.
+        """Take over signals and begin to watch, which only the main thread may ask for."""
+        # torchrun's summary says this of a rank that dies without a word.
         tell_torchrun(f"rank {os.environ.get('RANK', 0)} {SILENT}", later=3e7)
         faulthandler.enable()
         sys.stdout = Console(sys.stdout)
         sys.stderr = Console(sys.stderr)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # as nohup has it
+            if signal.getsignal(number) != signal.SIG_IGN:  # what nohup has ignored stays so
                 signal.signal(number, self._note)
         self._ended.clear()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
-        """No more watching: from here on ranks end one by one."""
+        """Stop watching, as ranks end one by one from here on."""
         self._ended.set()
         faulthandler.cancel_dump_traceback_later()
 
     def configure(self, name: str, peers: Mapping[str, int], limit: float, turn: int) -> None:
-        """This rank's name and number on its machine (`turn`), {name: process id} of the other
-        processes of this machine that it depends on, and how many seconds a phase may last (0:
-        any).
+        """Set who this rank is, which processes it depends on, and how long a phase may last.
+
+        peers: {name: process id} of the other processes of this machine that it depends on.
+        limit: seconds that a phase may last; 0 for any. turn: this rank's number on its machine.
         """
         self.name = name
         self.peers = dict(peers)
@@ -98,7 +98,7 @@ class Watchdog:
         self.enter("set-up")
 
     def enter(self, phase: str) -> None:
-        """A new phase begins, its time counts from now."""
+        """Begin a new phase, whose time counts from now."""
         self.phase = phase
         self.since = time.monotonic()
         if self.limit and not self._ended.is_set():
@@ -107,17 +107,18 @@ class Watchdog:
             )
 
     def dead(self) -> list[str]:
-        """Names of the processes that have died."""
+        """Return the names of the peers that have died."""
         return [name for name, pid in self.peers.items() if not _alive(pid)]
 
     def end(self, reason: str, echo: bool = False) -> None:
-        """Say why, or of whose failure this is the echo,
-        and leave: nothing that could wait is run.
+        """Say why this process stops, and end it without running anything that could wait.
+
+        echo: whether it only stops because another process has failed.
         """
         lasted = time.monotonic() - self.since
         say(said := f"{self.name} stops in phase {self.phase!r}, {lasted:.0f} s into it: {reason}")
         tell_torchrun(said, later=echo)
-        # Others may have died of a hang: here is the rest.
+        # The others may have died because all hung: then this rank's stacks are wanted too.
         if self.limit and lasted > self.limit / 2:
             time.sleep(self.turn)
             faulthandler.dump_traceback(file=2)
@@ -125,7 +126,7 @@ class Watchdog:
 
     def _note(self, number, frame) -> None:
         name = signal.Signals(number).name
-        if dead := self.dead():  # torchrun ends the others then
+        if dead := self.dead():  # then it is torchrun that sends the signal, to end the others
             self.end(f"{name}, and {self.death(dead)}: nothing can be saved", echo=True)
         phase = self.phase.removeprefix("after ")
         if phase not in LEFT + FINISHED:
@@ -145,18 +146,18 @@ class Watchdog:
                     os.kill(pid, number)
 
     def check(self) -> None:
-        """Interrupted, where this rank has been asked to stop and the phase is one that is left."""
+        """Raise Interrupted where this rank was asked to stop, in a phase that is left at once."""
         if self.interrupted and self.phase in LEFT:
             raise Interrupted
 
     def wait(self, futures: Iterable[concurrent.futures.Future]) -> None:
-        """Until all of them are done; meanwhile Interrupted as by `check`."""
+        """Wait until all of the futures are done, or until `check` raises Interrupted."""
         futures = list(futures)
         while concurrent.futures.wait(futures, timeout=TURN).not_done:
             self.check()
 
     def death(self, names: list[str]) -> str:
-        """That they died, and of what if this machine ran out of memory meanwhile."""
+        """Return that they died, and of what if this machine ran out of memory meanwhile."""
         text = f"{' and '.join(names)} died"
         if oom_kills() > self.oom_kills:
             text += (
@@ -174,14 +175,15 @@ class Watchdog:
                 )
                 say(said)
                 tell_torchrun(said)
-                time.sleep(1.0)  # the timer ends it
+                time.sleep(1.0)  # meanwhile the timer of `enter` ends this process
             elif dead := self.dead():
                 self.end(f"{self.death(dead)}, see above", echo=True)
 
 
 class Console:
-    """stdout or stderr whose reader may leave (`| head`),
-    whose disk may be full: the run goes on without.
+    """A stdout or stderr that a run can go on without.
+
+    Its reader may leave (`| head`), or its disk may be full.
     """
 
     def __init__(self, stream):
@@ -201,7 +203,7 @@ class Console:
 
 
 def oom_kills() -> int:
-    """How many processes the kernel of this machine has killed for memory."""
+    """Return how many processes the kernel of this machine has killed for memory."""
     with contextlib.suppress(OSError):
         if found := re.search(r"^oom_kill (\d+)", COUNTERS.read_text(), re.MULTILINE):
             return int(found[1])
@@ -209,16 +211,19 @@ def oom_kills() -> int:
 
 
 def say(text: str) -> None:
-    """A line on stderr, from a signal handler or a thread too; lost where nobody reads it."""
+    """Write a line to stderr, which a signal handler or a thread may do too.
+
+    The line is lost where nobody reads it.
+    """
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())
 
 
 def tell_torchrun(text: str, later: float = 0) -> None:
-    """Leave the text for torchrun's summary of a failed job,
-    which ends with its ranks' earliest one.
+    """Leave the text for torchrun's summary of a failed job.
 
-    An echo says that it is a second `later`, what stands for no message at all a year.
+    The summary ends with the earliest text of all ranks. So an echo is dated a second `later`, and
+    what stands for no message at all a year.
     """
     if summary := os.environ.get("TORCHELASTIC_ERROR_FILE"):
         about = {"timestamp": str(int(time.time() + later)), "py_callstack": text}
@@ -227,14 +232,14 @@ def tell_torchrun(text: str, later: float = 0) -> None:
 
 
 def last_word(text: str) -> None:
-    """Say it once more when torchrun has ended, whose own traceback on Ctrl-C hides it."""
+    """Print the text once more after torchrun, whose own traceback on Ctrl-C would hide it."""
     if "TORCHELASTIC_RUN_ID" in os.environ:
         wait = 'while kill -0 "$0" 2>/dev/null; do sleep 0.1; done; echo "$1" >&2'
         subprocess.Popen(["sh", "-c", wait, str(os.getppid()), text], start_new_session=True)
 
 
 def leave(code: int) -> None:
-    """End this process at once, output flushed, nothing cleaned up, no thread waited for."""
+    """Flush the output and end this process at once, without clean-up or waiting for threads."""
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError):
             stream.flush()
@@ -242,7 +247,7 @@ def leave(code: int) -> None:
 
 
 def _alive(pid: int) -> bool:
-    """Whether a process of this machine runs (a dead one that nobody has waited for does not)."""
+    """Return whether a process of this machine runs, which a zombie does not."""
     if not Path("/proc/self/stat").exists():  # macOS
         try:
             os.kill(pid, 0)

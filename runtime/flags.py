@@ -1,4 +1,4 @@
-"""Dataclasses whose fields are knobs: with a meaning and a range, set by a YAML file and by flags.
+"""Read knobs from a YAML file and from flags into a dataclass that gives meanings and ranges.
 
     @dataclass
     class Config:
@@ -32,7 +32,7 @@ from runtime.tables import each_once
 POSITIVE = 1e-300  # the least value of a knob that must be above 0
 NUMBERS = (int, float, int | None, float | None)  # None is spelt auto
 SWITCH = {"true": True, "on": True, "false": False, "off": False}
-NULL = "tag:yaml.org,2002:null"  # of `lr:`, `lr: null` and `lr: ~`
+NULL = "tag:yaml.org,2002:null"  # what `lr:`, `lr: null` and `lr: ~` are to YAML
 SPELLINGS = (
     "A list is [a, b] in the file and --files a b as a flag, an empty one [] and --files alone; an"
     ' empty text is "" in both. There is no null: leave the knob out for its default, or say auto'
@@ -41,7 +41,7 @@ SPELLINGS = (
 
 
 def knob(default, help: str, least: float = -math.inf, most: float = math.inf):
-    """One field of a configuration: its default, what `--help` says of it, and its range."""
+    """Return a dataclass field with its default, what `--help` says of it, and its range."""
     about = {"help": help, "least": least, "most": most}
     if isinstance(default, list):
         return field(default_factory=lambda: list(default), metadata=about)
@@ -49,9 +49,7 @@ def knob(default, help: str, least: float = -math.inf, most: float = math.inf):
 
 
 def out_of_range(config) -> Iterator[str]:
-    """A sentence for every value of a dataclass of knobs
-    that is no choice, not finite or out of range.
-    """
+    """Yield a sentence for every knob whose value is no choice, not finite or out of range."""
     for f in dataclasses.fields(config):
         value = getattr(config, f.name)
         choices = get_args(f.type)
@@ -71,11 +69,11 @@ def out_of_range(config) -> Iterator[str]:
 def parse_flags(
     cls: type, argv: list[str] | None, description: str, passed_over: Collection[str] = ()
 ) -> dict:
-    """The knobs of a dataclass as flags set them, and beneath them those of `--config FILE.yaml`.
+    """Return the knobs of a dataclass as flags set them, or else as `--config FILE.yaml` does.
 
-    passed_over: knobs that are no flags here; a file may set them for another command. SystemExit
-    with a sentence for a wrong name or value, ValueError for a file that cannot be read as
-    arguments. By argparse, as transformers' own parser of dataclasses takes seconds to import.
+    passed_over: knobs that are no flags here; a file may set them for another command. Raises
+    SystemExit with a sentence for a wrong name or value, and ValueError for a file that cannot be
+    read as arguments. It uses argparse, as transformers' own parser takes seconds to import.
     """
     parser = _Parser(
         description=description,
@@ -92,9 +90,8 @@ def parse_flags(
     values = parser.read(words)
     files = values["config"]
     if files:
-        parser.where = (  # the words alone were right: what is wrong now stands in the file
-            f"{files[0]}: "
-        )
+        # The words alone were right, so what is wrong now stands in the file.
+        parser.where = f"{files[0]}: "
         values = parser.read(_arguments(files[0], values, passed_over) + words)
     if len(values.pop("config")) > 1:
         parser.error("--config can be given once: flags override it, not another file")
@@ -105,7 +102,7 @@ class _Parser(argparse.ArgumentParser):
     where = ""  # what a message begins with
 
     def read(self, words: list[str]) -> dict:
-        """The value of every knob; an unknown name is answered with the nearest."""
+        """Return the value of every knob, or refuse an unknown name with the nearest ones."""
         known, unknown = self.parse_known_args(words)
         values = vars(known)
         if unknown:
@@ -116,12 +113,12 @@ class _Parser(argparse.ArgumentParser):
         return values
 
     def error(self, message: str):
-        """One sentence, without argparse's list of all flags before it."""
+        """Refuse in one sentence, without argparse's list of all flags before it."""
         raise SystemExit(f"{self.where}{message} (--help lists all)")
 
 
 def _add(parser: argparse.ArgumentParser, knob: dataclasses.Field) -> None:
-    """The flag of a knob; a switch alone is true."""
+    """Add the flag of a knob to the parser; a switch without a value is true."""
     kind = knob.type
     help = knob.metadata["help"]
     default = (
@@ -149,9 +146,9 @@ def _switch(text: str) -> bool:
 
 
 def _number(kind: type) -> Callable:
-    """From text to a number, or to None where `kind` has it and the word is auto.
+    """Return the function from text to a number, or from auto to None where `kind` has None.
 
-    Not of 010, which is 8 to YAML and 10 to Python.
+    It refuses 010, which is 8 to YAML and 10 to Python.
     """
     may_be_auto = kind in (int | None, float | None)
     if may_be_auto:
@@ -164,15 +161,15 @@ def _number(kind: type) -> Callable:
             raise ValueError
         return kind(text)
 
-    number.__name__ = kind.__name__  # argparse's messages have it
+    number.__name__ = kind.__name__  # argparse's messages show this name
     return number
 
 
 def _arguments(file: str, own: dict, passed_over: Collection[str]) -> list[str]:
-    """The lines of a YAML file as arguments, every value
-    as the text that stands there; else ValueError.
+    """Return the lines of a YAML file as arguments, every value as the text that stands there.
 
-    own: the knobs of the command, with values that tell which are lists.
+    own: the knobs of the command, with values that tell which are lists. Raises ValueError where
+    the file cannot be read so.
     """
     arguments = {}
     try:
@@ -202,7 +199,7 @@ def _text(node: yaml.Node) -> str:
 
 
 def _lines(file: str) -> list[tuple[str, yaml.Node]]:
-    """The (name, value) pairs of a YAML file."""
+    """Return the (name, value) pairs of a YAML file."""
     text = Path(file).read_text(encoding="utf-8")
     if any(isinstance(token, yaml.AliasToken) for token in yaml.scan(text)):
         raise ValueError("aliases (*name) are not understood: repeat the value")
@@ -215,10 +212,10 @@ def _lines(file: str) -> list[tuple[str, yaml.Node]]:
 
 
 def or_refuse(read: Callable):
-    """What `read()` returns. Its refusal is one sentence on stderr,
-    without traceback, and ends this process.
+    """Return what `read()` returns, or end this process with its refusal.
 
-    Best used before anything heavy is imported. torchrun's summary repeats the sentence.
+    The refusal is one sentence on stderr, without traceback; torchrun's summary repeats it. This is
+    best used before anything heavy is imported.
     """
     try:
         return read()
@@ -232,11 +229,11 @@ def or_refuse(read: Callable):
 
 
 def loading() -> None:
-    """Say what is awaited while imports last."""
+    """Say what the user is waiting for while imports last."""
     once("loading PyTorch and transformers, then the model ...")
 
 
 def once(text: str) -> None:
-    """A line on stderr, by one rank of a machine."""
+    """Print a line on stderr, by one rank of each machine."""
     if os.environ.get("LOCAL_RANK", "0") == "0":
         print(text, file=sys.stderr)

@@ -1,8 +1,8 @@
-"""LoRA (Hu et al., 2021) by the `peft` library: a linear layer
-of the decoder computes W x + (α / r) B A x.
+"""Add LoRA adapters (Hu et al., 2021) by the `peft` library, and merge them into the weights.
 
-W is frozen, A (r, in) and B (out, r) are trained. Weights leave merged, as W + (α / r) B A under
-the names they have without adapters, so that the engine and the saved model know nothing of LoRA.
+A linear layer of the decoder computes W x + (α / r) B A x, where W is frozen, and A (r, in) and B
+(out, r) are trained. Weights leave merged, as W + (α / r) B A under the names they have without
+adapters, so that the engine and the saved model know nothing of LoRA.
 """
 
 from collections.abc import Iterator
@@ -13,11 +13,10 @@ from torch.distributed.tensor import Replicate
 
 
 def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
-    """Freeze a Hugging Face model and add float32 adapters
-    to every linear layer but the output head.
+    """Freeze a Hugging Face model and add float32 adapters to its layers.
 
-    A depends on `seed` alone, the same on every rank; B is 0, so that the model computes what it
-    did before.
+    Every linear layer but the output head has them. A depends on `seed` alone, and is the same on
+    every rank; B is 0, so that the model computes what it did before.
     """
     from peft import LoraConfig, inject_adapter_in_model  # optional: config.py asks for it
 
@@ -27,25 +26,24 @@ def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
         inject_adapter_in_model(adapters, lm)
     for p in lm.parameters():
         if p.requires_grad:
-            # Made in the dtype of the frozen weights, too coarse for small steps.
+            # peft has made it in the dtype of the frozen weights, too coarse for small steps.
             p.data = p.data.float()
 
 
 def merged(
     weights: dict[str, Tensor], scale: float, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
-    """(name, weight) of the model without adapters from the
-    sharded state_dict of the one with them.
+    """Yield (name, weight) of the model without adapters, one weight at a time.
 
-    scale is α / r. One weight at a time; each rank merges its own rows, in float32: B has the rows
-    of W, only the small A is gathered.
+    weights: the sharded state_dict of the model with adapters. scale: α / r. Each rank merges its
+    own rows, in float32: B has the rows of W, and only the small A is gathered.
     """
     for name, weight in weights.items():
         layer, wrapped, kind = name.partition(".base_layer.")
         if ".lora_" in name:
             continue
         if wrapped and kind == "weight":
-            # (r, in), (out, r)
+            # A is (r, in), B is (out, r).
             a, b = (weights[f"{layer}.lora_{part}.default.weight"].to(device) for part in "AB")
             a = a.redistribute(placements=[Replicate()] * a.device_mesh.ndim)
             weight = weight.to(device, torch.float32) + scale * (b @ a)  # (out, in)

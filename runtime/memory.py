@@ -1,12 +1,13 @@
-"""The memory of one rank, item by item; `python -m tools.doctor --gpus N --memory GB` prints it.
+"""Reckon the memory of one rank, item by item.
 
-What is counted follows policy.py: float32 master weights, gradients and AdamW moments sharded over
-the ranks of a node, the root's weights (embedding, head, last norm) gathered from forward to
-backward, two layers gathered at a time, one float32 copy of a gathered gradient while it is
-reduced, one chunk of logits. With LoRA only adapters have master weights, gradients and moments,
-beside the model in `dtype`. tests/tools/test_doctor.py holds the sum against a measured update.
+`python -m tools.doctor --gpus N --memory GB` prints it. What is counted follows policy.py: float32
+master weights, gradients and AdamW moments sharded over the ranks of a node, the root's weights
+(embedding, head, last norm) gathered from forward to backward, two layers gathered at a time, one
+float32 copy of a gathered gradient while it is reduced, one chunk of logits. With LoRA only
+adapters have master weights, gradients and moments, beside the model in `dtype`.
+tests/tools/test_doctor.py holds the sum against a measured update.
 
-`c` is what has the knobs dtype, lora_rank and gradient_checkpointing, a Config say.
+`c` is whatever has the knobs dtype, lora_rank and gradient_checkpointing, such as a Config.
 """
 
 import re
@@ -15,23 +16,22 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-CGROUP = Path("/sys/fs/cgroup")  # of a container, on Linux
-# Elements of float32 logits held at once. On a GPU a chunk reads and writes the gradient of the
-# head once: 2**28, 1 GiB, should keep that below a fifth of the arithmetic (152,064 words, H100,
-# reckoned, not run).
+CGROUP = Path("/sys/fs/cgroup")  # where Linux has the limits of a container
+# How many float32 logits are held at once. On a GPU a chunk reads and writes the gradient of the
+# head once: 2**28, which is 1 GiB, should keep that below a fifth of the arithmetic. This is
+# reckoned for 152,064 words on an H100, not measured.
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 PROCESS_BYTES = 1e9  # host memory of a rank's libraries
 DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
-ENGINE_ASLEEP_BYTES = (
-    2.0e9  # what vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured
-)
+# What vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured.
+ENGINE_ASLEEP_BYTES = 2.0e9
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What of a model's config.json its memory depends on (Llama and Qwen2 families)."""
+    """What a model's memory depends on in its config.json (Llama and Qwen2 families)."""
 
     hidden: int
     layers: int
@@ -45,7 +45,10 @@ class Shape:
 
     @classmethod
     def of(cls, c: dict) -> "Shape":
-        """The shape that a config.json describes; ValueError for a family of other names."""
+        """Return the shape that a config.json describes.
+
+        Raises ValueError for a family that has other names for it.
+        """
         try:
             hidden = c["hidden_size"]
             layers = c["num_hidden_layers"]
@@ -67,37 +70,38 @@ class Shape:
 
     @property
     def query(self) -> int:
-        """Outputs of the query projection."""
+        """How many outputs the query projection has."""
         return self.heads * self.head_dim
 
     @property
     def key(self) -> int:
-        """Outputs of the key projection, and of the value projection."""
+        """How many outputs the key projection has, and the value projection too."""
         return self.kv_heads * self.head_dim
 
     @property
     def layer(self) -> int:
-        """Parameters of one layer."""
+        """How many parameters one layer has."""
         attention = self.hidden * 2 * (self.query + self.key) + self.qkv_bias * (
             self.query + 2 * self.key
         )
         return attention + 3 * self.hidden * self.intermediate + 2 * self.hidden
 
     def adapters(self, rank: int) -> int:
-        """Parameters of one layer's LoRA adapters: rank x
-        (inputs + outputs) of its seven matrices.
+        """Return how many parameters one layer's LoRA adapters have.
+
+        Each of its seven matrices adds rank x (inputs + outputs).
         """
         attention = 2 * (self.hidden + self.query) + 2 * (self.hidden + self.key)
         return rank * (attention + 3 * (self.hidden + self.intermediate))
 
     @property
     def head(self) -> int:
-        """Parameters of the embedding or of the output head."""
+        """How many parameters the embedding has, or the output head."""
         return self.vocabulary * self.hidden
 
     @property
     def root(self) -> int:
-        """Parameters outside the layers."""
+        """How many parameters stand outside the layers."""
         return (1 if self.tied else 2) * self.head + self.hidden
 
     @property
@@ -107,7 +111,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Budget:
-    """Bytes of one rank."""
+    """The bytes that one rank holds, item by item."""
 
     held: dict[str, float]  # all the time: weights, optimiser
     update: dict[str, float]  # during the update, at its worst moment
@@ -116,9 +120,10 @@ class Budget:
 
 
 def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str) -> Budget:
-    """Bytes per rank for micro-batches of `tokens` tokens, `responses` of them in responses.
+    """Return the bytes that one rank holds, with micro-batches of `tokens` tokens.
 
-    device: "cpu" or "cuda". `moments` are those at which the sum may peak.
+    responses: how many of the tokens are in responses. device: "cpu" or "cuda". The list `moments`
+    has those at which the sum may peak.
     """
     compute = bytes_per_weight(c)
     rank = c.lora_rank
@@ -131,8 +136,8 @@ def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str
     )
     layer = activation_bytes(shape, compute, on_cpu, rank) * tokens
     kept = (compute * shape.hidden * tokens if c.gradient_checkpointing else layer) * shape.layers
-    # last norm, hidden states of the responses, gradient of the stream
-    copied = on_cpu and compute == 2  # the head's factors, to float32
+    copied = on_cpu and compute == 2  # the head's factors are copied to float32
+    # The last norm, the hidden states of the responses, and the gradient of the residual stream.
     kept += (4 + 2 * compute + 4 * copied) * shape.hidden * tokens
     recomputed = (
         layer if c.gradient_checkpointing else 0
@@ -143,7 +148,7 @@ def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str
     moments = [
         {activations: kept, "chunk of logits with its gradient, gradient of the head": head},
         {
-            activations: kept,  # the first layer to run backward
+            activations: kept,  # nothing is freed yet when the backward pass begins
             "one layer recomputed and its gradients": recomputed,
             "gather buffers: a layer's gradient, reduced in float32": (compute + 4) * layer_trained,
             "gradient of the head": compute * head_trained,
@@ -166,21 +171,21 @@ def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str
     }
     scoring = gathered | {"scoring: one layer's activations, or logits": max(layer, 3 * chunk)}
     sync = {"one weight gathered for the engine": compute * max(shape.head, shape.layer)}
-    if rank:  # a rank's rows of W, of B A and of their sum
+    if rank:  # a rank holds its rows of W, of B A and of their sum
         sync |= {"adapters merged, in float32": 12 * shape.hidden * shape.intermediate / ranks}
     return Budget(held, update, sync, scoring)
 
 
 def bytes_per_weight(c) -> int:
-    """Of what a forward pass computes with."""
+    """Return the bytes of a weight that a forward pass computes with."""
     return 2 if c.dtype == "bfloat16" else 4
 
 
 def update_bytes(c, shape: Shape, ranks: int, tokens: int, device: str) -> float:
-    """What the first update still takes of one rank, once the weights are there.
+    """Return the bytes that the first update still takes of one rank, once it has the weights.
 
-    AdamW's moments and the update at its worst; some for fragments, on a CPU a quarter, as malloc
-    loses.
+    These are AdamW's moments and the update at its worst moment. Fragments may take a tenth of the
+    room for the latter, or on a CPU a quarter, as malloc loses so much.
     """
     parts = budget(c, shape, ranks, tokens, tokens, device)
     used = 0.75 if device == "cpu" else 0.9
@@ -188,10 +193,10 @@ def update_bytes(c, shape: Shape, ranks: int, tokens: int, device: str) -> float
 
 
 def tokens_that_fit(c, shape: Shape, ranks: int, free: float, device: str) -> int:
-    """The largest micro-batch, in tokens, whose update fits into `free` bytes.
+    """Return the largest micro-batch, in tokens, whose update fits into `free` bytes.
 
-    In steps of two, so that equal runs choose alike; at most 4,096 on a CPU and 16,384 on a GPU,
-    beyond which they bring no speed, and at least 256, come what may.
+    It is halved until it fits, so that equal runs choose alike. It has at most 4,096 tokens on a
+    CPU and 16,384 on a GPU, beyond which they bring no speed, and at least 256, come what may.
     """
     tokens = 4096 if device == "cpu" else 16384
     while tokens > 256 and update_bytes(c, shape, ranks, tokens, device) > free:
@@ -200,10 +205,10 @@ def tokens_that_fit(c, shape: Shape, ranks: int, free: float, device: str) -> in
 
 
 def host_needs(c, shape: Shape, ranks: int) -> tuple[str, bool]:
-    """Where there is no GPU: a line on what a rank takes of the host, and whether so much is free.
+    """Return a line on what a rank takes of a host without a GPU, and whether so much is free.
 
-    Libraries, engine, cache, all of training. A micro-batch holds the longest sequence at least; by
-    auto it takes no more than 256 tokens if it must.
+    It takes libraries, engine, cache and all of training. A micro-batch holds the longest sequence
+    at least; on auto it is counted as 256 tokens, the least that auto chooses.
     """
     tokens = max(c.tokens_per_micro_batch or 256, c.max_prompt_length + c.max_response_length)
     parts = budget(c, shape, ranks, tokens, tokens, "cpu")
@@ -215,7 +220,7 @@ def host_needs(c, shape: Shape, ranks: int) -> tuple[str, bool]:
 
 
 def free_bytes(device: str, ranks: int) -> float:
-    """What this rank may still take: all that is free on its GPU, or its share of the host's."""
+    """Return the bytes that are free for this rank: on its GPU, or its share of the host's."""
     if device == "cpu":
         return available_bytes() / ranks
     import torch
@@ -225,41 +230,41 @@ def free_bytes(device: str, ranks: int) -> float:
 
 
 def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
-    """The output head at its worst: a chunk of float32 logits,
-    and `trained` parameters of the head.
+    """Return the bytes that the output head takes at its worst moment.
 
-    Forward: log-probs, probabilities, their product; backward: two of them, and on a GPU in
-    bfloat16 a copy of the gradient, and its product before it is added.
+    chunk: bytes of a chunk of float32 logits. trained: how many parameters of the head are trained.
+    Forward has log-probs, probabilities and their product. Backward has two of them, and on a GPU
+    in bfloat16 a copy of the gradient, and its product before it is added.
     """
     return max(3 * chunk, 2 * chunk + 4 * trained if in_float32 else 2.5 * chunk + 8 * trained)
 
 
 def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
-    """What the backward pass needs of one layer, per token:
-    the inputs of everything, of norms in float32.
+    """Return the bytes per token that the backward pass needs of one layer.
 
-    On the CPU attention is computed in float32 (model.py), beside an output that is cast back.
+    It needs the inputs of everything, and those of norms in float32. On the CPU attention is
+    computed in float32 (model.py), beside an output that is cast back.
     """
-    # Float32 input, normalised (for γ's gradient), scaled.
+    # The float32 input, the normalised one (for γ's gradient), and the scaled one.
     norm = 4 + (1 if lora_rank else 2) * compute
-    # q, k, v, output, that of shared prompts; log-sum-exp
+    # q, k, v, the output, the output of shared prompts, and the log-sum-exp.
     attention = compute * (3 * shape.query + 2 * shape.key) + 4 * shape.heads
     if on_cpu:
         attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
-    # Gate, its activation, up, product; A x.
+    # The gate, its activation, up and their product, and A x of the seven adapters.
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)
     return 2 * norm * shape.hidden + attention + mlp
 
 
 def available_bytes() -> float:
-    """Host memory that is free or can be freed, within a container's limit."""
+    """Return the bytes of host memory that are free or can be freed, within a container's limit."""
     import psutil
 
     free = psutil.virtual_memory().available
     limit, used, stat = (CGROUP / name for name in ("memory.max", "memory.current", "memory.stat"))
     if limit.exists() and limit.read_text().strip() != "max":
         cached = re.search(r"^inactive_file (\d+)", stat.read_text(), re.MULTILINE)
-        # Files that were read can go.
+        # The copies of files that were read can be freed.
         taken = int(used.read_text()) - (int(cached[1]) if cached else 0)
         free = min(free, int(limit.read_text()) - taken)
     return free

@@ -1,13 +1,12 @@
-"""What a step did, in numbers: the metrics that need no tensors
-(docs/metrics.md says what each tells).
-"""
+"""Count what a step did, in the metrics that need no tensors (docs/metrics.md explains each)."""
 
 import numpy as np
 
 
 def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
-    """What a step did, apart from the update: by its plan
-    and groups (exgrpo.py), and E after it.
+    """Return the metrics of a step, apart from those of the update.
+
+    They follow from its plan and groups (exgrpo.py), and from `buffer`, which is E after the step.
     """
     new = [t for g in groups for t in g.new_trajectories]
     lengths = [len(t.token_ids) for t in new]
@@ -43,5 +42,5 @@ def step_metrics(plan, groups: list, buffer) -> dict[str, float]:
 
 
 def _mean(values) -> float:
-    """Of nothing it is 0."""
+    """Return the mean, which is 0 where there are no values."""
     return float(np.mean(values)) if len(values) else 0.0

@@ -1,4 +1,4 @@
-"""What runs on several ranks: start-up, the split of work over ranks, the gathering of results.
+"""Start several ranks, split work over them and gather the results.
 
 Every rank runs the same script on the same plan; only work is split (`map_shares`). Results come
 back in the order of the items, so whatever follows is the same on every rank and for every number
@@ -23,29 +23,29 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from runtime.console import disarm
 from runtime.faults import LEFT, Failure, Interrupted, leave, tell_torchrun, watchdog
 
-DRIVER = Path("/proc/driver/nvidia/version")  # there where the kernel drives NVIDIA GPUs
+DRIVER = Path("/proc/driver/nvidia/version")  # exists where the kernel drives NVIDIA GPUs
 _ranks_per_node = 1  # LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs
 
 
 def run(program: Callable[[], object]) -> None:
-    """Run `program` as this rank's whole life, watched
-    (faults.py): the job ends when one rank fails.
+    """Run `program` as this rank's whole life, and end the job when one rank fails.
 
-    A rank that raises prints its traceback and waits for nobody; torchrun's summary repeats it.
+    The watchdog (faults.py) sees to that. A rank that raises prints its traceback and waits for
+    nobody; torchrun's summary repeats it.
     """
     watchdog.start()
     try:
         program()
         barrier()  # nobody has failed
         watchdog.stop()
-        # What follows in a script needs the end of this, and has not got it.
+        # An interrupted run fails, because what follows it in a script needs a finished one.
         if watchdog.interrupted:
             tell_torchrun(
                 "interrupted: the same command goes on from there, training with --resume"
             )
         barrier()  # nobody watches any more: now ranks may end one by one
-        # not by Python's own end, which races with gloo's threads: one in six ended in SIGABRT
-        # (torch 2.13)
+        # Python's own way to end races with gloo's threads: one run in six ended in SIGABRT
+        # (torch 2.13).
         leave(130 if watchdog.interrupted else 0)
     except Exception as error:
         disarm(error)
@@ -53,18 +53,17 @@ def run(program: Callable[[], object]) -> None:
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
             watchdog.end(f"{watchdog.death(dead)}, see above ({echo})", echo=True)
-        # The message is the last line.
+        # The message comes last, where it is looked for.
         watchdog.end(str(error) if isinstance(error, Failure) else traceback.format_exc().rstrip())
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:
-    """Join the process group that torchrun describes
-    (alone without torchrun) and return this rank's device.
+    """Join the process group that torchrun describes, and return this rank's device.
 
-    hang_timeout: seconds to wait for another rank, one whose rollouts take longer, say.
-    RuntimeError where this rank would have no GPU to itself, or torch cannot use the GPUs of this
-    machine; ValueError where nodes differ in their ranks, or torchrun would start several of them
-    again.
+    Without torchrun this rank is alone. hang_timeout: seconds to wait for another rank, such as one
+    whose rollouts take longer. Raises RuntimeError where this rank would have no GPU to itself, or
+    torch cannot use the GPUs of this machine; raises ValueError where nodes differ in their ranks,
+    or torchrun would start several nodes again.
     """
     if int(os.environ.get("GROUP_WORLD_SIZE", 1)) > 1 and int(
         os.environ.get("TORCHELASTIC_MAX_RESTARTS", 0)
@@ -73,7 +72,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
             "torchrun --max-restarts is for one node: several count their restarts apart, and "
             "their ranks would never meet. Leave it at 0, start the job again with --resume"
         )
-    # 0: a free port
+    # Without torchrun this rank is the only one; port 0 stands for a free one.
     for name, value in dict(
         RANK="0",
         WORLD_SIZE="1",
@@ -83,7 +82,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         MASTER_PORT="0",
     ).items():
         os.environ.setdefault(name, value)
-    transformers.logging.disable_progress_bar()  # one per rank and model otherwise
+    transformers.logging.disable_progress_bar()  # every rank would show one for every model
     transformers.logging.set_verbosity_error()
     device = torch.device("cpu")
     if torch.cuda.is_available():
@@ -107,12 +106,13 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         )
     if not dist.is_initialized():
         backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
-        # restarted ranks would find the addresses of the dead ones in torchrun's store (torch 2.13)
+        # Without a prefix restarted ranks would find the addresses of the dead ones in torchrun's
+        # store (torch 2.13).
         store, rank, size = next(dist.rendezvous("env://"))
         store = dist.PrefixStore(
             f"attempt {os.environ.get('TORCHELASTIC_RESTART_COUNT', 0)}", store
         )
-        # the watchdog reports a hang first, with more to say
+        # The watchdog has more to say of a hang, and so has a minute to report it first.
         timeout = timedelta(seconds=hang_timeout + 60 if hang_timeout else 1e7)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timeout)
         global _ranks_per_node
@@ -125,7 +125,7 @@ def _introduce(hang_timeout: float) -> None:
     """Tell the watchdog which processes of this machine this rank depends on (a collective)."""
     parent = {"torchrun": os.getppid()} if "TORCHELASTIC_RUN_ID" in os.environ else {}
     here = (socket.gethostname(), os.environ.get("GROUP_RANK"), os.getppid())
-    if len(sizes := set(gather(_ranks_per_node))) > 1:  # their meshes would not be one
+    if len(sizes := set(gather(_ranks_per_node))) > 1:  # one mesh needs nodes of one size
         raise ValueError(f"nodes with {sorted(sizes)} ranks: give all the same --nproc_per_node")
     everyone = gather((here, os.getpid()))
     peers = {
@@ -136,22 +136,22 @@ def _introduce(hang_timeout: float) -> None:
 
 
 def ranks_per_node() -> int:
-    """How many of the ranks share a node, as torchrun said at the start."""
+    """Return how many of the ranks share a node, as torchrun said at the start."""
     return _ranks_per_node
 
 
 def rank() -> int:
-    """This process's number, 0 to world_size() - 1."""
+    """Return this process's number, 0 to world_size() - 1."""
     return dist.get_rank() if dist.is_initialized() else 0
 
 
 def world_size() -> int:
-    """Number of ranks."""
+    """Return the number of ranks."""
     return dist.get_world_size() if dist.is_initialized() else 1
 
 
 def mesh(device_type: str) -> DeviceMesh:
-    """How FSDP2 lays a model over the ranks: sharded inside a node, replicated over nodes."""
+    """Return the mesh by which FSDP2 shards a model inside a node and replicates it over nodes."""
     if (nodes := world_size() // _ranks_per_node) == 1:
         return init_device_mesh(device_type, (world_size(),), mesh_dim_names=("shard",))
     return init_device_mesh(
@@ -160,7 +160,7 @@ def mesh(device_type: str) -> DeviceMesh:
 
 
 def gather(value) -> list:
-    """The `value` of every rank, in rank order, on every rank (a collective)."""
+    """Return the `value` of every rank, in rank order, on every rank (a collective)."""
     if world_size() == 1:
         return [value]
     values = [None] * world_size()
@@ -174,8 +174,9 @@ def barrier() -> None:
 
 
 def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
-    """Interrupted on all ranks, where one was asked to stop
-    and the phase can be left (a collective).
+    """Raise Interrupted on all ranks where one of them was asked to stop (a collective).
+
+    Nothing happens in a phase that cannot be left.
     """
     if watchdog.phase in LEFT:
         asked = torch.tensor(int(watchdog.interrupted))
@@ -187,8 +188,9 @@ def leave_if_asked(group: dist.ProcessGroup | None = None) -> None:
 
 
 def check_same(**values) -> None:
-    """RuntimeError on every rank, naming those of `values`
-    that differ between ranks (a collective).
+    """Raise RuntimeError on every rank where `values` differ between ranks (a collective).
+
+    The message names those that differ.
     """
     digests = {
         name: hashlib.sha256(repr(value).encode()).digest() for name, value in values.items()
@@ -203,8 +205,9 @@ def check_same(**values) -> None:
 
 
 def split(costs: Sequence[float], parts: int) -> list[list[int]]:
-    """Indices of `costs` in `parts` lists of nearly equal sums:
-    the dearest first, each to the cheapest.
+    """Return the indices of `costs` in `parts` lists of nearly equal sums.
+
+    The dearest come first, and each goes to the list that is the cheapest by then.
     """
     lists = [[] for _ in range(parts)]
     sums = [0.0] * parts
@@ -216,12 +219,12 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
 
 
 def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[list[int]]:
-    """This rank's share of (prompt ids, response ids):
-    lists of indices, each of at most `budget` tokens.
+    """Return this rank's share of the sequences, in lists of at most `budget` tokens.
 
-    Every rank has as many lists, empty ones where work is short. Neighbours with one prompt stay
-    together, as a list shares it, in units small enough to balance. A pair that is longer than the
-    budget stands alone.
+    sequences: pairs of (prompt ids, response ids), of which the lists hold indices. Every rank has
+    as many lists, empty ones where work is short. Neighbours with one prompt stay together, as a
+    list shares it, in units small enough to balance. A pair that is longer than the budget stands
+    alone.
     """
     limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world_size()))
     units = []
@@ -242,10 +245,10 @@ def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -
 
 
 def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group: int = 1) -> list:
-    """Split items over the ranks by cost, run `work(indices) -> results` on each share, and return
-    the results of all items in order, on every rank (a collective).
+    """Split items over the ranks by cost, and return all results on every rank (a collective).
 
-    Each `group` of neighbouring ranks works on one share together; the first one's results count.
+    `work(indices) -> results` runs on each share; the results are in the order of the items. Each
+    `group` of neighbouring ranks works on one share together; the first one's results count. Raises
     Interrupted on every rank where `work` raises it on one.
     """
     shares = split(costs, world_size() // group)

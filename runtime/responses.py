@@ -1,5 +1,4 @@
-"""What eval.py keeps in the directory of --output,
-so that a command that is repeated goes on from there.
+"""Keep what eval.py has done in the directory of --output, so that a repeated command goes on.
 
 DIR/responses.jsonl    a record a line: one response, its question and its reward
 DIR/settings.json      whatever a response and its reward depend on
@@ -14,9 +13,10 @@ from runtime.tables import read_jsonl
 
 
 def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
-    """The records that the directory holds, by question and sample number; none in a new one.
+    """Return the records that the directory holds, by question and sample number.
 
-    ValueError where they were made with other settings, or nobody knows with which.
+    A new directory has none. Raises ValueError where they were made with other settings, or nobody
+    knows with which.
     """
     directory.mkdir(parents=True, exist_ok=True)
     about = directory / "settings.json"
@@ -44,7 +44,7 @@ def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
 
 
 def add(directory: Path, records: list[dict]) -> None:
-    """Write records behind those that are there; they are on the disk when this returns."""
+    """Write records behind those that are there, and return when they are on the disk."""
     with open(directory / "responses.jsonl", "a") as file:
         for record in records:
             file.write(json.dumps(record) + "\n")
@@ -53,8 +53,10 @@ def add(directory: Path, records: list[dict]) -> None:
 
 
 def made_with(knobs: dict) -> dict:
-    """Whatever a response and its reward depend on: the knobs, the source of a reward of the user's
-    own, the model by name, size and time of its files.
+    """Return whatever a response and its reward depend on.
+
+    These are the knobs, the source of a reward of the user's own, and the model by the name, size
+    and time of its files.
     """
     source = source_hash(knobs["reward"])
     if source:
@@ -63,8 +65,9 @@ def made_with(knobs: dict) -> dict:
 
 
 def model_files(model: Path) -> list[list]:
-    """Name, size and time of each file of a model;
-    what was written into its directory later is left out.
+    """Return the name, size and time of each file of a model.
+
+    What was written into its directory later is left out.
     """
     ours = ("settings.json", "scores.json", "responses.jsonl", "README.md")
     files = [file for file in sorted(model.glob("*")) if file.is_file() and file.name not in ours]

@@ -1,5 +1,6 @@
-"""What an earlier run has left in a run directory. Light to import:
-train.py looks before it loads torch.
+"""Look at what an earlier run has left in a run directory.
+
+This is light to import, because train.py looks before it loads torch.
 """
 
 import os
@@ -12,18 +13,18 @@ STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
 
 
 def directories(root: Path) -> list[Path]:
-    """The checkpoints that are there, oldest first, whole or not."""
+    """Return the checkpoints that are there, oldest first, whole or not."""
     found = [path for path in root.glob("step-*") if STEP_DIRECTORY.fullmatch(path.name)]
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
 def restarts() -> int:
-    """How often torchrun has started these ranks again."""
+    """Return how often torchrun has started these ranks again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
 def source_hash(reward: str) -> str:
-    """A hash of the file of a reward "module:function", empty for "math"."""
+    """Return a hash of the file of a reward "module:function", empty for "math"."""
     module, own, _ = reward.partition(":")
     found = find_spec(module) if own else None
     if not found or not found.origin:
@@ -32,7 +33,7 @@ def source_hash(reward: str) -> str:
 
 
 def refuse_obstacles(run_dir: Path) -> None:
-    """ValueError where the run could not write into run_dir in the end."""
+    """Raise ValueError where the run could not write into run_dir in the end."""
     for name in ("lock", "metrics.jsonl", "samples.jsonl"):
         if (run_dir / name).is_dir():
             raise ValueError(f"{run_dir / name} is a directory, where the run writes a file")
@@ -47,15 +48,13 @@ def refuse_obstacles(run_dir: Path) -> None:
 
 
 def refuse_remains(run_dir: str, resume: bool) -> None:
-    """ValueError where an earlier run has left something in run_dir,
-    unless this one goes on with it.
-    """
+    """Raise ValueError where run_dir has an earlier run, unless this one goes on with it."""
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
     refuse_obstacles(Path(run_dir))
     metrics = Path(run_dir) / "metrics.jsonl"
     model = Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
-    # An empty one: the run ended before its first row.
+    # A run that ended before its first row leaves an empty one.
     if metrics.exists() and metrics.stat().st_size:
         remains.append(metrics.name)
     if model.exists():

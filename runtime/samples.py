@@ -1,8 +1,8 @@
-"""samples.jsonl: a few responses of every step, to be read:
-so a reward is seen being talked into a yes.
+"""Write a few responses of every step to samples.jsonl, for people to read.
 
-A line is {"step", "question", "answer" (the right one), "text", "rewards": {name: value},
-"replayed", "finished"}, where `step` counts as in metrics.jsonl and `replayed` marks an o*.
+They see there how a reward is talked into a yes. A line is {"step", "question", "answer" (the right
+one), "text", "rewards": {name: value}, "replayed", "finished"}, where `step` counts as in
+metrics.jsonl and `replayed` marks an o*.
 """
 
 import json
@@ -11,16 +11,15 @@ import os
 from contextlib import suppress
 from pathlib import Path
 
-# Responses of a step: new right ones, new wrong ones, replayed.
+# How many responses of a step are written: new right ones, new wrong ones, replayed ones.
 WANTED = {"right": 2, "wrong": 1, "o*": 1}
 
 
 def choose(groups: list, success: float) -> list[tuple]:
-    """The (group, trajectory) that WANTED asks for, the first
-    in the batch's order, one of a kind a group.
+    """Return the (group, trajectory) pairs that WANTED asks for.
 
-    success: what the reward of a right response exceeds. No randomness: a resumed run chooses the
-    same.
+    They are the first in the batch's order, and a group gives one of a kind. success: what the
+    reward of a right response exceeds. There is no randomness, so a resumed run chooses the same.
     """
     left = dict(WANTED)
     chosen = []
@@ -37,7 +36,7 @@ def choose(groups: list, success: float) -> list[tuple]:
 
 
 def record(step: int, group, t, text: str) -> dict:
-    """A line of samples.jsonl; what is no finite number is null."""
+    """Return a line of samples.jsonl, with null for a reward that is not finite."""
     rewards = {"score": t.reward, **t.named_rewards}
     return {
         "step": step,
@@ -53,19 +52,20 @@ def record(step: int, group, t, text: str) -> dict:
 
 
 def read(path: Path) -> list[dict]:
-    """The records of a file; what a kill or a full disk has left of others is passed over."""
+    """Return the records of a file, without what a kill or a full disk has left of others."""
     records = []
     for line in path.read_bytes().split(b"\n") if path.is_file() else []:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             record = json.loads(line)
-            record["step"] + 0  # a number, by which `cut` goes
+            record["step"] + 0  # a TypeError unless it is a number, which `cut` goes by
             records.append(record)
     return records
 
 
 def cut(path: Path, last: int) -> None:
-    """Go back to step `last`: what came after the checkpoint
-    that a run continues from is written again.
+    """Remove the samples of steps after `last`.
+
+    What came after the checkpoint that a run continues from is written again.
     """
     aside = path.with_suffix(".tmp")
     kept = [sample for sample in read(path) if sample["step"] <= last]

@@ -1,4 +1,4 @@
-"""Where metrics go beside metrics.jsonl, by the knob `tracker`: TensorBoard or Weights & Biases."""
+"""Copy metrics.jsonl to TensorBoard or to Weights & Biases, as the knob `tracker` says."""
 
 import os
 from pathlib import Path
@@ -7,11 +7,10 @@ from runtime.console import printable
 
 
 class TensorBoard:
-    """A copy of `rows` and of what is logged later in run_dir/tensorboard,
-    for `tensorboard --logdir`.
+    """A copy of the metrics in run_dir/tensorboard, for `tensorboard --logdir`.
 
-    purge_step=0 hides what earlier processes wrote there: after a resume every point stands there
-    once, as in metrics.jsonl.
+    It has `rows` and what is logged later. purge_step=0 hides what earlier processes wrote there:
+    after a resume every point stands there once, as in metrics.jsonl.
     """
 
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
@@ -35,12 +34,12 @@ class TensorBoard:
 
 
 class WandB:
-    """A copy of `rows` and of what is logged later in a W&B run,
-    whose id is kept in run_dir/wandb_id.
+    """A copy of the metrics in a W&B run, whose id is kept in run_dir/wandb_id.
 
-    A run that goes on (`rows` is not empty) goes on under its id. W&B cannot go back: what it holds
-    of a step stays. Offline (WANDB_MODE=offline) each process leaves a directory of its own in
-    run_dir/wandb, with the whole run so far: sync the last.
+    It has `rows` and what is logged later. A run that goes on (`rows` is not empty) goes on under
+    its id. W&B cannot go back: what it holds of a step stays. Offline (WANDB_MODE=offline) each
+    process leaves a directory of its own in run_dir/wandb, with the whole run so far: sync the
+    last.
     """
 
     def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
@@ -48,7 +47,7 @@ class WandB:
 
         place = run_dir.absolute()
         note = run_dir / "wandb_id"
-        # The console is ours.
+        # The console is ours, so W&B has to leave it alone.
         self.run = wandb.init(
             project=os.environ.get("WANDB_PROJECT") or place.parent.name or None,
             name=place.name,
@@ -59,7 +58,7 @@ class WandB:
             settings=wandb.Settings(console="off"),
         )
         note.write_text(self.run.id)
-        self.first = self.run.step  # what comes before this step W&B has already
+        self.first = self.run.step  # W&B already has what comes before this step
         for row in rows:
             self.log(row)
 

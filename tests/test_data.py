@@ -147,7 +147,7 @@ def test_marks_and_blank_lines_in_a_file(write, tokenizer):
 
 
 def test_a_prefix_that_the_template_brings_is_not_added_twice(tokenizer):
-    """A template that ends with `response_prefix` gives the prompt that it gives without."""
+    """A template that ends with `response_prefix` gives the same prompt with it as without."""
     turns = [{"role": "user", "content": "1?"}]
     plain = Config(prompt_template="{question}<think>\n", response_prefix="")
     for template, prefix in (("{question}<think>\n", "<think>\n"), ("{question}", "<think>\n")):
@@ -201,7 +201,7 @@ CHATML = (
 
 
 def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer):
-    """No text or role's name can end the user's turn, and what looks like a token stays."""
+    """No text or role's name can end the user's turn; what only looks like a token stays."""
     qwen = copy.deepcopy(tokenizer)
     qwen.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
     qwen.add_tokens(
@@ -437,7 +437,7 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     [(100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)],
 )
 def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
-    """A base below the model's own is a mistake, a higher one is a longer context."""
+    """A base below the model's own is told, a higher one is a longer context."""
     LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(
         tmp_path
     )

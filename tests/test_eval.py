@@ -36,7 +36,7 @@ QUESTIONS = [
 
 
 class Engine:
-    """Responses that were written beforehand, found by seed; what was asked for."""
+    """Gives responses that were written beforehand, found by seed, and keeps what was asked."""
 
     def generate(self, prompts, seeds, temperature, max_tokens, on_finish):
         self.asked = [p[-1] for p in prompts], temperature, max_tokens
@@ -72,9 +72,7 @@ def grader(config: Config) -> SimpleNamespace:
 
 
 def test_means_per_source():
-    """Avg@2 of two sources: a reward above 0.5 is a success;
-    its mean, length, truncation, judges.
-    """
+    """Avg@2 of two sources is that by hand, and a reward above 0.5 is a success."""
     config = Config(
         reward="worlds.arithmetic:graded_reward", eval_temperature=0.7, max_response_length=9
     )
@@ -104,7 +102,7 @@ def test_means_per_source():
 
 
 def test_a_record_by_hand():
-    """Question, gold and response; what is boxed where a box is wanted."""
+    """A record holds question, gold and response, and what is boxed where a box is wanted."""
     for config, boxed in ((Config(), {"answer": "2"}), (Config(require_box=False), {})):
         [record] = respond(Engine(), grader(config), [(QUESTIONS[0], 1)], 7, texts=True)
         assert len(record.pop("question")) == 16
@@ -124,9 +122,7 @@ def test_a_record_by_hand():
 
 
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
-    """Seed 3 of the run, seed 0 of the samples:
-    two runs are compared on the same random numbers.
-    """
+    """The samples' seed is 0, so that runs are compared on the same random numbers."""
     engine = Engine()
     scores = validate(engine, grader(Config(seed=3)), QUESTIONS)
     assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0
@@ -170,9 +166,7 @@ def file(tmp_path):
 
 
 def test_main_on_a_file(tiny_model, device, file, capsys):
-    """The command scores a file with a model directory,
-    says what it dropped, and gives the same again.
-    """
+    """The command scores a file, says what it dropped, and gives the same again."""
     argv = command(tiny_model, file, "--max_response_length", "20", "--samples", "3")
     scores = evaluation.main(argv)
     assert {name.removesuffix("/arithmetic") for name in scores} == {
@@ -198,9 +192,7 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
 
 
 def test_the_default_length_is_what_the_model_has_positions_for(tiny_model, device, file, capsys):
-    """8192 tokens by default, but no more than the positions
-    that the longest prompt, 7 tokens, leaves.
-    """
+    """By default it is 8192 tokens, or the positions that the longest prompt leaves."""
     argv = command(tiny_model, file)
     del argv[argv.index("--max_response_length") :]
     evaluation.main(argv)
@@ -209,9 +201,9 @@ def test_the_default_length_is_what_the_model_has_positions_for(tiny_model, devi
 
 
 def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capfd):
-    """--avg_samples counts for AIME and AMC alone: Avg@3 of one, Pass@1 of the others, by
-    Math-Verify. Rows that repeat a question add no sample: without a flag that says how many they
-    are refused.
+    """--avg_samples counts for AIME and AMC alone: Avg@3 of one, Pass@1 of the others.
+
+    Without that flag rows that repeat a question, which would add no sample, are refused.
     """
     rows = [row("aime", "3a+4"), row("arc_c", "3a+4", "C"), row("mine", "3a+4", "E_{1},E_{2}")]
     argv = command(tiny_model, write(tmp_path / "papers.jsonl", [*rows, rows[0]]))
@@ -242,9 +234,7 @@ def test_a_prompt_that_fills_the_model_is_refused(tiny_model, device, tmp_path):
 
 
 def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
-    """A command broken off keeps its whole blocks, and is continued: what is missing is generated,
-    and the scores are those of one go.
-    """
+    """A command broken off keeps its whole blocks and goes on to the scores of one go."""
     monkeypatch.setattr(evaluation, "BLOCK", 4)
     argv = command(tiny_model, file, "--samples", "2")
     one_go = evaluation.main(argv)
@@ -280,14 +270,12 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
-    """Told to stop in its second block: it ends by itself
-    within seconds, with the first one kept.
-    """
+    """Told to stop in its second block it ends within seconds with the first one kept."""
     rows = [row("x", f"{i}a+1") for i in range(2 * evaluation.BLOCK)]
     argv = command(
         tiny_model, write(tmp_path / "many.jsonl", rows), "--output", str(tmp_path / "out")
     )
-    # Is in use.
+    # This process uses its MASTER_PORT.
     environment = {name: value for name, value in os.environ.items() if name != "MASTER_PORT"}
     process = subprocess.Popen(
         [sys.executable, "eval.py", *argv, "--max_response_length", "80"],
@@ -307,7 +295,7 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
 
 
 def test_what_nobody_can_continue_is_refused(tmp_path):
-    """Responses without settings.json, and a line that is none of ours, by file and line."""
+    """Responses without settings.json, and a line that is none of ours, are refused by name."""
     file = tmp_path / "responses.jsonl"
     file.write_text('{"question": "q", "sample": 0}\n{"question": \n')
     with pytest.raises(ValueError, match="no settings.json.*choose another --output"):
@@ -328,7 +316,7 @@ def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
 
 
 def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, monkeypatch, capfd):
-    """A score of 0 for lack of time looks like a result: it is counted, and said."""
+    """A score of 0 for lack of time looks like a result, so it is counted and said."""
     (tmp_path / "slow_reward.py").write_text(
         "import time\ndef score(response, answer): time.sleep(60)"
     )
@@ -351,7 +339,7 @@ def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, m
 
 
 def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
-    """eval_questions by a flag or from training's file, whose other knobs count for nothing."""
+    """eval_questions comes by a flag or from training's file, whose other knobs do not count."""
     rows = [row(source, text) for source in ("a", "b") for text in ("3a+4", "1a+6", "2a+5")]
     data = write(tmp_path / "two.jsonl", rows)
     settings = tmp_path / "training.yaml"
@@ -375,7 +363,7 @@ def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
 
 
 def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_path):
-    """A model whose weights changed gets no scores of what it was."""
+    """Changed weights are an error, a new model card beside them is none."""
     model = shutil.copytree(tiny_model, tmp_path / "model")
     argv = command(str(model), file, "--output", str(tmp_path / "out"))
     scores = evaluation.main(argv)
@@ -387,9 +375,7 @@ def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_p
 
 
 def test_output_on_two_ranks(tiny_model, file, tmp_path):
-    """Work is split over the ranks, one of them writes:
-    every response once, and the scores of one rank.
-    """
+    """Every response is written once, and the scores are those of one rank."""
     argv = command(tiny_model, file)
     alone = evaluation.main(argv)
     assert on_ranks(2, evaluation.main, [*argv, "--output", str(tmp_path / "out")]) == [

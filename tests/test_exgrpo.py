@@ -114,7 +114,7 @@ def test_the_start_counts_successes_not_rewards():
     ],
 )
 def test_resuming_with_another_rho_or_threshold(before, after, started):
-    """ρ = 0 ends collecting and brings the clip back, a start stays, and a negative one starts."""
+    """ρ = 0 ends collecting and brings the clip back, a start stays, a threshold below 0 starts."""
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict(), old.buffer)
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
@@ -541,7 +541,7 @@ def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step():
-    """Seed and step fix the split, and another step changes it."""
+    """The same step gives the same split, and other steps give others."""
     run, groups = one_batch()
     split = [ids(part) for part in run.mini_batches(0, groups)]
     assert split == [ids(part) for part in run.mini_batches(0, groups)]

@@ -144,8 +144,9 @@ def passes(module: str, fault: Fault | None = None) -> bool:
 
 
 def run_tests(copy: str, module: str) -> None:
-    """Leave this process, which has torch but nothing of the root,
-    with what pytest makes of the copy.
+    """Leaves this process with what pytest makes of the copy.
+
+    The process has torch loaded, but nothing of the root.
     """
     for loaded in [*sys.modules]:
         if loaded in ("conftest", "loss", "sampler") or loaded.startswith(
@@ -159,9 +160,7 @@ def run_tests(copy: str, module: str) -> None:
 
 
 def missed() -> list[Fault]:
-    """Plant every fault, two at a time, print what became of it,
-    and return those that no test saw.
-    """
+    """Plants every fault, prints what became of it, and returns those that no test saw."""
     with ThreadPoolExecutor(2) as pool:
         passed = pool.map(lambda fault: passes(fault.module, fault), FAULTS)
         unseen = []
@@ -173,9 +172,7 @@ def missed() -> list[Fault]:
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_there_is_one_place_for_each_fault(fault):
-    """The text that a fault replaces stands in its file exactly once,
-    so that it really gets planted.
-    """
+    """The text that a fault replaces stands in its file once, so that it really gets planted."""
     assert (ROOT / f"{fault.module}.py").read_text().count(fault.old) == 1
 
 

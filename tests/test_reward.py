@@ -18,16 +18,16 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         (r"\boxed{1}</think> so two", True, True, None),  # the box of a thought is no answer
         (r"\boxed{1}", True, True, None),  # the thought never ends
         (r"\boxed{1}", True, False, None),
-        # After the last one.
+        # The answer stands after the last </think>.
         (r"\boxed{1}</think>\boxed{2}</think> \boxed{3}", True, True, r"\boxed{3}"),
-        # No thought was opened: all of it counts.
+        # Where no thought was opened, all of it counts.
         (r"\boxed{1}</think> so 2", False, True, r"\boxed{1}"),
         (r"\boxed{1}</think> so $2$ ", True, False, r"\boxed{2}"),
-        # Right to no one.
+        # An expression is handed on whole, and is right to no gold.
         ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),
         (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
         ("My answer is 41. No, the answer is 42. Thanks", False, False, r"\boxed{42}"),
-        # No expression in passing.
+        # An expression in passing does not count, its last number does.
         ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
         ("no number", False, False, None),
@@ -77,7 +77,7 @@ def tokens(text: str) -> np.ndarray:
     ],
 )
 def test_what_the_grader_hands_on(knobs, prompt, response, piece):
-    """From token ids: without special tokens, cut where the prompt and the knobs say."""
+    """Special tokens are left out, and the cut is where the prompt and the knobs say."""
     grader = Grader(Config(**knobs), Letters(), None)
     question = Question(0, prompt, tokens(prompt)[:-1], "2", "source")
     assert grader.piece(question, tokens(response)) == piece
@@ -94,7 +94,7 @@ def test_what_goes_to_the_worker_beside_the_piece():
 
 
 def test_rewards_of_responses():
-    """Token ids in, rewards out, from the real verifier, whatever the order of their ends."""
+    """Token ids go in and the real verifier's rewards come out, whichever ends first."""
     responses = [r"\boxed{\frac{2}{4}}", r"\boxed{2}", "one half", r"\boxed{1/3} or \boxed{0.5}"]
     question = Question(0, "?", tokens("?")[:-1], "1/2", "source")
     with make_verifier(Config()) as verifier:
@@ -126,9 +126,7 @@ class Ended:
     ],
 )
 def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):
-    """Only where all lack the box, or the end of a thought
-    that the prompt began, and with a way out.
-    """
+    """Only where all lack the box, or the end of a thought, is it said, with a way out."""
     grader = Grader(Config(**knobs), Letters(), None)
     question = Question(0, "", tokens(prompt)[:-1], "2", "")
     half = len(said) // 2
@@ -154,7 +152,7 @@ def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, s
     ],
 )
 def test_partial_credit_without_a_success_is_told(knobs, rewards, told):
-    """Where the best reward is not above 0.5, unless the knobs go by the spread from the start."""
+    """A best reward of 0.5 or less is told, unless the spread counts from the start."""
     grader = Grader(Config(reward="mine:score", **knobs), Letters(), None)
     found = grader.complaint([], [[Ended("a", reward) for reward in rewards]])
     assert told == ("no reward is above 0.5" in (found or ""))

@@ -1,6 +1,4 @@
-"""What is drawn for replay: bucket weights in closed form,
-Algorithm 2 by its statistics (Sec. 4.1).
-"""
+"""What is drawn: bucket weights in closed form, Algorithm 2 by statistics, the fresh stream."""
 
 import doctest
 import math
@@ -32,9 +30,7 @@ def counts_by_bucket(drawn):
 
 
 def assert_multinomial(counts, n, p):
-    """Every count within 4.5 standard deviations of its mean
-    (p of a false alarm below 1e-5 each).
-    """
+    """Every count is within 4.5 standard deviations of its mean, false alarms below 1e-5."""
     for count, chance in zip(counts, p, strict=True):
         assert abs(count - n * chance) <= 4.5 * math.sqrt(n * chance * (1 - chance))
 
@@ -79,9 +75,7 @@ def test_bucket_counts_are_multinomial():
 
 @pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
 def test_uniform_inside_a_bucket(draw):
-    """Each of 20 questions of one bucket is among the 5
-    drawn a quarter of the time (2,000 draws).
-    """
+    """Each of 20 questions of one bucket is among the 5 drawn a quarter of the time."""
     generator, seen = rng(), np.zeros(20)
     for _ in range(2_000):
         seen[draw({4: range(20)}, 5, generator)] += 1
@@ -89,9 +83,7 @@ def test_uniform_inside_a_bucket(draw):
 
 
 def test_uniform_sampling_ignores_the_buckets():
-    """No question selection (Table 6): a question's chance
-    depends neither on its bucket nor on its size.
-    """
+    """A question's chance depends neither on its bucket nor on that one's size (Table 6)."""
     generator, buckets, seen = (
         rng(),
         {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []},
@@ -105,9 +97,7 @@ def test_uniform_sampling_ignores_the_buckets():
 
 
 def test_a_deficit_goes_to_the_others_by_their_weights():
-    """Bucket 4 has 10 and gives all; the 39,990 left split
-    over buckets 3 and 2 as exp(-1/2) : exp(-2).
-    """
+    """What bucket 4 lacks is split over buckets 3 and 2 as exp(-1/2) : exp(-2)."""
     drawn = sample_questions(far_buckets(k4=10, k3=500_000, k2=500_000), 40_000, K, rng())
     counts = counts_by_bucket(drawn)
     assert counts[4] == 10 and counts[2] + counts[3] == 39_990 and len(set(drawn)) == 40_000
@@ -116,15 +106,13 @@ def test_a_deficit_goes_to_the_others_by_their_weights():
 
 
 def test_the_example_of_the_redistribution_is_right():
-    """Three buckets, one of them too small and one emptied, as the docstring shows."""
+    """The docstring's three buckets, one too small and one emptied, are drawn as it shows."""
     assert doctest.testmod(sampler).attempted > 1 and not doctest.testmod(sampler).failed
 
 
 @pytest.mark.parametrize("sigma", [1.0, 1e-6])
 def test_redistribution_goes_on_until_all_are_drawn(sigma):
-    """Bucket after bucket runs out, even where all other weights vanish:
-    all are drawn, the nearest first.
-    """
+    """The nearest come first, and the others even where their weights vanish."""
     buckets = {1: [1], 2: [20, 21], 4: [40, 41], 5: [], 7: [70, 71, 72]}
     everything = {1, 20, 21, 40, 41, 70, 71, 72}
     for n in (8, 9, 1_000):
@@ -137,7 +125,7 @@ def test_redistribution_goes_on_until_all_are_drawn(sigma):
 @pytest.mark.parametrize("seed", range(20))
 @pytest.mark.parametrize("draw", [lambda b, n, g: sample_questions(b, n, K, g), sample_uniform])
 def test_drawn_questions_are_distinct_and_as_many_as_asked(seed, draw):
-    """min(n, total) different ids, all from the buckets, as Python ints."""
+    """min(n, total) different ids are drawn, all from the buckets, as Python ints."""
     generator = rng(seed)
     sizes = generator.integers(0, 12, K + 1)
     buckets = {k: np.arange(100 * k, 100 * k + size) for k, size in enumerate(sizes.tolist())}
@@ -149,16 +137,14 @@ def test_drawn_questions_are_distinct_and_as_many_as_asked(seed, draw):
 
 @pytest.mark.parametrize("buckets", [{}, {3: []}, {1: [], 2: []}])
 def test_nothing_to_draw(buckets):
-    """No questions, no buckets or n = 0: an empty list, no error."""
+    """No questions, no buckets or n = 0 give an empty list, no error."""
     assert sample_questions(buckets, 5, K, rng()) == sample_uniform(buckets, 5, rng()) == []
     assert sample_questions({3: [1]}, 0, K, rng()) == sample_uniform({3: [1]}, 0, rng()) == []
     assert bucket_weights([], K).tolist() == []
 
 
 def test_the_generator_decides_everything():
-    """Same seed, same draw, whatever the mapping's order;
-    other seed, other draw; no global state.
-    """
+    """Neither the mapping's order nor global state matters, and another seed does."""
     buckets = far_buckets(k2=50, k4=20_000, k5=700)
     before = random.getstate(), np.random.get_state()[1].tolist()
     reversed_buckets = dict(reversed(buckets.items()))
@@ -169,9 +155,7 @@ def test_the_generator_decides_everything():
 
 
 class CountedReads:
-    """A bucket of the ids 0..n-1, plus an offset,
-    that counts how often it is read and cannot be iterated.
-    """
+    """A bucket of n ids from `offset` on that counts its reads and cannot be iterated."""
 
     __iter__ = None
 
@@ -214,9 +198,7 @@ def test_impossible_arguments_say_why(change, reason):
 
 
 def test_an_epoch_is_a_permutation():
-    """Every question once per epoch, whatever the batch size;
-    another epoch or seed has another order.
-    """
+    """Every question comes once per epoch, and each epoch and seed has another order."""
     stream = FreshStream(range(10), seed=3)
     drawn = [q for _ in range(5) for q in stream.draw(4, ())]
     assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10)) and drawn[:10] != drawn[10:]
@@ -235,9 +217,7 @@ def test_retired_questions_are_never_drawn():
 
 
 def test_skipped_questions_come_back_first():
-    """What is replayed in a batch is not fresh in it;
-    it is put back and opens the next one, in its order.
-    """
+    """What is replayed in a batch is not fresh in it, and opens the next one in its order."""
     stream = FreshStream(range(8), seed=1)
     order = FreshStream(range(8), seed=1).draw(8, ())
     assert stream.draw(3, (), skip=[order[0], order[2]]) == [order[1], order[3], order[4]]
@@ -245,9 +225,7 @@ def test_skipped_questions_come_back_first():
 
 
 def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
-    """Two of ten questions, replayed in every batch,
-    pile up no copies over 200 epochs, nor later turns.
-    """
+    """Questions that every batch skips pile up no copies, and no turns for later."""
     stream = FreshStream(range(10), seed=0)
     for _ in range(400):
         assert not {0, 1} & set(stream.draw(4, (), skip=[0, 1]))
@@ -257,9 +235,7 @@ def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
 
 
 def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
-    """Where a batch spans two epochs, the second epoch's copies
-    of what it has wait for the next batch.
-    """
+    """The second epoch's copies of what a batch has wait for the next batch."""
     for seed in range(50):
         stream = FreshStream(range(7), seed)
         batches = [stream.draw(5, ()) for _ in range(14)]
@@ -268,9 +244,7 @@ def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
 
 
 def test_the_batch_shrinks_and_ends():
-    """Fewer questions left than asked for: all of them,
-    once; none left: []. Nothing loops for ever.
-    """
+    """A batch has what is left, once each, and at last nothing, without looping for ever."""
     stream = FreshStream(range(6), seed=0)
     assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
     assert sorted(stream.draw(10, {0, 1}, skip=[2])) == [3, 4, 5]
@@ -281,9 +255,7 @@ def test_the_batch_shrinks_and_ends():
 
 
 def test_inserted_questions_are_drawn_within_the_epoch():
-    """Table 7: returned questions mix into what is left
-    of the epoch, at seeded places, once each.
-    """
+    """Returned questions mix into what is left, at seeded places, once each (Table 7)."""
     seen = set()
     for seed in range(40):
         stream, retired = FreshStream(range(10), seed=0), {3, 4}
@@ -308,9 +280,7 @@ def test_a_question_that_returns_is_not_drawn_twice_in_the_epoch():
 
 
 def test_purposes_do_not_share_random_numbers():
-    """Equal keys give equal numbers, for one purpose only:
-    the stream's epoch 3 is not the plan's step 3.
-    """
+    """Equal keys give equal numbers for one purpose only, be it the stream's or the plan's."""
     purposes = ("stream", "plan", "mini-batches")
     drawn = {
         int(generator(purpose, 0, n).integers(2**60)) for purpose in purposes for n in range(5)

@@ -43,7 +43,7 @@ def run(finished_run) -> tuple[Path, str]:
 
 
 def test_the_last_words_show_what_was_learned(run):
-    """A question stands there with the base's response, as the run kept it, and the last one."""
+    """A question stands there with the base's kept response and the trained model's."""
     directory, output = run
     kept = (directory / "example.txt").read_text()
     last = output.rsplit("base     ", 1)[1]

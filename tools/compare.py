@@ -1,12 +1,12 @@
-"""Evaluations of several models side by side: Pass@1 in percent,
-its 95% interval, averages, differences.
+"""Print evaluations of several models side by side, and how much each differs from the first.
 
     python -m tools.compare runs/on-policy/eval runs/exgrpo/eval --label on-policy exgrpo --first 3
 
-What is named is what `eval.py --output DIR` wrote. Below the table stands how much better each is
-than the first on the questions that both were asked: the responses to one question are alike, so
-that the paired difference says more than two intervals. An average that lacks a benchmark of Table
-1 says how many it has: such averages do not compare.
+A directory is one that `eval.py --output DIR` wrote. The table has Pass@1 in percent with its 95%
+interval, and the averages of Table 1. Below it stands how much better each model is than the first
+on the questions that both were asked. The responses to one question are alike, so the paired
+difference says more than two intervals do. An average that lacks a benchmark says how many it has;
+such averages cannot be compared.
 """
 
 import argparse
@@ -35,7 +35,7 @@ class Evaluation:
 
 
 def read_evaluation(directory: Path, name: str) -> Evaluation:
-    """An evaluation by what eval.py --output wrote; ValueError names a file that is none."""
+    """The evaluation that eval.py --output wrote; ValueError names a file that is wrong."""
     file = directory / "scores.json"
     try:
         scores = json.loads(file.read_text())
@@ -64,13 +64,13 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
-    """In Markdown."""
+    """A table in Markdown."""
     lines = [head, ["---"] * len(head), *rows]
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
 def side_by_side(evaluations: list[Evaluation]) -> str:
-    """A column for each evaluation, a row for each data_source and average of any of them."""
+    """A table with a column for each evaluation, a row for each data_source and average."""
     rows = []
     known = dict.fromkeys(name for e in evaluations for name in e.scores)
     for kind in ("pass_at_1/", "average/", "reward_"):
@@ -90,7 +90,7 @@ def label(name: str, evaluations: list[Evaluation]) -> str:
 
 
 def cell(name: str, scores: dict) -> str:
-    """A score in percent with what is to be known of it; a dash where there is none."""
+    """A score in percent with its interval or number of benchmarks; a dash if there is none."""
     if name not in scores:
         return "–"
     source = name.partition("/")[2]
@@ -114,8 +114,10 @@ def paired(first: Evaluation, others: list[Evaluation]) -> str:
 
 
 def difference(first: dict[tuple, list[dict]], other: dict[tuple, list[dict]]) -> str:
-    """The mean difference in the share of right responses over the questions of both, ± 1.96
-    errors; without an interval where all questions have the same one.
+    """The mean difference in the share of right responses, in points, with its 95% interval.
+
+    The mean is over the questions that both were asked, the interval ± 1.96 standard errors. It is
+    left out where all questions have the same difference.
     """
     gains = []
     for question in first:
@@ -126,13 +128,13 @@ def difference(first: dict[tuple, list[dict]], other: dict[tuple, list[dict]]) -
         return "– (fewer than two questions of both)"
     mean = np.mean(gains)
     error = Z * np.std(gains, ddof=1) / math.sqrt(len(gains))
-    if error < 1e-7:  # 2/3 - 1/3 and 1/3 - 0 are a rounding apart
+    if error < 1e-7:  # equal ones may be a rounding apart, as 2/3 - 1/3 and 1/3 - 0
         return f"{mean:+.1f} (of each of {len(gains)}, so without an interval)"
     return f"{mean:+.1f} [{mean - error:+.1f}, {mean + error:+.1f}] of {len(gains)}"
 
 
 def settings(evaluations: list[Evaluation]) -> str:
-    """A line for each setting in which they differ, the model apart."""
+    """A line for each setting in which the evaluations differ, the model apart."""
     lines = []
     for knob in dict.fromkeys(knob for e in evaluations for knob in e.settings):
         values = [repr(e.settings.get(knob)) for e in evaluations]
@@ -143,8 +145,9 @@ def settings(evaluations: list[Evaluation]) -> str:
 
 
 def answers(evaluations: list[Evaluation], n: int) -> str:
-    """The first n questions that all were asked,
-    with the gold answer and the first response of each.
+    """The first n questions that all were asked, with gold answer and each model's response.
+
+    A model's response is its first one to the question.
     """
     asked = [
         (source, question) for source, of in evaluations[0].responses.items() for question in of
@@ -162,7 +165,7 @@ def answers(evaluations: list[Evaluation], n: int) -> str:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Print the comparison of the directories of the command line."""
+    """Print the comparison of the directories on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directories", nargs="+", help="an --output of eval.py")
     parser.add_argument("--label", nargs="+", help="names; default: the directories'")

@@ -1,14 +1,14 @@
-"""Turn a data set into the questions of a run: verl-LUFFY columns,
-answers that can be verified (Sec. 5.1).
+"""Turn a data set into the questions of a run, in the column layout of verl and LUFFY (Sec. 5.1).
 
     python -m tools.convert mine.jsonl --output train.parquet --question problem --answer solution
     python -m tools.convert openai/gsm8k --subset main --output gsm8k.parquet --extract "####"
     python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet  # the paper's
     python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3  # worlds/gym.py
 
-The input is a JSONL or Parquet file or the name of a data set on the Hugging Face hub, with a
-column for the question (text or chat turns) and one for the answer, or already in the layout; or
-gym:NAME, a task of the library reasoning-gym. Held-out questions go to FILE-test.parquet.
+The input is a JSONL or Parquet file, or the name of a data set on the Hugging Face hub. It has a
+column for the question (text or chat turns) and one for the answer, or has the layout already. Or
+it is gym:NAME, a task of the library reasoning-gym. Questions whose answer cannot be verified are
+dropped. Held-out questions go to FILE-test.parquet.
 """
 
 import argparse
@@ -25,11 +25,11 @@ from runtime.console import printable
 from runtime.flags import or_refuse
 from runtime.tables import check_row, read_jsonl
 
-# usual names of columns, the first that is there counts
+# The usual names of the columns. Of those that are there, the first one counts.
 QUESTION = ("question", "problem", "prompt", "query")
 ANSWER = ("answer", "reward_model", "ground_truth", "final_answer", "solution")
 
-INSTALL_DATASETS = "pip install datasets==5.2.0"  # for data sets of the hub, nothing else needs it
+INSTALL_DATASETS = "pip install datasets==5.2.0"  # only data sets of the hub need it
 TO_JSONL = (
     "has one {...} a line; `jq -c '.[]' FILE.json` makes it of a JSON array, and "
     "`python -c 'import csv, json, sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin)]' "
@@ -41,8 +41,9 @@ TO_JSONL = (
 
 
 def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], Callable]:
-    """The column names of a file or hub data set,
-    and a function that reads the rows of some columns.
+    """The column names of a file or hub data set, and a function that reads rows of some columns.
+
+    ValueError if it is neither, or if the library for data sets of the hub is missing.
     """
     kind = Path(name).suffix
     if kind == ".parquet":
@@ -68,8 +69,9 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
 
 
 def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
-    """The column asked for, or the first of the usual ones;
-    ValueError with the columns there are.
+    """The column asked for, or else the first of the usual ones that is there.
+
+    ValueError names the columns that are there if it is none of them.
     """
     wanted = [given] if given else usual
     for column in wanted:
@@ -79,7 +81,10 @@ def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
 
 
 def write(rows: list[dict], output: Path) -> None:
-    """The rows as a parquet file, made aside and moved, and a line on the first."""
+    """Write the rows as a Parquet file and print the first one; ValueError for a wrong row.
+
+    The file is made aside and moved into place.
+    """
     import pyarrow.parquet
 
     for i, row in enumerate(rows):
@@ -90,7 +95,8 @@ def write(rows: list[dict], output: Path) -> None:
         table = pyarrow.Table.from_pylist(rows)
         for row, extra in zip(rows, table["extra_info"].to_pylist()):
             given = row["extra_info"]
-            if json.dumps(given, sort_keys=True) != json.dumps(extra, sort_keys=True):  # 1, 1.0
+            # As texts 1 and 1.0 differ, as values they would not.
+            if json.dumps(given, sort_keys=True) != json.dumps(extra, sort_keys=True):
                 raise ValueError(f"{given} would be {extra}")
         pyarrow.parquet.write_table(table, aside)
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
@@ -107,8 +113,9 @@ def write(rows: list[dict], output: Path) -> None:
 
 
 def turns_of(question, system: str | None) -> list[dict] | None:
-    """Chat turns that end with the user's, with the given system turn;
-    None if there is no question.
+    """The chat turns of a question, the user's last; None if there is no question.
+
+    `system` is the text of a system turn, which replaces one that is there.
     """
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
@@ -130,17 +137,18 @@ def turns_of(question, system: str | None) -> list[dict] | None:
 
 
 def answer_of(value, extract: str) -> str | None:
-    r"""The answer in a column's value: a ground_truth,
-    the only item of a list, all of a text or number.
+    r"""The answer in a column's value, as text; None if there is none.
 
-    extract: what a text's last `\boxed{}` holds ("box"), or what follows its last `extract`. None:
-    no answer.
+    The value is a text, a number, a list of one item or a dict with a ground_truth. With an
+    `extract` only a part of the text counts: for "box" what its last `\boxed{}` holds, else what
+    follows the last `extract`.
     """
     if isinstance(value, dict):
         value = value.get("ground_truth")
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
-    if isinstance(value, float) and value.is_integer():  # of a column of whole numbers with gaps
+    # A column of whole numbers with gaps is read as floats.
+    if isinstance(value, float) and value.is_integer():
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:  # NaN
         return None
@@ -158,11 +166,11 @@ def answer_of(value, extract: str) -> str | None:
 def convert(
     items: list[tuple], check_golds: Callable, system: str | None = None, extract: str = ""
 ) -> tuple[list[dict], dict[str, list]]:
-    """Rows in the verl-LUFFY layout from (data source, question, answer, extra_info or None)
-    values, and {what was dropped or is to be told: its values}.
+    """The questions as rows in the verl-LUFFY layout, and {what is to be told: its values}.
 
-    A question that comes again in its data source is kept once, and not at all where its answers
-    differ.
+    items: (data source, question, answer, extra_info or None) values. To be told is what was
+    dropped or needs a look. A question that comes again in its data source is kept once, and not at
+    all where its answers differ.
     """
     told = defaultdict(list)
     found = {}  # {[data source, turns] as JSON: {answer: extra_info}}
@@ -211,7 +219,7 @@ def convert(
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags; ValueError where an output is there already, or they do not fit together."""
+    """The flags; ValueError if an output exists already or the flags do not fit together."""
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -257,7 +265,10 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
 
 
 def convert_gym(a: argparse.Namespace) -> None:
-    """Make training and held-out questions of a task; the training file stands when both do."""
+    """Write training and held-out questions of a gym task.
+
+    The training file is written last: where it exists, both do.
+    """
     from worlds import gym
 
     name = a.input.removeprefix("gym:")
@@ -278,7 +289,7 @@ def convert_gym(a: argparse.Namespace) -> None:
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Convert, and say what was dropped, with examples."""
+    """Convert the input of the command line, and tell what was dropped, with examples."""
     a = parse(argv)
     if a.input.startswith("gym:"):
         convert_gym(a)
@@ -291,7 +302,7 @@ def main(argv: list[str] | None = None) -> None:
         source = a.data_source or row.get("data_source") or Path(a.input).stem
         items.append((source, row.get(question), row.get(answer), row.get("extra_info")))
 
-    from verifier.pool import Verifier  # not needed where something is refused
+    from verifier.pool import Verifier  # imported late, as a refusal does not need it
 
     with Verifier(2, function=a.reward) as verifier:
         rows, told = convert(items, verifier.check_golds, a.system, a.extract)

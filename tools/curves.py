@@ -1,4 +1,4 @@
-"""The test curves of several runs in one picture: Pass@1 over steps, and where replay began.
+"""Draw the test curves of several runs in one picture: Pass@1 by step, and where replay began.
 
 python -m tools.curves runs/default runs/baseline --output curves.png
 """
@@ -11,8 +11,9 @@ from runtime.tables import read_jsonl
 
 
 def read_curve(run: Path, source: str) -> tuple[list[int], list[float], int | None]:
-    """Steps, the Pass@1 of `source` at each, and the first
-    step that replayed a question, if any did.
+    """The steps with a validation, the Pass@1 of `source` at each, and the first that replayed.
+
+    The last is None if no step replayed a question. ValueError if `source` was not validated.
     """
     rows = read_jsonl(run / "metrics.jsonl", growing=True)
     tested = [row for row in rows if f"val/pass_at_1/{source}" in row]
@@ -25,7 +26,7 @@ def read_curve(run: Path, source: str) -> tuple[list[int], list[float], int | No
 
 
 def draw(runs: list[Path], labels: list[str], source: str, output: Path) -> None:
-    """A line for each run; a dotted one where its replay began."""
+    """Draw a line for each run, and a dotted one where its replay began, into a file."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -46,7 +47,7 @@ def draw(runs: list[Path], labels: list[str], source: str, output: Path) -> None
 
 
 def main() -> None:
-    """Draw the runs of the command line."""
+    """Draw the runs on the command line."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(
         "python -m tools.curves", description=__doc__, formatter_class=raw

@@ -1,17 +1,18 @@
-"""Is this machine fit for this run? Two minutes or so, before the first step on a new machine.
+"""Examine in about two minutes whether this machine is fit for a run, before its first step.
 
     python -m tools.doctor                                           # the built-in run
     torchrun --nproc_per_node=8 -m tools.doctor --config configs/qwen2.5-math-7b.yaml
 
-Knobs as for train.py. Each line says ok, slow or wrong, what was found, and what to do; exit code 1
-if anything is wrong. Nothing is trained or saved: the policy's weights are changed in memory only.
+It takes the knobs of train.py. Each line of its report says ok, slow or wrong, what was found, and
+what to do. The exit code is 1 if anything is wrong. Nothing is trained or saved: the policy's
+weights are changed in memory only.
 
     python -m tools.doctor --config configs/qwen2.5-math-7b.yaml --gpus 8 --memory 80
 
-examines nothing. It prints by formula (runtime/memory.py) what a rank would hold on a node of so
-many GPUs of so many GB (1e9 bytes), and whether it fits. Of the model it needs the shape: a local
-directory's, or that of one of the paper's five. With tokens_per_micro_batch auto it counts the
-least, one sequence of full length.
+This command examines nothing. It prints by formula (runtime/memory.py) what a rank would hold on a
+node of so many GPUs of so many GB (1e9 bytes) each, and whether it fits. Of the model it needs the
+shape only: a local directory has it in its config.json, and the paper's five models are known. With
+tokens_per_micro_batch auto it counts the least, one sequence of full length.
 """
 
 import argparse
@@ -41,7 +42,7 @@ SHAPES = {
 
 
 def examine_machine(config: Config) -> None:
-    """Print a line for every check; ends this process with 1 if anything is wrong."""
+    """Print a line for every check, and end this process with code 1 if anything is wrong."""
     import torch
 
     from runtime import ranks
@@ -50,7 +51,7 @@ def examine_machine(config: Config) -> None:
     from tools.trials import TRIALS
 
     page = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # what else is printed does not belong to the report
+    os.dup2(2, 1)  # what libraries print is no part of the report, so it goes to stderr
 
     def tell(line: str) -> None:
         print(printable(line), file=page, flush=True)
@@ -72,8 +73,9 @@ def examine_machine(config: Config) -> None:
 
 
 def shape_of(model: str) -> Shape:
-    """The shape of a local directory's config.json,
-    or of a known model by the last part of its name.
+    """The shape in a local directory's config.json, or that of a model in SHAPES.
+
+    There the last part of the model's name counts. ValueError if the model is neither.
     """
     file = Path(model) / "config.json"
     if file.exists():
@@ -88,8 +90,9 @@ def shape_of(model: str) -> Shape:
 
 
 def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
-    """What a rank holds in the three phases of a step,
-    on `gpus` GPUs of a node, and whether it fits.
+    """Print what a rank holds in the three phases of a step, and whether it fits.
+
+    The node has `gpus` GPUs of `gigabytes` GB each.
     """
     shape = shape_of(c.model)
     total = gigabytes * 1e9
@@ -148,7 +151,7 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
 
 
 def print_row(item: str, phases: list[float | None]) -> None:
-    """A row of the table, in GB, empty where a phase holds none of it."""
+    """Print a row of the table, in GB; a cell is empty where a phase holds none of the item."""
     cells = [f"{size / 1e9:.1f}" if size else "" for size in phases]
     print(f"| {item} | {' | '.join(cells)} |")
 
@@ -157,7 +160,7 @@ def print_row(item: str, phases: list[float | None]) -> None:
 
 
 def main() -> None:
-    """Examine this machine, or print the formula where another one is described."""
+    """Examine this machine, or print the formula if the flags describe another one."""
     parser = argparse.ArgumentParser(
         "python -m tools.doctor",
         description=__doc__,
@@ -179,7 +182,7 @@ def main() -> None:
 
 
 def elsewhere(flags: list[str]) -> Config:
-    """The knobs of a run for which neither files nor engine need be here."""
+    """The configuration of a run elsewhere, whose files and engine need not be here."""
     values = parse_flags(Config, flags, "")
     return Config(**values | {"train_files": [], "val_files": [], "engine": "auto"})
 

@@ -1,10 +1,10 @@
-"""A checkpoint as a model: weights, tokenizer, generation settings
-and model card, for transformers and `vllm serve`.
+"""Write a checkpoint as a model directory that transformers and `vllm serve` can load.
 
     python -m tools.export runs/default/checkpoints/step-0000040 --output runs/default/step-40
 
-A run leaves its last model in run_dir/model by itself; this is for the best one by validation, or
-for a run that goes on.
+The directory holds weights, tokenizer, generation settings and model card. A run leaves its last
+model in run_dir/model by itself. This command is for the best one by validation, or for a run that
+still goes on.
 """
 
 import argparse
@@ -19,9 +19,7 @@ from runtime.tables import read_jsonl
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags of the command; ValueError where the output
-    is there already, or no such checkpoint is.
-    """
+    """The flags of the command; ValueError if --output exists or the checkpoint does not."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -42,7 +40,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-ARGS = or_refuse(parse) if __name__ == "__main__" else None  # before seconds of imports
+ARGS = or_refuse(parse) if __name__ == "__main__" else None  # refuses before the slow imports
 
 import torch
 
@@ -56,16 +54,15 @@ from runtime.shards import load_shards
 
 
 def configuration(saved: dict, run: Path) -> Config:
-    """The configuration in a checkpoint, with a model directory
-    that is there, or the name of a model of the hub.
+    """The configuration in a checkpoint, with a model that can be loaded here.
 
-    ValueError where it cannot be had.
+    That is a directory that is there, or a model of the hub by name. ValueError if it is neither.
     """
     saved = known_knobs(
         saved, [f.name for f in fields(Config)], lambda text: print(printable(text))
     )
-    # what the run had need not be here, and nothing is graded: an old run may name a grader that is
-    # gone
+    # Files, tracker and engine of the run need not be here. Nothing is graded either, and an old
+    # run may name a grader that is gone.
     here = {"val_files": [], "tracker": "none", "engine": "auto", "grader": "strict"}
     config = Config(**saved | here)
     places = [
@@ -84,15 +81,13 @@ def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Polic
     """The policy π_θ as a checkpoint holds it (a collective)."""
     policy = Policy(config, config.model, device)
     weights = {name: p.detach() for name, p in policy.module.lm.named_parameters()}
-    # AdamW's state would be twice the memory.
+    # AdamW's moments are not needed, and take twice the memory of the weights.
     load_shards(checkpoint / "weights", weights, moments=False)
     return policy
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Export a checkpoint from the command line; ValueError
-    where it is damaged or the output is there already.
-    """
+    """Export the checkpoint on the command line; ValueError if it is damaged or --output exists."""
     args = ARGS or parse(argv)
     device = ranks.setup()
     if why := problem(args.checkpoint):

@@ -1,12 +1,13 @@
-r"""A chat model as judge of reasoning, for models and questions
-that are not built in (Sec. 3.2, App. F).
+r"""Let a chat model judge the reasoning in responses, as the paper does (Sec. 3.2, App. F).
 
     python -m tools.judge --model JUDGE_DIR --responses responses.jsonl --out judged.jsonl
 
-A line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py
-wrote. The output adds `valid` (true, false, or null where the judge gave no verdict) and `code`
-(the shortcut detector of App. F.4). The judge runs on the engine that training uses. It is asked
-about the reasoning only, whatever the final answer, and must end with \boxed{yes} or \boxed{no}.
+This is for models and questions that are not built in; the built-in world has a judge of its own. A
+line of the input is `{"question": ..., "answer": ..., "response": ...}`, or one that eval.py wrote.
+The output adds `valid` (true, false, or null where the judge gave no verdict) and `code` (whether
+the shortcut detector of App. F.4 found code). The judge runs on the engine that training uses. It
+is asked about the reasoning only, whatever the final answer, and must end with \boxed{yes} or
+\boxed{no}.
 """
 
 import argparse
@@ -20,13 +21,14 @@ from runtime.tables import read_jsonl
 
 
 def read_items(file: str) -> list[dict]:
-    """The items of a JSONL file, eval.py's responses.jsonl too;
-    ValueError names one that lacks something.
+    """The items of a JSONL file, each with a question, an answer and a response.
+
+    The file may be eval.py's responses.jsonl. ValueError names an item that lacks something.
     """
     items = []
     for number, row in enumerate(read_jsonl(file)):
         names = {"question", "answer", "response"}
-        if "gold" in row:  # eval.py's: its `question` is a hash
+        if "gold" in row:  # a line of eval.py, whose `question` is a hash
             names = {"text", "gold", "response"}
         if missing := names - set(row):
             raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
@@ -37,7 +39,7 @@ def read_items(file: str) -> list[dict]:
 
 
 def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags, with the items; ValueError where these lack something or --out is there."""
+    """The flags, with the items read; ValueError if one lacks something or --out exists."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
     parser.add_argument("--model", required=True, help="directory of a chat model")
@@ -110,17 +112,16 @@ CODE_LINE = re.compile(
 
 
 def parse_verdict(text: str) -> bool | None:
-    r"""What the last \boxed{} says: True for yes, False for no,
-    None for anything else or no box.
-    """
+    r"""The verdict in the last \boxed{}: True for yes, False for no, None for another or no box."""
     box = last_box(text)
     words = re.sub(r"\\(text|mathrm|textbf)\s*", "", box or "").strip("{} .\n").lower()
     return VERDICTS.get(words)
 
 
 def has_code(response: str) -> bool:
-    """App. F.4: does a solution in words resort to code,
-    a fenced block or two lines or more of Python?
+    """Whether a solution in words resorts to code (App. F.4).
+
+    Code is a fenced block, or two or more lines of Python.
     """
     return bool(FENCE.search(response)) or len(CODE_LINE.findall(response)) >= 2
 
@@ -128,9 +129,9 @@ def has_code(response: str) -> bool:
 def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | None]:
     """The verdict on every item, a dict with `question`, `answer` and `response`.
 
-    None where there is no verdict: none was written, the judge was cut off (it may have quoted the
-    two boxes before), the item makes a prompt of more than `max_prompt_length` tokens, or has a
-    special token as text, which could end its turn and write the judge's.
+    It is None where the judge wrote none, or was cut off, as it may have quoted both boxes before.
+    It is None, too, for an item whose prompt has more than `max_prompt_length` tokens, or that has
+    a special token as text, which could end its turn and write the judge's.
     """
     verdicts: list[bool | None] = [None] * len(items)
     asked = []
@@ -154,7 +155,7 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
 
 
 def main(argv: list[str] | None = None) -> None:
-    """Judge the responses of a file from the command line, and write as it goes."""
+    """Judge the responses in the file on the command line, and write them block by block."""
     args = ARGS or parse(argv)
     device = ranks.setup(hang_timeout=0)
     main_rank = ranks.rank() == 0

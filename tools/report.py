@@ -1,16 +1,15 @@
-"""One self-contained HTML page about runs: curves, buckets,
-replay, time, what was said, token by token.
+"""Write one HTML page about runs: curves, buckets, replay, time, and responses token by token.
 
     python -m tools.report runs/default runs/baseline --output report.html
 
-A RUN is the run_dir of a training run, finished or not. The curves come from its metrics.jsonl,
-what the model said from its samples.jsonl. The stored responses come from its newest whole
-checkpoint and are scored anew by the policy of that checkpoint, so they are what the next step
-would choose o* from. Start this where the run was started: it may name relative paths.
+A run is named by the run_dir of its training, finished or not. The curves come from its
+metrics.jsonl, and what the model said from its samples.jsonl. The stored responses come from its
+newest whole checkpoint. They are scored anew by the policy of that checkpoint, so they are what the
+next step would choose o* from. Start this where the run was started, as it may name relative paths.
 
-The page is report.html and report.js beside this file with the data put in as JSON. It loads
-nothing. What models, questions and paths say may be hostile: the page inserts it as text only, and
-lets no script run but its own.
+The page is report.html and report.js beside this file, with the data put in as JSON. It is
+self-contained and loads nothing. What models, questions and paths say may be hostile: the page
+inserts it as text only, and lets no script run but its own.
 """
 
 import argparse
@@ -28,9 +27,7 @@ from runtime.tables import read_jsonl
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
-MOST_TEXT = (
-    20_000_000  # characters of samples on the page, a run; of more every other step is left out
-)
+MOST_TEXT = 20_000_000  # characters of a run's samples; of more, every other step is left out
 
 
 def read_metrics(run: Path) -> list[dict]:
@@ -68,7 +65,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     return args
 
 
-ARGS = or_refuse(parse) if __name__ == "__main__" else None  # before seconds of imports
+ARGS = or_refuse(parse) if __name__ == "__main__" else None  # refuses before the slow imports
 
 import torch
 
@@ -80,8 +77,9 @@ from tools.stored import newest_checkpoint, number, stored_responses
 
 
 def columns(rows: list[dict]) -> dict:
-    """{"step": [...], "metrics": {name: a value or None per row}};
-    w* is None where nothing was replayed.
+    """The curves as {"step": [...], "metrics": {name: [a value or None for each row]}}.
+
+    A metric of replay, as w*, is None where nothing was replayed.
     """
     metrics = {}
     for name in sorted({name for row in rows for name in row} - {"step"}):
@@ -96,8 +94,9 @@ def columns(rows: list[dict]) -> dict:
 
 
 def said(run: Path) -> list[dict]:
-    """The responses in RUN/samples.jsonl, right ones first in each step;
-    of very many, every other step's.
+    """The responses in RUN/samples.jsonl, in each step the right ones first.
+
+    If they are longer than MOST_TEXT, every other step is left out until they are not.
     """
     kept = []
     for sample in samples.read(run / "samples.jsonl"):
@@ -117,9 +116,10 @@ def said(run: Path) -> list[dict]:
 
 
 def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> dict:
-    """What the page says about a run; `browser` holds `missing`, a sentence, where no response is
-    shown. The knobs are defaults where `known` is false: a run writes its own with its first
-    checkpoint.
+    """What the page says about a run, as JSON values.
+
+    Where no stored response is shown, `browser` holds a sentence, `missing`, that says why. The
+    knobs are defaults where `known` is false: a run writes its own with its first checkpoint.
     """
     knobs = {}
     try:
@@ -128,7 +128,7 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
         knobs = state["config"]
         browser = stored_responses(run, checkpoint, state, limit, device)
     except (OSError, ValueError, RuntimeError) as error:
-        # RuntimeError: no memory beside a run going on, say.
+        # A RuntimeError may say that a run going on has left too little memory.
         browser = {"missing": f"No stored responses: {error}."}
         print(printable(f"{run}: {browser['missing']}"))
     sliders = {name: knobs.get(name, Config.__dataclass_fields__[name].default) for name in SLIDERS}
@@ -144,13 +144,14 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
 
 
 def page(runs: list[dict]) -> str:
-    """The HTML page: the template with script and data,
-    and the hash of the one script that may run.
+    """The HTML page: the template, with the script and the data put in.
+
+    The hash of the script is put in, too, so that a browser runs no other.
     """
     script = f"\n{TEMPLATE.with_suffix('.js').read_text(encoding='utf-8')}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     data = {"written": f"{datetime.now():%Y-%m-%d %H:%M}", "runs": runs}
-    # ASCII: U+2028 and U+2029 are escaped too.
+    # The text is ASCII: U+2028 and U+2029, which end a line of JavaScript, are escaped, too.
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":
         text = text.replace(character, f"\\u{ord(character):04x}")

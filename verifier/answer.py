@@ -1,11 +1,11 @@
-r"""Whether what equals the gold is an answer: Math-Verify works
-out what it is given, so `5 - 9` is -4 to it.
+r"""Decide whether a text that equals the gold is an answer, and not the question once more.
 
-A policy learns in twenty steps to restate the question, and nothing else. `is_answer` comes on top
-of Math-Verify's equality and looks at the form, judged by the value of the gold. Where that is a
-literal (42, 1.8, 9/5, 3+2i, a word, or tuples, sets, intervals, matrices, lists of such, or a
-name's relation to one) all that the answer says must be literals too; where it is an expression or
-an equation they hold no more variables or operators than it. What a form is stands in `forms.py`.
+Math-Verify works out what it is given, so `5 - 9` is -4 to it, and a policy learns in twenty steps
+to restate the question, and nothing else. `is_answer` comes on top of Math-Verify's equality and
+looks at the form, judged by the value of the gold. Where that is a literal (42, 1.8, 9/5, 3+2i, a
+word, or tuples, sets, intervals, matrices, lists of such, or a name's relation to one) all that the
+answer says must be literals too; where it is an expression or an equation, the answer holds no more
+variables or operators than it. What a form is stands in `forms.py`.
 """
 
 import functools
@@ -35,7 +35,7 @@ from verifier.forms import (
 
 @dataclass(frozen=True)
 class Gold:
-    """What of a gold the answer is held to."""
+    """The properties of a gold to which an answer is held."""
 
     forms: set[str]  # of its leaves
     leaves: set[str]  # with capitals folded
@@ -43,22 +43,22 @@ class Gold:
     values: int  # how many values
     names: set[str]
     operators: set[str]
-    equation: bool  # of more than a name and a literal
-    inequality: bool  # or membership
-    interval: bool  # or a set, or what may be one
+    equation: bool  # whether it is one of more than a name and a literal
+    inequality: bool  # whether it is one, or a membership
+    interval: bool  # whether it is one, or a set, or what may be one
     union: bool
-    whole: bool  # holds an integer
-    closed: bool  # a closed form that is a rational number: 2021 \cdot 505 \cdot 337
+    whole: bool  # whether it holds an integer
+    closed: bool  # whether it is a rational number in closed form: 2021 \cdot 505 \cdot 337
 
 
 def folded(leaf: str) -> str:
-    """A leaf without brackets and capitals."""
+    """Return a leaf without brackets and capitals."""
     return re.sub("[⟨⟩{}()]", "", leaf).casefold()
 
 
 @functools.lru_cache(maxsize=4096)
 def read_gold(text: str) -> Gold:
-    """Of a text without typography and units."""
+    """Return what a gold without typography and units holds an answer to."""
     values = values_of(text)
     found = []
     relations = set()
@@ -96,15 +96,16 @@ def read_gold(text: str) -> Gold:
 
 
 def unnamed(sides: list[str]) -> list[str]:
-    """The sides of a relation that are more than a name; a side that stands alone."""
+    """Return the sides of a relation that are more than a name, or the one that stands alone."""
     return [
         side for side in sides if len(sides) == 1 or not (NAME.fullmatch(side) and is_name(side))
     ]
 
 
 def values_of(text: str) -> list[str]:
-    """The text at its commas, out of brackets that stand around equations:
-    x = 5 in brackets is x = 5.
+    """Return the values of a text, which commas separate.
+
+    Brackets that stand around equations are taken off: x = 5 in brackets is x = 5.
     """
     inner = re.fullmatch(r"\\?[({](.*?)\\?[)}]", text)
     if inner and balanced(inner[1]):
@@ -115,19 +116,19 @@ def values_of(text: str) -> list[str]:
 
 
 def is_rational(leaf: str) -> bool:
-    """Whether an expression without variables is a rational number."""
+    """Return whether an expression is a rational number; one with variables never is."""
     try:
         if names(leaf):
             return False
         value = parse(rf"\boxed{{{leaf}}}", parsing_timeout=None)[0]
-        known = value.is_rational  # None: not without simplifying
+        known = value.is_rational  # None if it has to be simplified first
         return (simplify(value).is_rational if known is None else known) is True
     except Exception:
         return False
 
 
 def same(a: str, b: str, about: bool) -> bool:
-    """Whether two sides of a chain are equal, or within 1% where it says so."""
+    """Return whether two sides of a chain are equal, or with `about` within 1%."""
     a, b = (parse(rf"\boxed{{{side}}}", parsing_timeout=None) for side in (a, b))
     if about and a and b:
         a = float(a[0].evalf())
@@ -137,14 +138,14 @@ def same(a: str, b: str, about: bool) -> bool:
 
 
 def allowed(leaf: str, gold: Gold) -> bool:
-    """Whether a leaf of the answer may stand for what is in the gold."""
+    """Return whether a leaf of the answer may stand for what is in the gold."""
     kind = form(leaf)
     if folded(leaf) in gold.leaves or kind in ("number", "fraction", "scientific", "infinite"):
         return True
     if kind == "percent":  # 25\% is not 25, as it is to Math-Verify
         return "percent" in gold.forms or not gold.whole
     if kind == "base":
-        return "base" not in gold.forms and leaf.endswith("_{10}")  # the gold's own base: see above
+        return "base" not in gold.forms and leaf.endswith("_{10}")  # the gold's own passed above
     if kind in ("power", "integral", "complex"):
         return kind in gold.forms or gold.closed or kind == "power" and "scientific" in gold.forms
     if (
@@ -157,13 +158,13 @@ def allowed(leaf: str, gold: Gold) -> bool:
 
 
 def fits(values: list[str], gold: Gold) -> bool:
-    """Whether these values have the form of the gold's, and are as many."""
+    """Return whether these values have the form of the gold's, and are as many."""
     count = 0
     inequality = False
     for value in values:
         sides, between = split(value, RELATION)
         inequality |= not set(between) <= EQUAL | IN
-        # Of finite sets: to be worked out.
+        # A union of finite sets is still to be worked out.
         if not gold.union and UNION.search(value) and r"\{" in value:
             return False
         if set(between) <= EQUAL:
@@ -188,5 +189,5 @@ def fits(values: list[str], gold: Gold) -> bool:
 
 
 def is_answer(text: str, gold: str) -> bool:
-    """Whether the form of a text that is equal to the gold is an answer's, both normalised."""
+    """Return whether a text that is equal to the gold has an answer's form; both are normalised."""
     return fits(values_of(text), read_gold(gold))

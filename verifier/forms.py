@@ -1,5 +1,4 @@
-r"""How an answer is taken apart: into values, sides of relations,
-leaves and their forms, without typography.
+r"""Take an answer apart into values, sides of relations, leaves and their forms.
 
 `normalise` takes the typography away. The text falls into its values at commas, "and" and "or", a
 value into the sides of its relation, a side into leaves (what stands in its brackets), and each
@@ -12,7 +11,7 @@ import re
 # ---- The forms of a leaf -------------------------------------------------------------------------
 
 DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
-EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # 7.1 \\times 10^1 is to be worked out
+EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # not 1 or 2: 7.1 \\times 10^1 is to be worked out
 POWER_OF_TEN = (
     rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*|×)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
 )
@@ -27,7 +26,7 @@ FORMS = {
     "infinite": r"[+-]?\\infty",
     "word": r"⟨[^⟩]*⟩",
 }
-# Behind one number, with nothing but the next value after it.
+# A unit stands behind one number, and nothing but the next value comes after it.
 UNIT = re.compile(
     r"(?<=[^,;:=<>(\[{^_+*⟩-])"
     r"(?:(?!\W*(?:squared|cubed|factorial|dozen|hal[fv]|(?:third|tenth|hundredth|thousandth)s))"
@@ -35,7 +34,7 @@ UNIT = re.compile(
     r"|(?<=[0-9}%]) (?:[a-zA-Z]{4,}(?: [a-zA-Z]+)*|[ckm]m|kg|ft|in|lb|oz|mi|hr|min|sec|[ap]\.?m)"
     r"(?:\^\{?[23]\}?)?))+(?=$|[,;=)\]}&]|\\[}\\])"
 )
-# Units without a plural's s, by one name.
+# Each unit has one name here; a plural has lost its s by then.
 SHORT = dict(
     pair.split(":")
     for pair in "inche:in inch:in feet:ft foot:ft yard:yd mile:mi meter:m metre:m millimeter:mm"
@@ -43,9 +42,9 @@ SHORT = dict(
     " liter:l litre:l second:s sec:s minute:min hour:h hr:h year:yr degree:circ celsiu:c"
     " fahrenheit:f square:2 sq:2 cubic:3 cu:3".split()
 )
-# Words that are no unit, prose, and a quantity behind another: 5 ft 6 in.
+# A text with one of these is words: what is no unit, prose, a second quantity as in 5 ft 6 in.
 WORDS = re.compile(r"⟨[^⟩]{2,}⟩|⟩[0-9]|(?<![\\a-zA-Z])[a-z]{4,} [a-z]+|(?:\\circ\}?|['\"]) ?[0-9]")
-# Nothing but letters, three or two capitals, and digits: listen, IV, \angle ABC.
+# Nothing but letters (three, or two capitals) and digits is a word: listen, IV, \angle ABC.
 WORD = re.compile(
     r"(?=(?:[^A-Z]*[A-Z]){2}|(?:[^a-zA-Z]*[a-zA-Z]){3})"
     r"(?:\\(?:m?angle|triangle|over[a-z]+|vec|prime)|[0-9a-zA-Z\s{}_])+"
@@ -75,20 +74,22 @@ ROWS = re.compile(r"&|\\\\")
 EQUAL = {"=", "≈", r"\approx", r"\equiv"}
 ABOUT = {"≈", r"\approx"}
 IN = {r"\in", "∈"}
-# Of a number, not of a list.
+# These commas belong to a number, not to a list.
 THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 
 def form(leaf: str) -> str:
-    """One of FORMS, "integral" for a fraction that is an integer,
-    "complex", or else "expression".
+    """Return the form of a leaf, by name.
+
+    It is one of FORMS, "integral" for a fraction that is an integer, "complex", or else
+    "expression".
     """
     for name, pattern in FORMS.items():
         if re.fullmatch(pattern, leaf):
             numbers = (
                 [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
             )
-            # \frac12.
+            # In \frac12 each digit is a number.
             if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf[0].isdigit():
                 numbers = [int(digit) for digit in re.findall("[0-9]", leaf)]
             return "integral" if numbers and numbers[-2] % (numbers[-1] or 1) == 0 else name
@@ -101,19 +102,20 @@ def form(leaf: str) -> str:
 
 
 def names(text: str) -> set[str]:
-    """The variables of an expression, without subscripts, units and constants."""
+    """Return the variables of an expression, without subscripts, units and constants."""
     text = OPERATOR.sub(" ", NO_NAME.sub(" ", text)).lower()  # to Math-Verify R is r
     return set(re.findall(r"\\[a-z]+|[a-z]", text)) - CONSTANTS
 
 
 def operators(text: str) -> set[str]:
-    """Sums, integrals, limits and the like, by name."""
+    """Return the sums, integrals, limits and the like of a text, by name."""
     return {name.lstrip("i") for name in OPERATOR.findall(re.sub(r"_\{\\m(?:ax|in) *\}", "", text))}
 
 
 def is_name(side: str) -> bool:
-    """Whether a left side only names what the right side is: x, (a,b), P(X=2), m+n, 100m+n; not
-    x+1, 2x, nor what can be worked out: gcd(4,6).
+    """Return whether a left side only names what the right side is.
+
+    Such are x, (a,b), P(X=2), m+n and 100m+n; not x+1, 2x, nor what can be worked out: gcd(4,6).
     """
     if side and not names(side) and "⟨" not in side and side not in CONSTANTS:
         return False
@@ -128,8 +130,9 @@ def is_name(side: str) -> bool:
 
 
 def words(found: re.Match) -> str:
-    """Text that is words, or a unit, in ⟨⟩; other text
-    (a number, a choice) apart from its neighbours.
+    """Return text that is words, or a unit, in ⟨⟩, and other text apart from its neighbours.
+
+    Other text is a number, or a choice.
     """
     inner = found[1].strip()
     if re.fullmatch(r"[a-zA-Z](?:[a-zA-Z\s./'^23-]|\^\{-?[1-9]\})*", inner):
@@ -138,7 +141,7 @@ def words(found: re.Match) -> str:
 
 
 def normalise(text: str) -> str:
-    """The text without typography."""
+    """Return the text without typography."""
     text = text.strip()
     while found := re.fullmatch(r"\\f?box(?:ed)?\s*\{(.*)\}", text, re.DOTALL):
         text = found[1].strip()
@@ -148,7 +151,7 @@ def normalise(text: str) -> str:
     text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
     text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
     text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
-    # 8 \quad 9 is not 89.
+    # Spaces become one and do not vanish: 8 \quad 9 is not 89.
     text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
     text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
@@ -165,16 +168,18 @@ def normalise(text: str) -> str:
 
 
 def without_units(text: str) -> tuple[str, set[str]]:
-    """A normalised text without the unit behind each of its numbers,
-    and the words of those units: 5 in^2 is 5 square inches.
+    """Return a normalised text without the units behind its numbers, and the words of those.
+
+    5 in^2 and 5 square inches have the same.
     """
     words = short_words(" ".join(UNIT.findall(text)))
     return UNIT.sub("", text), set(filter(str.isalnum, words)) - {"per"}
 
 
 def short_words(text: str) -> list[str]:
-    """The words of a text and the signs between them, without capitals,
-    blanks, braces and a plural's s.
+    """Return the words of a text and the signs between them, units by their short names.
+
+    They come without capitals, blanks, braces and a plural's s.
     """
     text = text.casefold().replace("mph", "miles per hour")
     text = re.sub(r"\.(?![0-9])|(?<=[a-z]{2})s(?![a-z])", "", text)
@@ -182,24 +187,24 @@ def short_words(text: str) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """A normalised text as nothing but text, without a name before =;
-    what stands between commas in alphabetical order.
+    """Return a normalised text as nothing but text, to be compared as such.
+
+    A name before = is left out; what stands between commas comes in alphabetical order.
     """
     values, _ = split(re.sub("^[^=]*=(?=[^=]*$)", "", text), COMMA)
     return ",".join(sorted("".join(short_words(value)) for value in values))
 
 
 def is_text(text: str) -> bool:
-    """Whether a text without units says something in words,
-    a name before = aside, or its brackets make no sense.
+    """Return whether a text without units has words, or brackets that make no sense.
+
+    A name before = does not count.
     """
     return not balanced(text) or bool(WORDS.search(re.sub("[^=,]*=(?!=)", "", text)))
 
 
 def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
-    """The pieces of a text between separators that stand
-    outside of brackets, and those separators.
-    """
+    """Return the pieces of a text between separators outside of brackets, and those separators."""
     depth = 0
     start = 0
     pieces = []
@@ -218,7 +223,7 @@ def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
 
 
 def leaves(side: str) -> list[str]:
-    """What stands in the brackets of a side, at any depth, or the side itself."""
+    """Return what stands in the brackets of a side, at any depth, or the side itself."""
     parts, _ = split(side, UNION)
     if len(parts) == 1:
         matrix = re.fullmatch(
@@ -237,7 +242,7 @@ def leaves(side: str) -> list[str]:
 
 
 def balanced(text: str) -> bool:
-    """Whether brackets open before they close, and as many."""
+    """Return whether brackets open before they close, and as many."""
     depths = [0]
     for bracket in re.findall(r"[\[({})\]]", text):
         depths.append(depths[-1] + (1 if bracket in "([{" else -1))

@@ -1,7 +1,7 @@
-"""Whether an answer is right: Math-Verify, on spellings that it knows (`spellings.py`).
+"""Decide whether an answer is right, by Math-Verify on spellings that it knows (`spellings.py`).
 
-Runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify takes
-a second, and a hostile answer may take forever. Two plain numbers are compared here, exactly.
+This runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify
+takes a second, and a hostile answer may take forever. Two plain numbers are compared here, exactly.
 """
 
 import functools
@@ -21,8 +21,9 @@ LITERAL = re.compile(r"[+-]?(?:[0-9]{1,9}/0*[1-9][0-9]{0,8}|[0-9]*\.?[0-9]+(?:e[
 SECOND = re.compile(
     r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$"
 )
-TINY = 1e-3  # Math-Verify compares decimals by their first six places, to which 1.6e-19 is 9.1e-31
-# Math-Verify's own, but for its list of units, to which m, s and t belong: ours are gone by then.
+TINY = 1e-3  # Math-Verify compares decimals by their first six places, by which 1.6e-19 is 9.1e-31
+# These are Math-Verify's own settings, but without its list of units, to which m, s and t belong:
+# units are gone by then.
 parse_text = functools.partial(
     parse,
     extraction_config=(
@@ -35,39 +36,41 @@ parse_gold = functools.lru_cache(maxsize=4096)(parse_text)
 
 
 def choice(text: str) -> str | None:
-    r"""The letter of a multiple-choice answer without typography:
-    C for `(C)⟨12 days⟩`; None if none, or two.
+    r"""Return the letter of a multiple-choice answer without typography.
+
+    It is C for `(C)⟨12 days⟩`, and None if there is none, or two.
     """
     found = CHOICE.fullmatch(re.sub(r"\\text[a-z]*|[⟨⟩{}]", "", text))
     return found[1] if found and not SECOND.search(found[2] or "") else None
 
 
 def box(text: str) -> str:
-    """A text without typography as Math-Verify reads it."""
+    """Return a text without typography in a box that Math-Verify reads."""
     text = re.sub("⟨([^⟩]{2,})⟩", r"\\text{\1}", text)
     return rf"\boxed{{{re.sub('[⟨⟩]', ' ', text)}}}"
 
 
 def has_expression(parsed: list) -> bool:
-    """Whether Math-Verify understood the text; if not, it can only compare strings."""
+    """Return whether Math-Verify understood the text; if not, it can only compare strings."""
     return any(not isinstance(item, str) for item in parsed)
 
 
 def boxed_gold(answer: str) -> str:
-    r"""The gold in a LaTeX environment, without which Math-Verify reads `2\pi` as 2."""
+    r"""Return the gold in a LaTeX environment, without which Math-Verify reads `2\pi` as 2."""
     return latex(rf"\boxed{{{answer.strip()}}}")
 
 
 def literal(text: str) -> Fraction | None:
-    """The value of an integer, decimal, fraction or power of ten; None if it is anything else."""
+    """Return the value of an integer, decimal, fraction or power of ten, or else None."""
     text = re.sub(r"^([+-]?)\\frac\{([0-9]+)\}\{([0-9]+)\}$", r"\1\2/\3", text)
     text = re.sub(r"\s?\\(?:times|cdot)\s?10\^(?:\{([-+]?[0-9]+)\}|([0-9]))$", r"e\1\2", text)
     return Fraction(text) if LITERAL.fullmatch(text) else None
 
 
 def literals_equal(gold: str, text: str) -> bool | None:
-    """Whether two literals are equal, tiny decimals
-    in six digits; None if Math-Verify has to say.
+    """Return whether two literals are equal, or None if Math-Verify has to say.
+
+    Tiny decimals are compared in six digits.
     """
     a = literal(gold)
     b = literal(text)
@@ -81,7 +84,7 @@ def literals_equal(gold: str, text: str) -> bool | None:
 
 
 def equal(text: str, gold: str) -> bool:
-    """Math-Verify's verdict on two normalised texts without units."""
+    """Return Math-Verify's verdict on two normalised texts without units."""
     said = literals_equal(gold, text)
     if said is not None:
         return said
@@ -89,18 +92,19 @@ def equal(text: str, gold: str) -> bool:
     prediction = parse_text(box(text))
     if verify(expected, prediction, timeout_seconds=None):
         return True
-    if re.search(r"[<>]|\\[lg]e", text):  # 0 < x < 1 for an interval
+    if re.search(r"[<>]|\\[lg]e", text):  # the answer may say 0 < x < 1 for an interval
         return verify(prediction, expected, timeout_seconds=None)
     # A percent sign is optional where the gold has it.
     return "%" in gold and "%" not in text and equal(text + r"\%", gold)
 
 
 def math_reward(text: str | None, answer: str) -> dict[str, float]:
-    """Eq. 1: `score` is 1.0 if `text` is an answer and equal to the gold, else 0.0.
+    """Return the reward of Eq. 1: `score` is 1.0 if `text` is an answer and equals the gold.
 
-    The letter of a choice is compared as a letter and words as text, a unit may be left out, and
-    the rest is Math-Verify's. `unevaluated` is 1.0 where that is equal and no answer. With None for
-    the text, `score` says whether the gold can be read, `as_text` whether it is compared as text.
+    Otherwise it is 0.0. The letter of a choice is compared as a letter and words as text, a unit
+    may be left out, and the rest is Math-Verify's. `unevaluated` is 1.0 where the text equals the
+    gold and is no answer. With None for the text, `score` says whether the gold can be read, and
+    `as_text` whether it is compared as text.
     """
     try:
         whole_gold = normalise(boxed_gold(answer))
@@ -122,13 +126,14 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
         right = text == gold or is_answer(text, gold)
         return {"score": float(right), "unevaluated": float(not right)}
     except Exception:
-        # Whatever a hostile answer provokes: MemoryError, RecursionError, sympy's own.
+        # A hostile answer may provoke anything: MemoryError, RecursionError, sympy's own.
         return {"score": 0.0}
 
 
 def official_reward(text: str | None, answer: str) -> float:
-    """Math-Verify alone on all of the text, box or not,
-    as in the official code. With None as above.
+    """Return the verdict of Math-Verify alone on all of the text, as in the official code.
+
+    The text may have a box or not. With None for it, the verdict is whether the gold can be read.
     """
     try:
         gold = parse(boxed_gold(answer), parsing_timeout=None)
@@ -140,5 +145,5 @@ def official_reward(text: str | None, answer: str) -> float:
 
 
 logging.getLogger("math_verify").setLevel(logging.CRITICAL)
-# The first parse builds tables: not on an answer's time.
+# The first parse builds tables, which must not take up the time of an answer.
 math_reward(r"\boxed{\frac{x}{2}}", r"\sqrt{3}")

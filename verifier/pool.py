@@ -1,4 +1,4 @@
-"""The verifier: worker processes that grade, each fed by a thread of its own and killed when late.
+"""Grade in worker processes, each fed by a thread of its own and killed when late.
 
 Model output is hostile input (towers of powers, deep nesting, a gigabyte of factorial),
 Math-Verify's own limits are Unix signals that need a main thread and cannot interrupt C code, and a
@@ -27,8 +27,9 @@ MATH = {  # what judges answers to golds of mathematics
 
 
 class Worker:
-    """One worker process, started when first needed and again
-    after it died. For one thread at a time.
+    """One worker process, started when first needed and again after it died.
+
+    It is for one thread at a time.
     """
 
     def __init__(self, function: str, timeout: float, memory: int):
@@ -36,7 +37,7 @@ class Worker:
         self.timeout = timeout
         self.memory = memory
         self.process = None
-        self.received = b""  # of the next reply
+        self.received = b""  # what has come of the next reply
         self.timeouts = 0
         self.closed = False
         self.lock = threading.Lock()
@@ -44,8 +45,8 @@ class Worker:
     def start(self) -> None:
         """Start the process, if there is none, and wait for it to import the function.
 
-        RuntimeError with the reason if it cannot. Killed meanwhile by somebody else it is started
-        once more.
+        Raises RuntimeError with the reason if it cannot. A process that somebody else kills
+        meanwhile is started once more.
         """
         if self.process:
             return
@@ -62,7 +63,7 @@ class Worker:
         raise RuntimeError(f"a worker of the reward {self.function!r} did not start")
 
     def launch(self) -> None:
-        """Start the process, the leader of a session of its own; never after `close`."""
+        """Start the process as the leader of a session of its own, but never after `close`."""
         path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
         with self.lock:
             if self.closed:
@@ -78,11 +79,11 @@ class Worker:
             )
 
     def reply(self, seconds: float, where: str = "") -> dict:
-        """The worker's next line.
+        """Return the worker's next line.
 
-        TimeoutError if it does not come in time, EOFError if the worker died, RuntimeError with the
-        reason if its reward function raised. No timer thread: generation shares this process's
-        lock.
+        Raises TimeoutError if it does not come in time, EOFError if the worker died, and
+        RuntimeError with the reason if its reward function raised. There is no timer thread, as
+        generation shares Python's lock in this process.
         """
         end = time.monotonic() + seconds
         poll = select.poll()
@@ -102,8 +103,10 @@ class Worker:
         return message
 
     def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
-        """The pair's named rewards. It scores 0, with `timeouts` 1, if it outlives the limit, or if
-        the worker dies of it twice: once may have been somebody else's doing.
+        """Return the named rewards of a pair of text and answer.
+
+        It scores 0, with `timeouts` 1, if it outlives the limit, or if the worker dies of it twice:
+        once may have been somebody else's doing.
         """
         where = f" for the answer {answer!r:.200}, row {row:.400}"
         for _ in range(2):
@@ -137,8 +140,9 @@ class Worker:
             self.received = b""
 
     def close(self) -> None:
-        """Kill the process for good: whoever waits for it sees it die,
-        and it is not started again.
+        """Kill the process for good.
+
+        Whoever waits for it sees it die, and it is not started again.
         """
         with self.lock:
             self.closed = True
@@ -147,15 +151,13 @@ class Worker:
 
 
 class Pending:
-    """Scores under way: for each text a future of its named rewards,
-    or None where there is none.
-    """
+    """The scores under way: a future of named rewards for each text, and None for no text."""
 
     def __init__(self, futures: list[Future | None]):
         self.futures = futures
 
     def rewards(self) -> list[dict[str, float]]:
-        """Waits for the named rewards, `score` among them, in the order of the texts.
+        """Wait for the named rewards, `score` among them, in the order of the texts.
 
         A pair that was not graded has only a score of 0, and `timeouts` where there was a text.
         """
@@ -164,22 +166,22 @@ class Pending:
         ]
 
     def under_way(self) -> list[Future]:
-        """The futures that are not done."""
+        """Return the futures that are not done."""
         return [future for future in self.futures if future and not future.done()]
 
     def result(self) -> list[float]:
-        """Waits for the scores alone."""
+        """Wait for the scores alone."""
         return [rewards["score"] for rewards in self.rewards()]
 
 
 class Verifier:
-    """Grades in `workers` processes (default:
-    this rank's share of the machine's cores, at most 16).
+    """The worker processes that grade, for any thread to use.
 
+    workers: how many processes; by default this rank's share of the machine's cores, at most 16.
     timeout: seconds for a pair, beyond which it scores 0. function: a name of MATH, or the user's
     "module:function" from (response, answer) or (response, answer, row) to a float or a dict of
-    named floats with `score`; if it raises, or cannot be imported, so does this and says where.
-    memory: bytes of address space for a worker. To be used from any thread.
+    named floats with `score`; if it raises, or cannot be imported, this raises too and says where.
+    memory: bytes of address space for a worker.
     """
 
     def __init__(
@@ -198,7 +200,7 @@ class Verifier:
             )
         self.function = MATH.get(function, function)
         self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
-        # As many threads as workers: one is always there to be taken.
+        # There are as many threads as workers, so a thread always finds an idle worker.
         self.idle = queue.SimpleQueue()
         for worker in self.workers:
             self.idle.put(worker)
@@ -215,15 +217,16 @@ class Verifier:
         return sum(worker.timeouts for worker in self.workers)
 
     def score(self, texts: list[str | None], answers: list[str]) -> list[float]:
-        """Eq. 1 for every text (None scores 0) and its gold answer, in order."""
+        """Return the reward of Eq. 1 for every text and its gold, in order; None scores 0."""
         return self.submit(texts, answers).result()
 
     def submit(
         self, texts: list[str | None], answers: list[str], rows: list[dict] | None = None
     ) -> Pending:
-        """Starts what `score` does; `.result()` waits for it. Equal pairs are graded once.
+        """Start what `score` does, and return what is under way.
 
-        rows: what a function with a parameter `row` is given, as plain JSON values; else None.
+        Equal pairs are graded once. rows: what a function with a parameter `row` is given, as plain
+        JSON values; else None.
         """
         pairs = list(zip(texts, answers, map(json.dumps, rows or [None] * len(texts)), strict=True))
         futures = {
@@ -234,8 +237,10 @@ class Verifier:
         return Pending([futures.get(pair) for pair in pairs])
 
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
-        """For each answer as a gold: `score` 1.0 if it can be read, `as_text` 1.0 if responses
-        are compared with it as text.
+        """Return for each answer whether it can serve as a gold.
+
+        `score` is 1.0 if it can be read, and `as_text` is 1.0 if responses are compared with it as
+        text.
         """
         if self.function not in MATH.values():
             return [{"score": 1.0, "as_text": 0.0} for _ in answers]
@@ -251,7 +256,7 @@ class Verifier:
             self.idle.put(worker)
 
     def close(self) -> None:
-        """Kills the workers at once; the results of what is still under way raise."""
+        """Kill the workers at once, so that the results of what is still under way raise."""
         for worker in self.workers:
             worker.close()
         self.threads.shutdown(cancel_futures=True)  # each thread sees its worker die and gives up
@@ -266,8 +271,9 @@ class Verifier:
 
 
 def try_out(function: str, timeout: float, cases: Iterable[tuple[str, dict]]) -> None:
-    """Import a reward function and call it with each answer as the response, and the row; what it
-    raises is a RuntimeError.
+    """Import a reward function, and call it with each answer as the response, and the row.
+
+    What it raises becomes a RuntimeError.
     """
     with Verifier(1, timeout, function) as verifier:
         for answer, row in cases:

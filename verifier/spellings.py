@@ -1,34 +1,36 @@
-r"""Spellings that Math-Verify does not know, or takes
-for something else, in those that it reads right.
+r"""Put what Math-Verify does not know, or takes for something else, into spellings it reads right.
 
-It reads `1e11` as 1·e·11, `1\,234` as 1 and 234, of a vector in \langle \rangle the last entry
-alone, and nothing of what a full stop closes.
+Math-Verify reads `1e11` as 1·e·11, `1\,234` as 1 and 234, of a vector in \langle \rangle only the
+last entry, and nothing of what a full stop closes.
 """
 
 import re
 
 
 def as_fraction(found: re.Match) -> str:
-    r"""A repeating decimal as what it is: `0.1\overline{6}` is \frac{15}{90}."""
+    r"""Return a repeating decimal as a fraction: `0.1\overline{6}` is \frac{15}{90}."""
     sign, whole, fixed, again = found.groups()
     value = int(whole + fixed + again) - int(whole + fixed or 0)
     return rf"{sign}\frac{{{value}}}{{{(10 ** len(again) - 1) * 10 ** len(fixed)}}}"
 
 
 def as_product(found: re.Match) -> str:
-    r"""An integer before an improper fraction, which is no mixed number: `4\frac{3}{2}` is 6."""
+    r"""Return an integer before an improper fraction as a product: `4\frac{3}{2}` is 6.
+
+    It is no mixed number, which stays as it is.
+    """
     whole, fraction, *numbers = found.groups()
     above, below = (int(number) for number in numbers if number)
     return found[0] if above < below else rf"{whole} \cdot {fraction}"
 
 
 def primed(found: re.Match) -> str:
-    """Primes as an index of their letter: Math-Verify takes no notice of them."""
+    """Return primes as an index of their letter, as Math-Verify takes no notice of primes."""
     return "_{" + r"\prime" * len(re.findall(r"'|\\prime", found[0])) + "}"
 
 
 def as_list(found: re.Match) -> str:
-    """A system of equations, row by row."""
+    """Return a system of equations as a list of its rows."""
     return found[1].replace(r"\\", ",")
 
 
@@ -70,15 +72,16 @@ PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])|±")
 
 
 def latex(text: str) -> str:
-    """The text, most often a box, in spellings that Math-Verify reads right."""
+    """Return the text, most often a box, in spellings that Math-Verify reads right."""
     for pattern, spelling in SPELLINGS:
         text = re.sub(pattern, spelling, text)
     return both_signs(text)
 
 
 def both_signs(boxed: str) -> str:
-    r"""A box whose only ± stands in brackets, `\frac{1 \pm a}{2}`,
-    with both values; others as they are.
+    r"""Return a box whose only ± stands in brackets with both values, and others as they are.
+
+    `\frac{1 \pm a}{2}` has such a ±.
     """
     found = list(PLUS_MINUS.finditer(boxed))
     inner = re.fullmatch(r"\\boxed\{(.*)\}", boxed, re.DOTALL)

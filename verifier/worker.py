@@ -1,10 +1,10 @@
-"""The program that grades: it runs a reward function on one
-answer after another, for as long as it is fed.
+"""Run a reward function on one answer after another, for as long as they come.
 
-`python -m verifier.worker module:function SECONDS BYTES`, started by `pool.py`, which holds the
-clock. It imports nothing but the function. A JSON line each way: `[text, answer, row]` (the row a
-JSON text) on stdin, and on stdout `{"rewards": {"score": 1.0}}`. The first line out is `{}`: the
-function is there; `{"error": sentence}` is the last: no import, an exception, no number.
+`pool.py`, which holds the clock, starts `python -m verifier.worker module:function SECONDS BYTES`.
+It imports nothing but the function. A JSON line goes each way: `[text, answer, row]` (the row a
+JSON text) on stdin, and `{"rewards": {"score": 1.0}}` on stdout. The first line out is `{}` when
+the function is there. `{"error": sentence}` is the last one: the function could not be imported,
+raised an exception, or returned no number.
 """
 
 import contextlib
@@ -21,14 +21,15 @@ import sys
 import threading
 import traceback
 
-LARGEST = 1e15  # of a reward: float32 holds the squares of a group's spread, and their sums
-# Our metrics.
+LARGEST = 1e15  # of a reward: float32 still holds the squares of a group's spread, and their sums
+# Our own metrics have these names, so rewards cannot.
 TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")
 
 
 def peak_memory() -> int:
-    """Most bytes this process has had resident.
-    Not `ru_maxrss` on Linux: inherited from the parent.
+    """Return the most bytes that this process has had resident.
+
+    On Linux it is not `ru_maxrss`, which is inherited from the parent.
     """
     with contextlib.suppress(FileNotFoundError), open("/proc/self/status") as status:
         return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
@@ -36,8 +37,9 @@ def peak_memory() -> int:
 
 
 def named_rewards(value) -> dict[str, float]:
-    """What a reward function returned, a number or a dict
-    of numbers with `score`, as a dict of floats.
+    """Return as a dict of floats what a reward function has returned.
+
+    That may be a number, or a dict of numbers with `score`.
     """
     rewards = {
         name: float(x)
@@ -50,7 +52,7 @@ def named_rewards(value) -> dict[str, float]:
             f"the reward function returned {value!r}: the run's own metrics have the name "
             f"{taken[0]}, choose another"
         )
-    if not all(abs(x) <= LARGEST for x in rewards.values()):  # nor nan
+    if not all(abs(x) <= LARGEST for x in rewards.values()):  # nan fails this too
         raise ValueError(
             f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}"
         )
@@ -58,8 +60,10 @@ def named_rewards(value) -> dict[str, float]:
 
 
 def takes_row(reward) -> bool:
-    """Whether a reward function has a parameter called row; TypeError if its parameters have
-    other names or another order than those it is called with.
+    """Return whether a reward function has a parameter called row.
+
+    Raises TypeError if its parameters have other names or another order than those it is called
+    with.
     """
     parameters = inspect.signature(reward).parameters
     needed = [
@@ -77,7 +81,7 @@ def takes_row(reward) -> bool:
 
 
 def told(error: BaseException) -> str:
-    """An exception in one line, with the lines of the user's files that led to it."""
+    """Return an exception in one line, with the lines of the user's files that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
     theirs = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     places = [f"{os.path.basename(f.filename)}, line {f.lineno}" for f in theirs[-5:]]
@@ -86,23 +90,19 @@ def told(error: BaseException) -> str:
 
 
 def die_with_parent(requests) -> None:
-    """End this process, and all that the reward function has started,
-    when the parent closes the pipe.
-    """
+    """End this process when the parent closes the pipe, and all that the function has started."""
     poll = select.poll()
     poll.register(requests, 0)  # no event asked for: only a hang-up wakes it
     poll.poll()
-    os.killpg(0, signal.SIGKILL)  # its own session, see pool.py
+    os.killpg(0, signal.SIGKILL)  # the group is this worker's own, see pool.py
 
 
 def work(name: str, seconds: float, max_bytes: int) -> None:
-    """The life of a worker: until the parent closes the pipe,
-    or is gone, or the reward function raises.
-    """
+    """Grade until the parent closes the pipe, or is gone, or the reward function raises."""
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
-    # The pipes move to descriptors of their own: what the function prints goes to stderr, it reads
-    # nothing.
+    # The pipes move to descriptors of their own: what the function prints goes to stderr, and it
+    # reads nothing.
     me = os.getpid()
     requests = os.fdopen(os.dup(0))
     replies = os.fdopen(os.dup(1), "w")
@@ -120,7 +120,7 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
         module, _, attribute = name.partition(":")
         reward = getattr(importlib.import_module(module), attribute)
         with_row = takes_row(reward)
-        gc.freeze()  # what was imported is never garbage: not to be looked through again and again
+        gc.freeze()  # what was imported is never garbage, and need not be looked through again
         reply()
         for line in requests:
             text, answer, row = json.loads(line)
@@ -132,7 +132,7 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
             reply(rewards=rewards)
             faulthandler.cancel_dump_traceback_later()
             if peak_memory() > max_bytes / 2:
-                # Bloated, it would soon fail good answers for lack of memory: another starts.
+                # So large it would soon fail good answers for lack of memory: another starts.
                 os._exit(0)
     except BaseException as error:
         reply(error=told(error))

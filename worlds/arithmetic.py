@@ -1,18 +1,17 @@
-"""The built-in world: chains of arithmetic modulo 10,
-and an exact judge of the reasoning about them.
+"""The built-in world: chains of arithmetic modulo 10, and an exact judge of the reasoning.
 
 A question such as `3a+4b*3c-5d+9e-1` is worked out from left to right, modulo 10, step by step:
 `a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4#764` (the letters number the steps). The answer behind the `#` is
 three results: the fifth last, the third last and the last. So a blind guess is right once in a
 thousand.
 
-The base model (base_model.py) is a small Llama that was taught by flawed demonstrations: some only
-state an answer, some leave out steps, and more than half of the 240 facts (7+8=...) they teach are
-often wrong. It is right about once in ten, and reinforcement learning can teach it the facts.
+The base model (base_model.py) is a small Llama that was taught by flawed demonstrations. Some only
+state an answer, some leave out steps, and more than half of the 240 facts (7+8=...) in them are
+often wrong. The model is right about once in ten; reinforcement learning can teach it the facts.
 
-Every fact gives different results for different left values (no `*0`, no `*5`), so that right steps
-never heal a wrong one. The paper (Sec. 3.2) asks a 32B model whether a reasoning was valid; here a
-judge knows.
+Different left values always give different results (there is no `*0` and no `*5`), so that right
+steps never heal a wrong one. The paper (Sec. 3.2) asks a 32B model whether a reasoning was valid;
+here a judge knows.
 """
 
 import json
@@ -45,8 +44,8 @@ class World:
     ood_operations: tuple = (9, 10)  # of an out-of-distribution question
     asked: tuple = (5, 3, 1)  # the results that make the answer, counted from the last
     # demonstrations
-    hard_shares: tuple = (("+", 0.5), ("-", 0.6), ("*", 0.7))  # of the facts, badly taught
-    hard_slips: tuple = (0.3, 0.9)  # chance of a slip: of the best and of the worst taught of them
+    hard_shares: tuple = (("+", 0.5), ("-", 0.6), ("*", 0.7))  # share of badly taught facts
+    hard_slips: tuple = (0.3, 0.9)  # chance of a slip in the best and the worst taught of these
     easy_slips: float = 0.02  # chance of a slip in any other fact
     usual_slip: float = 0.8  # share of slips that give the fact's usual wrong result
     bare: float = 0.05  # share of demonstrations that state an answer and nothing else
@@ -124,16 +123,12 @@ def marked(question: str, response: str) -> str:
 
 
 def valid_chain(question: str, response: str, answer: str) -> bool:
-    """Whether the reasoning is flawless: every step written,
-    in order and right, the answer, no more.
-    """
+    """Whether the response is flawless: every step in order and right, the answer, no more."""
     return response == "".join(solve(question)) + "#" + answer
 
 
 def takes_shortcut(question: str, response: str, answer: str) -> bool:
-    """Whether an answer is stated without a single step:
-    this world's black box (paper, App. F.4).
-    """
+    """Whether there is not a single step, which is this world's black box (App. F.4)."""
     return not STEP.search(response)
 
 
@@ -141,8 +136,9 @@ JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation r
 
 
 def graded_reward(response: str, answer: str, row: dict) -> float:
-    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps,
-    of those asked for or written.
+    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps.
+
+    The share is of the steps asked for, or of those written if they are more.
     """
     question = row["prompt"][-1]["content"]
     judged = judge_steps(question, response)
@@ -193,7 +189,7 @@ class Teacher:
         rng = stream(world, "slips")
         for operation, share in world.hard_shares:
             facts = [(left, right) for left in range(10) for right in RIGHT_VALUES[operation]]
-            # An exact quota, with evenly spaced chances: bases of different seeds are equally hard.
+            # An exact quota and evenly spaced chances make bases of all seeds equally hard.
             chances = np.full(len(facts), world.easy_slips)
             hard = round(share * len(facts))
             chances[:hard] = np.linspace(*world.hard_slips, hard)
@@ -212,7 +208,7 @@ class Teacher:
         results = []
         for label, operation, digit in parse(question):
             result = OPERATIONS[operation](value, int(digit))
-            in_the_head = skipping and rng.random() < 0.3  # not written, and right
+            in_the_head = skipping and rng.random() < 0.3  # such a step is right, but not written
             if not in_the_head:
                 chance, usual = self.slips[value, operation, int(digit)]
                 if rng.random() < chance:
@@ -225,7 +221,7 @@ class Teacher:
 
 
 def rows(questions: list[str], data_source: str, asked: tuple = World.asked) -> str:
-    """JSON lines in the column layout of verl and LUFFY."""
+    """The questions as JSON lines in the column layout of verl and LUFFY."""
     lines = []
     for i, question in enumerate(questions):
         row = {

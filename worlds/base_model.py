@@ -1,12 +1,11 @@
-"""The base model of the built-in world: a character tokenizer,
-a tiny Llama taught by flawed demonstrations.
+"""Build a built-in world with its base model, a tiny Llama taught by flawed demonstrations.
 
     python -m worlds.base_model --seed 3      build this world and print where it is
     python -m worlds.base_model --rebuild     train the shipped base anew and compare scores
 
-The base of seed 0 is shipped in worlds/base/, since training rounds differently on every processor.
-Other seeds are other worlds of the same recipe: other facts, other questions, another base, built
-on first use.
+The model has a tokenizer of single characters. The base of seed 0 is shipped in worlds/base/, since
+training rounds differently on every processor. Other seeds are other worlds of the same recipe,
+with other facts, other questions and another base, and are built on first use.
 """
 
 import argparse
@@ -33,7 +32,7 @@ def parse() -> argparse.Namespace:
     return args
 
 
-ARGS = parse() if __name__ == "__main__" else None  # before seconds of imports
+ARGS = parse() if __name__ == "__main__" else None  # --help comes before slow imports
 
 import numpy as np
 import torch
@@ -59,7 +58,7 @@ from worlds.arithmetic import (
 )
 
 SHIPPED = Path(__file__).parent / "base"
-# Of its model.safetensors.
+# This is the hash of its model.safetensors.
 SHIPPED_SHA256 = "43096e32cd957eeffac788846db9e5eab4cd131148acec6ebf2cbd3522f5f322"
 BOS = "<bos>"
 EOS = "<eos>"
@@ -76,7 +75,7 @@ CHAT_TEMPLATE = (
 
 
 def build_tokenizer() -> PreTrainedTokenizerFast:
-    """One token per printable ASCII character, and six special ones; anything else is <unk>."""
+    """A tokenizer of printable ASCII characters and six special tokens; all else is <unk>."""
     special = [PAD, BOS, EOS, UNK, USER, ASSISTANT]
     characters = ["\n"] + [chr(c) for c in range(32, 127)]
     vocabulary = {token: i for i, token in enumerate(special + characters)}
@@ -97,8 +96,9 @@ def build_tokenizer() -> PreTrainedTokenizerFast:
 
 
 def build_model(world: World, tokenizer: PreTrainedTokenizerFast) -> LlamaForCausalLM:
-    """A Llama with random weights, the same for the same seed;
-    the global generator is left as it was.
+    """A Llama with random weights, which are the same for the same seed.
+
+    The global random generator is left as it was.
     """
     special = {
         name: getattr(tokenizer, name) for name in ("bos_token_id", "eos_token_id", "pad_token_id")
@@ -128,10 +128,11 @@ def build_model(world: World, tokenizer: PreTrainedTokenizerFast) -> LlamaForCau
 def encode_demonstrations(
     pairs: list[tuple[str, str]], tokenizer
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Pairs of question and response -> right-padded ids and labels,
-    both (N, T); -100 outside responses.
+    """Right-padded ids and labels of pairs of question and response, both (N, T).
+
+    Labels are -100 outside responses.
     """
-    # what the chat template gives for one user turn, without the cost of running it
+    # This is what the chat template gives for one user turn, without the cost of running it.
     prompts = [
         tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question, _ in pairs
     ]
@@ -147,8 +148,9 @@ def encode_demonstrations(
 
 
 def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool = False) -> None:
-    """Next-token training on fresh demonstrations of chains that grow,
-    never of a question in `held_out`.
+    """Train the model on fresh demonstrations, never of a question in `held_out`.
+
+    It learns to predict the next token. The chains grow longer as training goes on.
     """
     rng = stream(world, "demonstrations")
     teacher = Teacher(world)
@@ -159,7 +161,7 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool 
     most = world.ood_operations[1]
     batches = []
     for step in tqdm(range(steps), desc="base model", disable=not progress, mininterval=1):
-        if not batches:  # four batches at a time, sorted by length: less padding
+        if not batches:  # four are made at a time and sorted by length, for less padding
             longest = min(most, fewest + 12 * step // steps)
             pairs = []
             while len(pairs) < 4 * world.batch:
@@ -182,7 +184,7 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool 
 
 
 def train_base(world: World, directory: Path, progress: bool) -> None:
-    """Leave the base model of a world as a Hugging Face directory."""
+    """Train the base model of a world and save it as a Hugging Face directory."""
     tokenizer = build_tokenizer()
     model = build_model(world, tokenizer)
     held_out = set().union(*draw_sets(world).values())
@@ -192,13 +194,14 @@ def train_base(world: World, directory: Path, progress: bool) -> None:
 
 
 def pass_at_1(directory: Path, questions: list[str]) -> float:
-    """The share of questions that a base answers right,
-    one sample each at validation's temperature.
+    """The share of questions that a base answers right.
+
+    Each has one sample, at validation's temperature.
     """
     tokenizer = build_tokenizer()
     model = AutoModelForCausalLM.from_pretrained(directory)
     right = 0.0
-    for length in sorted(set(map(len, questions))):  # of one length: no padding
+    for length in sorted(set(map(len, questions))):  # one length needs no padding
         asked = [question for question in questions if len(question) == length]
         prompts = [
             tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question in asked
@@ -212,11 +215,10 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
 
 
 def built_in(directory: str | Path, seed: int = 0) -> dict:
-    """The knobs that name a built-in world, which is built
-    under `directory` if it is not there yet.
+    """The knobs that name a built-in world, built under `directory` if it is not there yet.
 
-    Built in a process of its own, out of reach of training's threads and settings:
-    CalledProcessError if it fails. ValueError where the base of seed 0 is not the one that is
+    It is built in a process of its own, out of reach of training's threads and settings;
+    CalledProcessError if that fails. ValueError where the base of seed 0 is not the one that is
     shipped.
     """
     place = place_of(World(seed=seed), directory)
@@ -243,10 +245,10 @@ def place_of(world: World, directory: str | Path) -> Path:
 
 
 def build_world(directory: str | Path, world: World, progress: bool = True) -> Path:
-    """The directory of this world under `directory`; built if it is not there yet.
+    """The directory of this world under `directory`, built if it is not there yet.
 
-    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and `world.json`, the constants. It
-    is built aside and moved into place, so a directory that exists is complete.
+    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and, in `world.json`, the constants.
+    It is built aside and moved into place, so a directory that exists is complete.
     """
     final = place_of(world, directory)
     if final.exists():
@@ -282,8 +284,8 @@ def rebuild(directory: Path) -> None:
 
 
 def main():
-    """Build the world of the command line and print its directory."""
-    # Fixed, so that sums are taken in the same order; more hardly help at this size.
+    """Build the world on the command line and print its directory, or rebuild the shipped base."""
+    # One thread takes sums in a fixed order, and more would hardly help at this size.
     torch.set_num_threads(1)
     if ARGS.rebuild:
         rebuild(Path(ARGS.directory) / "rebuilt-base")

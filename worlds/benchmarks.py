@@ -1,8 +1,8 @@
-"""The benchmarks of Table 1: by which data_source each is known,
-and what a row of the table says (Sec. 5.1).
+"""The benchmarks of Table 1, and the numbers in a row of that table (Sec. 5.1).
 
-A record is one response as plain values: `source` and `question` (names), `success`, and where it
-is known `answer` (what is boxed, or None). Only numbers here: no model, no files.
+A benchmark is known by its data_source. A record is one response as plain values: `source` and
+`question` (names), `success`, and where it is known `answer` (what is boxed, or None). This module
+works with neither models nor files.
 """
 
 import math
@@ -29,8 +29,8 @@ AVERAGES = {  # {average: {benchmark: what its data_source may be, as `benchmark
 BENCHMARKS = {
     word: name for members in AVERAGES.values() for name, words in members.items() for word in words
 }
-SMALL = ("AIME24", "AIME25", "AMC")  # Avg@32 in the paper, the others are Pass@1
-Z = 1.96  # of a 95% interval
+SMALL = ("AIME24", "AIME25", "AMC")  # the paper gives Avg@32 of these and Pass@1 of the others
+Z = 1.96  # half of a 95% interval, in standard errors
 
 
 def benchmark(source: str) -> str | None:
@@ -43,8 +43,9 @@ def benchmark(source: str) -> str | None:
 
 
 def of_built_in_world(questions: list) -> bool:
-    """Whether they are the arithmetic world's,
-    by data source and form: other files may be named so.
+    """Whether all questions are the arithmetic world's, by data_source and by form.
+
+    The name alone is not enough, as other files may use it.
     """
     chain = re.compile(r"[0-9]([a-j][-+*][0-9])+")
     return all(
@@ -55,9 +56,9 @@ def of_built_in_world(questions: list) -> bool:
 def statistics(records: list[dict]) -> dict:
     """What a table needs beside the means, per data_source, and the two averages of Table 1.
 
-    `questions`, `samples` (responses a question), `interval` (95%, of Pass@1), `pass_at_<k>` for k
-    = 2, 4,
-    ..., and where boxes are asked for `no_box` and `maj_at_<n>` of all n samples; then `averages`.
+    A data_source has `questions`, `samples` (responses to a question), `interval` (95%, of Pass@1)
+    and `pass_at_<k>` for k = 2, 4 and so on. Where boxes are asked for, it also has `no_box` and,
+    of all n samples, `maj_at_<n>`. Then `averages` follow.
     """
     sources = defaultdict(lambda: defaultdict(list))
     for r in records:
@@ -83,10 +84,10 @@ def statistics(records: list[dict]) -> dict:
 
 
 def averages(scores: dict) -> dict:
-    """Of {data_source: score}: `average/<group>` of the benchmarks
-    that are there, `average_of/<group>`.
+    """The averages of Table 1 over the benchmarks that are there, from {data_source: score}.
 
-    A benchmark under two data_sources has the weight of one.
+    `average/<group>` is the mean, and `average_of/<group>` names the benchmarks in it. A benchmark
+    under two data_sources has the weight of one.
     """
     found = defaultdict(list)
     for source, score in scores.items():
@@ -101,10 +102,10 @@ def averages(scores: dict) -> dict:
 
 
 def interval(right: list[list]) -> list:
-    """95% interval of Pass@1: Wilson's, with as many trials as give the spread between questions.
+    """Wilson's 95% interval of Pass@1, with as many trials as the spread of questions implies.
 
-    The responses to one question are not independent, so the question is the unit; where all
-    questions agree there is no spread to go by, and it counts once.
+    The responses to one question are not independent, so the question is the unit. Where all
+    questions agree there is no spread to go by, and each question counts as one trial.
     """
     per_question = np.array([np.mean(r) for r in right])
     p = float(per_question.mean())
@@ -118,16 +119,17 @@ def interval(right: list[list]) -> list:
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:
-    """The chance that k of n responses, drawn without replacement,
-    hold a success: unbiased for Pass@k.
+    """The chance that k of n responses, drawn without replacement, hold a success.
+
+    It is an unbiased estimate of Pass@k.
     """
     return 1.0 - math.comb(n - successes, k) / math.comb(n, k)
 
 
 def majority(records: list[dict]) -> float:
-    """Whether the answer that most responses to a question box is right,
-    spaces apart; of equals, their mean.
+    """Whether the answer that most responses to a question box is right, as 0 or 1.
 
+    Answers are compared without spaces. If several have the most votes, the mean over them counts.
     Responses without a box have no vote; without any vote it is 0.
     """
     votes = [

@@ -14,34 +14,34 @@ import json
 import re
 import sys
 
-# Takes seconds: not in the first answer's time, should it be there.
+# The import takes seconds, which should not count against the first answer's time limit.
 with contextlib.suppress(ImportError):
     import reasoning_gym  # noqa: F401
 
 INSTALL = "pip install -r requirements-smollm2.txt"
-# the library makes entry i of seed s from s + i: training and held-out seeds are this apart
+# The library makes entry i of seed s from s + i: training and held-out seeds are this far apart.
 APART = 500_000
-LONGEST = 4000  # characters, from the end, of a response in which an answer is looked for
+LONGEST = 4000  # characters at the end of a response in which an answer is looked for
 
 BOX = re.compile(r"\\boxed\s*\{([^{}]*)\}")
 MARK = re.compile(r"^.*\banswer\W{0,4}:", re.IGNORECASE | re.MULTILINE)
 NUMBER = re.compile(r"(?<![\w.])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?!\w)")
-# Before a number: it goes on with something.
+# Text before a number that makes it an operand or a member of a list.
 OPEN = re.compile(
     r"[-−+*/×÷·^%,&(]\s*$|[0-9)]\s+$|\\(?:times|cdot|div)\s*$|" r"\b(?:and|or|plus|minus|times)\s+$"
 )
-# Behind it: a word, or the operator of a step that was cut.
+# Text behind a number that continues it: a word, or the operator of a step that was cut.
 GOES_ON = re.compile(r"[\w+/×÷=^−-]|\s\*")
 
 
 def stated(response: str, number: bool) -> str | None:
     r"""What a response states last, or None.
 
-    The last `\boxed{}`, else what follows the last `Answer:`, else for a number all of the
-    response, for other answers its last line. Of that, for a number, the one that it ends with: a
-    number said in passing (`simply add 2 to 4 and`) is no answer, nor is one behind a sign or word
-    that OPEN knows, an operand or a member of a list: `0 + 9` and `27, 9` only restate and `26 = 2
-    *` is not done.
+    That is what the last `\boxed{}` holds, else what follows the last `Answer:`. Else it is all of
+    the response for a number, and the last line for other answers. A number must end this text: one
+    said in passing (`simply add 2 to 4 and`) is no answer. Nor is one behind a sign or word that
+    OPEN knows, an operand or a member of a list: `0 + 9` and `27, 9` only restate the question, and
+    `26 = 2 *` is not done.
     """
     text = response[-LONGEST:].strip()
     boxes = BOX.findall(text)
@@ -54,7 +54,7 @@ def stated(response: str, number: bool) -> str | None:
         text = text.rpartition("\n")[2]
     if not number:
         return text.strip(" \n\t*$") or None
-    # Bold, but 2**3 stays.
+    # The marks of bold text are taken out, but 2**3 stays.
     text = re.sub(r"\*\*(?![0-9])|(?<![0-9])\*\*", "", text).replace("$", "")
     *_, last = [*NUMBER.finditer(text)] or [None]
     if not last or OPEN.search(text[: last.start()]) or GOES_ON.search(text[last.end() :]):
@@ -65,7 +65,7 @@ def stated(response: str, number: bool) -> str | None:
 def score(response: str, answer: str, row: dict) -> float:
     """1.0 if the task's scorer gives full marks to what the response states last, else 0.0.
 
-    Its partial marks would be paid for an answer that merely contains the right one.
+    Partial marks do not count, as an answer that merely contains the right one has some.
     """
     name, settings, entry = json.loads(row["extra_info"]["gym"])
     said = stated(response, bool(NUMBER.fullmatch(answer)))
@@ -80,8 +80,9 @@ _scoring = False
 
 
 def _no_code(event: str, _) -> None:
-    """An audit hook: some scorers `eval` the answer,
-    which is a model's text and is never run here.
+    """An audit hook that refuses to compile code while a scorer works.
+
+    Some scorers `eval` the answer, which is a model's text and is never run here.
     """
     if _scoring and event == "compile":
         raise PermissionError("a scorer wanted to run an answer as code")
@@ -104,8 +105,9 @@ def marks(task, answer: str, entry: dict) -> float:
 
 @functools.lru_cache
 def dataset(name: str, settings: str, seed: int = 0, size: int = 1):
-    """A task of the library with settings given as JSON;
-    ValueError where it has no such task or setting.
+    """A task of the library, with settings given as JSON.
+
+    ValueError where the library has no such task or setting, RuntimeError where it is missing.
     """
     try:
         import reasoning_gym
@@ -129,11 +131,10 @@ def rows(
     source: str,
     system: str | None = None,
 ) -> tuple[list[dict], list[dict]]:
-    """Training and held-out questions in the verl-LUFFY layout,
-    drawn with other seeds, none in both.
+    """Training and held-out questions in the verl-LUFFY layout, none of them in both.
 
-    size, held_out: how many are drawn of each; what comes again is dropped. ValueError where the
-    scorer cannot grade an entry from text.
+    size, held_out: how many are drawn of each, with different seeds. What comes again is dropped.
+    ValueError where the scorer cannot grade an entry from text.
     """
     seen = set()
     sets = {}
@@ -163,9 +164,7 @@ def rows(
 
 
 def ungradable(row: dict) -> str | None:
-    """Why the library's scorer cannot grade this question
-    from a response's text; None if it can.
-    """
+    """Why the library's scorer cannot grade this question from text; None if it can."""
     answer = row["reward_model"]["ground_truth"]
     if not isinstance(answer, str) or not answer.strip():
         return f"its entries come with the answer {answer!r}"

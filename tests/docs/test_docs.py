@@ -25,8 +25,8 @@ TORCHRUN = {
     "shutdown-timeout",
     "max-restarts",
 }
-ELSEWHERE = {"ipc", "enforce-eager"}  # of docker, of vllm serve
-OFFICIAL = {"add_oat_evaluate"}  # flags and files of the official code
+ELSEWHERE = {"ipc", "enforce-eager"}  # docker and vllm serve have them
+OFFICIAL = {"add_oat_evaluate"}  # the official code has it
 OFFICIAL_FILES = (
     r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
 )
@@ -40,9 +40,7 @@ def names_in(path: Path) -> set[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(program, arguments) of each command in a code block,
-    or between backticks, that runs one of ours.
-    """
+    """(program, arguments) of each command in the documents that runs one of ours."""
     found = []
     for text in [text.replace("\\\n", " ") for text in TEXT.values()]:
         lines = [line.strip() for block in BLOCK.findall(text) for line in block.splitlines()]
@@ -83,9 +81,7 @@ def test_files_and_functions_exist(document):
 
 
 def test_flags_exist():
-    """Each `--flag` of a command is one of its program's,
-    each one in the text one of some program's.
-    """
+    """Each `--flag` of a command is one of its program's, and others are some program's."""
     assert len(commands()) > 40
     wrong = []
     for program, arguments in commands():
@@ -102,9 +98,7 @@ def test_flags_exist():
 
 
 def test_torchrun_is_told_to_wait():
-    """Each run or evaluation by torchrun in the documents and
-    in configs/ has time to save after Ctrl-C.
-    """
+    """Each torchrun of train.py or eval.py that is shown has time to save after Ctrl-C."""
     files = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md"), *ROOT.glob("configs/*.yaml")]
     lines = [
         line for file in files for line in file.read_text().splitlines() if "torchrun --n" in line
@@ -112,18 +106,16 @@ def test_torchrun_is_told_to_wait():
     assert not [line for line in lines if "-m tools." not in line]
     makefile = (ROOT / "Makefile").read_text()
     assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in makefile
-    # a program of a .venv that was copied would run the old one's Python
+    # A program of a .venv that was copied would run the old one's Python.
     assert not re.search(r"\$\(BIN\)/(?!python)", makefile)
 
 
 @pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
 def test_commands_parse(program, arguments, monkeypatch):
-    """Each command of train.py and eval.py is taken,
-    with files that its reader is to supply there.
-    """
+    """train.py and eval.py take each command shown, if the files that it names are there."""
     monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.chdir(ROOT)
-    # Its copy.
+    # The reader's own file is a copy of this one.
     arguments = re.sub(r"(?<=--config )\w+\.yaml", "configs/own-model.yaml", arguments)
     argv = shlex.split(arguments.replace("$'", "'").removesuffix(" &"))
     if program == "train.py":
@@ -143,12 +135,12 @@ def test_the_map_is_the_root():
 
 
 def test_no_other_markdown_at_the_root():
-    """README and CONTRIBUTING; the rest is in folders."""
+    """README and CONTRIBUTING are the only Markdown there."""
     assert {path.name for path in ROOT.glob("*.md")} == {"README.md", "CONTRIBUTING.md"}
 
 
 def test_every_line_of_algorithm_1_is_covered():
-    """The table names lines 1 to 32, apart from those that only branch or loop."""
+    """README's table names lines 1 to 32, apart from those that only branch or loop."""
     covered = set()
     for lines in re.findall(r"^\| (\d[\d–, ]*) \|", README, flags=re.M):
         for part in lines.split(", "):
@@ -205,7 +197,7 @@ def measured() -> set[str]:
 
 
 def test_every_metric_is_listed_and_every_listed_metric_is_measured():
-    """docs/metrics.md against a step's metrics, the update's, the clock's and validation's."""
+    """docs/metrics.md has the metrics of a step, of its update, of the clock and of validation."""
     listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["docs/metrics.md"], flags=re.M)
     assert len(listed) == len(set(listed)) and len(listed) > 40
     assert set(listed) == measured()

@@ -1,4 +1,4 @@
-"""docs/one_step.ipynb: its cells run as they stand, and print the numbers that are stored in it.
+"""docs/one_step.ipynb: its cells run as they stand and print the numbers that are stored in it.
 
 To store them anew: `jupyter nbconvert --to notebook --execute --inplace docs/one_step.ipynb`.
 """
@@ -32,9 +32,7 @@ def stored(cell: dict) -> str:
 
 @pytest.fixture(scope="module")
 def printed():
-    """What each code cell prints, run one after the other
-    by plain `exec`, from the notebook's folder.
-    """
+    """What each code cell prints when all run in order by plain `exec` in the notebook's folder."""
     texts, names = [], {"__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(ROOT / "docs")
@@ -49,7 +47,7 @@ def printed():
 
 
 def test_the_cells_print_what_is_stored(printed):
-    """Every word of every cell, and every number to 1e-4."""
+    """Every word of every cell is the stored one, and every number is within 1e-4 of it."""
     for cell, text in zip(CODE, printed, strict=True):
         words, numbers = words_and_numbers(text)
         kept_words, kept_numbers = words_and_numbers(stored(cell))
@@ -58,7 +56,7 @@ def test_the_cells_print_what_is_stored(printed):
 
 
 def test_the_recorder_overrides_what_is_there():
-    """docs/record_step.py: each method that it overrides takes what train.py gives it today."""
+    """Each method that docs/record_step.py overrides takes what train.py gives it today."""
     spec = importlib.util.spec_from_file_location("record_step", ROOT / "docs" / "record_step.py")
     spec.loader.exec_module(record := importlib.util.module_from_spec(spec))
     for mine in (record.RecordedExperience, record.RecordedPolicy):

@@ -1,6 +1,4 @@
-"""What docs/reading.md and docs/change-it.md quote of the code is there,
-and the carried-out change works.
-"""
+"""What docs/reading.md and docs/change-it.md quote is in the code, and the shown change works."""
 
 import ast
 import re
@@ -39,9 +37,7 @@ def test_quoted_lines_are_in_the_code(document, at_least):
 
 
 def test_each_symbol_has_its_identifier():
-    """Every row of the glossary names variables,
-    fields or arguments that its function or class has.
-    """
+    """Every row of the glossary names variables, fields or arguments of its function or class."""
     rows = re.findall(
         r"^\| ([^|]+) \| [^|]+ \| (`[^|]+`) \| `([\w/]+\.py):(\w+)` \|$", READING, flags=re.M
     )
@@ -62,9 +58,7 @@ def block(language: str) -> str:
 
 
 def test_the_change_carried_out(tmp_path):
-    """Hardest first, a diff under 15 lines: its test fails before
-    and passes after, with all of its file.
-    """
+    """Hardest first takes under 15 lines: its test fails before, and its file passes after."""
     diff, test = block("diff"), block("python")
     assert len(diff.splitlines()) < 15
     for pattern in ("*.py", "*/*.py", "pyproject.toml"):

@@ -1,5 +1,6 @@
-"""No crash loses the last checkpoint, damage is found,
-nothing read can run code, a directory belongs to one run.
+"""No crash loses the last checkpoint, damage is found, and a directory belongs to one run.
+
+Nothing that is read can run code.
 """
 
 import dataclasses
@@ -83,9 +84,7 @@ def pick(run_dir, **knobs):
 
 
 def test_any_changed_or_missing_byte_is_found(copy, capsys):
-    """Each file of the newest checkpoint cut, changed or missing in turn:
-    it is named, the one before it is used.
-    """
+    """A checkpoint with a file cut, changed or missing is named, and the one before it used."""
     newest = copy / "checkpoints" / "step-0000002"
     assert pick(copy) == newest.name
     rng = np.random.default_rng(0)
@@ -107,7 +106,7 @@ def test_any_changed_or_missing_byte_is_found(copy, capsys):
 
 
 def test_no_whole_checkpoint_is_an_error(copy):
-    """Starting over would hide the loss: all damaged checkpoints are named instead."""
+    """All damaged checkpoints are named, since starting over would hide the loss."""
     for path in (copy / "checkpoints").glob("step-*/state.json"):
         path.unlink()
     with pytest.raises(ValueError, match="step-0000001, step-0000002 are all damaged"):
@@ -115,9 +114,7 @@ def test_no_whole_checkpoint_is_an_error(copy):
 
 
 def fails_from(first, calls, function):
-    """The function, until the `first` call of any that share the counter;
-    from then on the disk is full.
-    """
+    """The function on a disk that is full from the `first` call of all that share `calls`."""
 
     def wrapper(*args, **kwargs):
         if next(calls) >= first:
@@ -128,7 +125,7 @@ def fails_from(first, calls, function):
 
 
 def test_a_save_without_room_leaves_nothing_and_says_so(device, tmp_path, monkeypatch):
-    """One sentence with the checkpoint's path, and no half of it: neither then nor after a kill."""
+    """The error names the checkpoint, and no half of it stays, neither then nor after a kill."""
     run = Run(tmp_path)
     run.step(1)
     with monkeypatch.context() as patch:
@@ -142,9 +139,7 @@ def test_a_save_without_room_leaves_nothing_and_says_so(device, tmp_path, monkey
 
 
 def test_a_crash_at_any_moment_of_a_save_loses_nothing(device, tmp_path, monkeypatch):
-    """The save fails at its 1st, 2nd, ... file operation until it succeeds:
-    always a whole checkpoint, old or new.
-    """
+    """Whichever file operation of a save fails, a whole checkpoint is there, old or new."""
     run = Run(tmp_path, keep=1)
     run.step(1)
     operations = [
@@ -187,15 +182,16 @@ def test_a_damaged_checkpoint_is_replaced(copy):
 
 
 def test_the_last_and_the_best_are_kept(device, tmp_path):
-    """`keep` newest ones, and the one with the best mean validation score; without validation it
-    does not compete. What the user has put beside them, a copy too, is not touched.
+    """The newest `keep` stay, and the one with the best mean validation score.
+
+    One without validation does not compete. What the user has put beside them is not touched.
     """
     run = Run(tmp_path)
     own = ["notes.tmp", "step-0000001-paper", "step-12", "step-best"]
     for name in own:
         (tmp_path / "checkpoints" / name).mkdir(parents=True)
     validations = [dict(a=0.1, b=0.3), dict(a=0.5, b=0.4), {}, dict(a=0.9, b=0.0), {}, {}]
-    kept = [[1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5, 6]]  # 4 is as good as 2, and later
+    kept = [[1], [1, 2], [2, 3], [3, 4], [4, 5], [4, 5, 6]]  # 4 is as good as 2 and later
     for step, scores in enumerate(validations, start=1):
         run.step(step, **scores)
         assert names(tmp_path) == sorted([f"step-{n:07d}" for n in kept[step - 1]] + own)
@@ -205,9 +201,7 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
 
 
 def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
-    """Without --resume it is an error that says what to do;
-    with it other questions, another reward and other buckets are refused.
-    """
+    """A run goes on with --resume only, and only with its questions, reward and buckets."""
     with pytest.raises(ValueError, match="--resume.*--run_dir"):
         pick(copy, resume=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
@@ -224,8 +218,9 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
 
 
 def test_a_run_without_checkpoints_is_not_overwritten(device, tmp_path, capsys):
-    """Killed before its first save it is refused, and --resume says that it starts anew; one that
-    has ended is refused in any case. An empty metrics.jsonl is no run.
+    """A run killed before its first save starts anew with --resume only, an ended one never.
+
+    An empty metrics.jsonl is no run.
     """
     rows = tmp_path / "metrics.jsonl"
     rows.touch()
@@ -246,9 +241,7 @@ def claimed(run_dir):
 
 
 def test_two_runs_do_not_share_a_directory(device, tmp_path):
-    """The second is told which process has it, on every rank;
-    when the first has ended it is free.
-    """
+    """Until the first run has ended, each rank of the second is told which process has it."""
     told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
     with claim(tmp_path / "run"), told:
         on_ranks(2, claimed, tmp_path / "run")
@@ -260,23 +253,21 @@ def sees(directories):
 
 
 def test_a_directory_that_nodes_do_not_share_is_refused(tmp_path):
-    """Two ranks that mean different directories by its name are told so."""
+    """Two ranks that mean different directories by one name are told so."""
     with pytest.raises(AssertionError, match="not seen by rank 1. Name one on a file system"):
         on_ranks(2, sees, [tmp_path / "here", tmp_path / "there"])
     assert list((tmp_path / "here").iterdir()) == []
 
 
 def holds(run_dir, opened, seconds):
-    """A process that dies slowly."""
+    """Holds the directory as a process does that dies slowly."""
     with claim(run_dir):
         opened.set()
         time.sleep(seconds)
 
 
 def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
-    """torchrun has started the ranks again while the lock is
-    still held by a dying one: it is waited for.
-    """
+    """After torchrun's restart the lock of a rank that is still dying is waited for."""
     opened = FORKS.Event()
     process = FORKS.Process(target=holds, args=(tmp_path, opened, 1.0), daemon=True)
     process.start()
@@ -289,16 +280,14 @@ def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
 
 
 def test_changed_knobs_are_said(copy, capsys):
-    """A run may go on with another learning rate, but not silently; more steps need no word."""
+    """Another learning rate is taken and said, and more steps need no word."""
     pick(copy, lr=0.5, steps=900)
     said = capsys.readouterr().out
     assert "'lr': '0.0001 -> 0.5'" in said and "steps" not in said
 
 
 def test_a_knob_removed_since_is_said(copy, capsys):
-    """A checkpoint that names a knob this version has not is continued,
-    and one line says what it had.
-    """
+    """A checkpoint with a knob that is gone is continued, and one line says what it had."""
     newest = copy / "checkpoints" / "step-0000002"
     state = json.loads((newest / "state.json").read_text())
     state["config"]["sigma_unit"] = "accuracy"
@@ -322,7 +311,7 @@ class Payload:
 
 
 def write_sums(directory):
-    """SHA256SUMS to match whatever is there."""
+    """Writes SHA256SUMS to match whatever is there."""
     files = [path for path in directory.rglob("*") if path.is_file() and path.name != "SHA256SUMS"]
     sums = {path: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
     lines = [f"{value}  {path.relative_to(directory)}\n" for path, value in sums.items()]
@@ -331,9 +320,7 @@ def write_sums(directory):
 
 @pytest.mark.parametrize("victim", ["buffer.safetensors", "weights/shard-*", "state.json"])
 def test_a_pickle_is_never_read(copy, tmp_path, victim):
-    """A pickle in the place of a file, with sums to match,
-    is refused, and its code does not run.
-    """
+    """A pickle in place of a file, with sums to match, is refused, and its code does not run."""
     newest = copy / "checkpoints" / "step-0000002"
     (file,) = newest.glob(victim)
     if victim.startswith("weights"):
@@ -349,7 +336,7 @@ def test_a_pickle_is_never_read(copy, tmp_path, victim):
 
 @pytest.mark.parametrize("name", ["../step-0000001/state.json", "/etc/hostname", "..", ""])
 def test_a_manifest_cannot_point_elsewhere(copy, name):
-    """File names with a path in them, absolute or not, make the checkpoint a damaged one."""
+    """A file name with a path in it, absolute or not, makes the checkpoint a damaged one."""
     newest = copy / "checkpoints" / "step-0000002"
     with open(newest / "SHA256SUMS", "a") as file:
         file.write(f"{'0' * 64}  {name}\n")

@@ -15,9 +15,7 @@ EOS = 2
 
 
 class Recorder:
-    """Stands for vLLM's `LLM`: keeps how it was made and the
-    names and arguments of the calls, in order.
-    """
+    """Stands for vLLM's `LLM`, and keeps its arguments and the calls in order."""
 
     def __init__(self, **arguments):
         self.arguments, self.calls = arguments, []
@@ -43,9 +41,7 @@ def recorded(monkeypatch, tiny_model):
 
 
 def test_vllm_takes_the_arguments_for_a_gpu(recorded):
-    """Every one is a field of vLLM's EngineArgs, and those
-    that training rests on have their values.
-    """
+    """Each argument is a field of vLLM's EngineArgs, and training's own have their values."""
     from vllm import EngineArgs
 
     config = Config(
@@ -63,9 +59,7 @@ def test_vllm_takes_the_arguments_for_a_gpu(recorded):
 
 
 def test_order_of_sleep_and_wake(recorded):
-    """Sleep drops the weights; space for them, all of them,
-    no old prefixes, and only then the cache.
-    """
+    """Waking makes space, loads all weights, drops old prefixes, and only then wakes the cache."""
     engine = recorded(Config(max_prompt_length=100, max_response_length=100))
     weights = [(name, torch.zeros(1)) for name in sorted(engine.names)]
     engine.sleep()
@@ -80,10 +74,11 @@ def test_order_of_sleep_and_wake(recorded):
 
 
 def on_a_pretended_gpu(port: str):
-    """The backend asked for where there are GPUs; objects and a barrier with NCCL replaced by a
-    backend that moves nothing, so that what arrives came through the CPU's.
+    """(backend asked for, device, objects gathered) of a rank that believes it has a GPU.
+
+    A backend that moves nothing stands for NCCL, so that what arrives came over the CPU.
     """
-    # It registers the backend "fake".
+    # The import registers the backend "fake".
     from torch.testing._internal.distributed import fake_pg  # noqa: F401
 
     join, asked = dist.init_process_group, []
@@ -103,9 +98,7 @@ def on_a_pretended_gpu(port: str):
 
 
 def test_objects_travel_over_the_cpu(device):
-    """With GPUs the group has gloo for the CPU and NCCL
-    for tensors on GPUs; objects take the first.
-    """
+    """With GPUs the group has gloo and NCCL, and objects take gloo."""
     results = on_ranks(2, on_a_pretended_gpu, free_port())
     for rank, (asked, device_name, everyone) in enumerate(results):
         assert asked == ["cpu:gloo,cuda:nccl"] and device_name == f"cuda:{rank}"

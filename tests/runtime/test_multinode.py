@@ -1,4 +1,4 @@
-"""The same run on one node and on two, and with one engine for two ranks."""
+"""The same run on one node and on two, and one engine for two ranks."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# Several per rank.
+# 128 tokens a micro-batch make several of them on each rank.
 KNOBS = dict(
     steps=3,
     batch_size=4,
@@ -53,7 +53,7 @@ def train_from(argv: list[str]) -> None:
 
 
 def interrupted_in_the_third_rollout(argv: list[str]) -> None:
-    """Only rank 1 is asked to stop."""
+    """A run in which only rank 1 is asked to stop."""
     enter, steps = watchdog.enter, []
 
     def entering(phase: str) -> None:
@@ -66,12 +66,12 @@ def interrupted_in_the_third_rollout(argv: list[str]) -> None:
 
 
 def steps(directory: Path) -> list[dict]:
-    """The metrics of the steps."""
+    """The metrics of the steps, without those of the start."""
     return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
 
 
 def agents(argv: list[str], nodes: int) -> None:
-    """A run by torchrun, one agent and one rank per node, over loopback."""
+    """Runs torchrun once per node, with one rank each, over loopback."""
     port, environment = (
         free_port(),
         {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""},
@@ -108,7 +108,10 @@ def agents(argv: list[str], nodes: int) -> None:
 
 @pytest.mark.slow
 def test_two_nodes_give_the_losses_of_one(tmp_path, tiny_model):
-    """Two agents of one rank each (replicate across, shard inside) against one of two ranks."""
+    """Two agents of one rank each give the metrics of one agent of two within 1e-4.
+
+    Between nodes the model is replicated, inside of one it is sharded.
+    """
     one, two = tmp_path / "one", tmp_path / "two"
     on_ranks(2, train_from, flags(one, tiny_model, engine="hf"))
     agents(flags(two, tiny_model, engine="hf"), nodes=2)
@@ -124,13 +127,13 @@ def introduced() -> None:
 
 
 def test_nodes_of_unequal_size_are_refused():
-    """Nodes that say 1 and 2 ranks would lay a model out in two ways: on both ranks a sentence."""
+    """Nodes that say 1 and 2 ranks are both told to give the same number."""
     with pytest.raises(AssertionError, match=r"nodes with \[1, 2\] ranks: give all the same"):
         on_ranks(2, introduced)
 
 
 def test_restarts_of_several_nodes_are_refused(monkeypatch):
-    """Two agents of torchrun count restarts apart, and name other meeting places to their ranks."""
+    """Two agents would count restarts apart and name other meeting places to their ranks."""
     monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
     monkeypatch.setenv("TORCHELASTIC_MAX_RESTARTS", "3")
     with pytest.raises(ValueError, match="is for one node"):
@@ -140,8 +143,9 @@ def test_restarts_of_several_nodes_are_refused(monkeypatch):
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_two_ranks_share_one_engine(tmp_path, tiny_model):
-    """rollout_tp=2: what the shared engine generates has the policy's own log-probs. One of the two
-    asked to stop, both leave the rollout: neither waits for the other in the engine.
+    """With rollout_tp=2 the engine's responses have the policy's own log-probs.
+
+    Where one of the two is asked to stop both leave the rollout, and neither waits in the engine.
     """
     argv = flags(tmp_path / "run", tiny_model, engine="vllm", rollout_tp=2)
     on_ranks(2, interrupted_in_the_third_rollout, argv, timeout=300)

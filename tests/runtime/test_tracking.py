@@ -1,6 +1,4 @@
-"""What a run writes down: metrics.jsonl and its copies in TensorBoard
-and W&B, the model card, the generation settings.
-"""
+"""What a run writes down: metrics, their copies in TensorBoard and W&B, samples, a model card."""
 
 import dataclasses
 import json
@@ -43,9 +41,7 @@ def config(tmp_path) -> Config:
 
 
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
-    """Method, data, steps, scores, and every knob that is no path, none of the built-in world;
-    its head is one that the hub can read.
-    """
+    """The card has a head for the hub, the scores, and each knob but paths and the world's."""
     knobs = dataclasses.asdict(config)
     card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316})
     _, head, body = card.split("---\n", 2)
@@ -65,13 +61,13 @@ def test_the_card_says_how_the_model_was_made_and_is_asked(config):
 
 
 def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):
-    """ρ = 0 is not called ExGRPO; a directory gives no `base_model` to the hub."""
+    """ρ = 0 is not called ExGRPO, and a directory is not given to the hub as `base_model`."""
     card = model_card(dataclasses.asdict(config) | dict(rho=0.0, model=str(tmp_path)), 1, {}, {})
     assert "trained with on-policy Dr. GRPO" in card and "base_model" not in card
 
 
 def test_a_base_is_told_what_a_task_may_be(config, tmp_path, capfd):
-    """Below 3% or above 90% right; not of the built-in world, nor of a model trained here."""
+    """A base below 3% or above 90% is told, unless it is built in or was trained here."""
     scores = {"pass_at_1/hard": 0.02, "pass_at_1/good": 0.5, "pass_at_1/easy": 0.95, "reward/x": 0}
     say_unfit(str(tmp_path), "math", scores)
     hard, easy = capfd.readouterr().err.splitlines()
@@ -106,9 +102,7 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
 
 
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
-    """A score that the first validation did not have stands as nan in the table;
-    result.json and the curves are written.
-    """
+    """A score that the first validation did not have is nan in the table and no error."""
     tracker = Tracker(str(tmp_path), 10)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
     tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
@@ -119,9 +113,7 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
 
 
 def test_what_is_no_number_is_null(tmp_path):
-    """metrics.jsonl is JSON by the standard, which has no NaN; read again the value is NaN, and
-    written again the same text.
-    """
+    """NaN is null in metrics.jsonl, NaN when read again, and then the same text as before."""
     first = Tracker(str(tmp_path), 10)
     first.start()
     first.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
@@ -144,9 +136,7 @@ def row(step: int, life: int) -> dict:
 
 
 def two_lives(run_dir: Path, tracker: str) -> list[dict]:
-    """A process that dies after step 5, then steps 4 to 6 by one
-    that goes on from step 3; the rows that count.
-    """
+    """The rows that count of a process that died after step 5 and one that went on from step 3."""
     first = Tracker(str(run_dir), 10, tracker, {"rho": 0.5})
     first.start()
     for step in range(6):
@@ -173,9 +163,7 @@ def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
 
 
 def test_tensorboard_has_every_point_once(tmp_path):
-    """After a crash and a resume: the steps of metrics.jsonl with its values,
-    NaN included; nothing of the lost steps.
-    """
+    """After a crash and a resume the points are those of metrics.jsonl, NaN included."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     rows = two_lives(tmp_path, "tensorboard")
     found = points(tmp_path)
@@ -187,7 +175,7 @@ def test_tensorboard_has_every_point_once(tmp_path):
 
 
 class StandIn:
-    """For W&B's run, which is not installed with the tests: keeps what it is given."""
+    """Stands for W&B's run, since that is not installed with the tests."""
 
     id, closed = "abc", False
 
@@ -203,9 +191,7 @@ class StandIn:
 
 @pytest.mark.parametrize("mode, sent", [("online", [6]), ("offline", [0, 1, 2, 3, 4, 5, 6])])
 def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatch, mode, sent):
-    """The resumed process asks for the first one's run and sends
-    what W&B lacks; offline it sends the whole run.
-    """
+    """The resumed process sends what the first one's run lacks; offline it sends everything."""
     runs = []
 
     def init(**arguments):
@@ -222,7 +208,7 @@ def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatc
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch):
-    """Before anything is loaded, and with the pins of the requirements files."""
+    """The error comes before anything is loaded, with the pins of the requirements files."""
     monkeypatch.setattr(configuration, "find_spec", lambda name: None)
     for tracker, command in configuration.INSTALL_TRACKER.items():
         why = f"tracker={tracker} needs a library that is not installed: {command}"
@@ -289,7 +275,7 @@ def written(run_dir: Path) -> list[tuple]:
 
 
 def test_a_few_responses_of_a_step_are_kept(tmp_path):
-    """The first right and wrong ones and the first o*, one of a kind a group."""
+    """The first right and wrong ones and the first o* are kept, at most one of a kind a group."""
     tracker = Tracker(str(tmp_path), 10)
     tracker.start()
     tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}", 0.5)
@@ -332,9 +318,7 @@ def write_on_a_rank(run_dir: str) -> None:
 
 
 def test_one_rank_writes(tmp_path):
-    """Two ranks: one event file with one point, under a name
-    that no file could hold; every sample once.
-    """
+    """Of two ranks one writes: a point under any name, and each sample once."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     on_ranks(2, write_on_a_rank, str(tmp_path))
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
@@ -342,9 +326,7 @@ def test_one_rank_writes(tmp_path):
 
 
 def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
-    """A data_source of formula, markup, control characters and half a character: table, curves and
-    card are written, and show it as text.
-    """
+    """Table, curves and card show a data_source of markup and control characters as text."""
     tracker = Tracker(str(tmp_path), 10)
     tracker.start()
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
@@ -360,9 +342,9 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
 
 
 def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer, monkeypatch):
-    """The run ends well, with the rest of what it writes."""
+    """The run ends well, and with the rest of what it writes."""
     tracker = Tracker(str(tmp_path), 10, "tensorboard")
-    # Has no `log`.
+    # A Recorder has no `log`.
     tracker.rows, tracker.writer = ([{"step": 1, "val/pass_at_1/a": 0.25}], Recorder())
     monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
     tracker.log(1, {})
@@ -390,15 +372,13 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
     ],
 )
 def test_what_steers_a_terminal_is_shown_instead(text, shown):
-    """Escapes, control and bidirectional characters,
-    half characters; letters of any script stay.
-    """
+    """Control and bidirectional characters are escaped, and letters of any script stay."""
     assert printable(text) == shown
     shown.encode()
 
 
 def test_an_error_quotes_data_harmlessly():
-    """Its message and that of its cause; what is no text stays."""
+    """An error's text and that of its cause are escaped, and what is no text stays."""
     error, cause = KeyError("\x1b[2J", 3), ValueError("\u202e")
     error.__cause__ = cause
     disarm(error)

@@ -29,9 +29,7 @@ B = {
 
 
 def evaluation(directory, scores, responses=(), **settings) -> str:
-    """A directory as eval.py leaves it; responses: questions,
-    each with a text, right where it has a 7.
-    """
+    """A directory as eval.py leaves it, with (question, text) pairs, right where there is a 7."""
     directory.mkdir()
     (directory / "scores.json").write_text(json.dumps(scores))
     (directory / "settings.json").write_text(json.dumps(settings))
@@ -44,7 +42,7 @@ def evaluation(directory, scores, responses=(), **settings) -> str:
 
 
 def test_scores_side_by_side(tmp_path, capsys):
-    """In percent, with intervals; what one of them lacks is a dash, or said of an average."""
+    """Scores stand in percent with intervals, and what one of them lacks is a dash or said."""
     for name, scores in (("a", A), ("b", B)):
         (tmp_path / name).mkdir()
         (tmp_path / name / "scores.json").write_text(json.dumps(scores))
@@ -59,9 +57,10 @@ def test_scores_side_by_side(tmp_path, capsys):
 
 
 def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
-    """By hand: q is right in 1 of 2 responses and then in both, r in both times, s never; t is not
-    asked again: differences 1/2, 0, 0, their mean 16.7 ± 1.96 · 28.9 / √3 points. The first answers
-    stand above.
+    """The mean difference is that of the questions that both answered, by hand.
+
+    q is right in 1 of 2 responses and then in both, r in both times, s never; t is not asked again:
+    differences 1/2, 0, 0, their mean 16.7 ± 1.96 · 28.9 / √3 points. The first answers stand above.
     """
     before = [("t", "7"), ("q", "a long\nway"), ("q", "7"), ("r", "7"), ("s", "6\x1b[2J")]
     after = [("q", "is 7"), ("r", "7"), ("s", "5"), ("u", "7")]
@@ -91,16 +90,12 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
 
 
 def results(values) -> dict:
-    """The records of questions of which each has the response
-    that `values` says is right or not.
-    """
+    """Records of questions with one response each, which is right or not as `values` say."""
     return {question: [{"success": value}] for question, value in values}
 
 
 def test_the_interval_covers_the_difference_in_95_of_100():
-    """Paired draws of 200 questions whose true difference is 10 points:
-    covered in 92 to 98% of 400.
-    """
+    """Of 400 paired draws with a true difference of 10 points 92 to 98% are covered."""
     rng, covered = np.random.default_rng(0), 0
     for _ in range(400):
         ease = rng.uniform(0, 0.9, 200)
@@ -112,9 +107,7 @@ def test_the_interval_covers_the_difference_in_95_of_100():
 
 
 def test_no_spread_is_no_certainty():
-    """Questions that both models miss, or that one learned
-    by the same share, have no interval of width 0.
-    """
+    """Where all questions differ by the same share there is no interval of width 0."""
     none, third, two_thirds = (
         results(enumerate(shares)) for shares in ([0, 0], [0, 1 / 3], [1 / 3, 2 / 3])
     )
@@ -136,7 +129,7 @@ def test_no_spread_is_no_certainty():
     ],
 )
 def test_what_holds_no_scores_is_named(tmp_path, scores, said):
-    """A run, a damaged file, one of another kind, or of fewer responses than lie beside it."""
+    """A run, a damaged or foreign file, and one of fewer responses than lie beside it are named."""
     directory = tmp_path / "it"
     evaluation(directory, {}, [("q", "7"), ("r", "7")])
     (directory / "metrics.jsonl").touch()
@@ -148,6 +141,6 @@ def test_what_holds_no_scores_is_named(tmp_path, scores, said):
 
 
 def test_a_label_for_each(tmp_path):
-    """Two names for one directory."""
+    """Two labels for one directory are refused."""
     with pytest.raises(ValueError, match="2 labels for 1"):
         main([str(tmp_path), "--label", "a", "b"])

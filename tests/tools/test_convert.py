@@ -44,9 +44,7 @@ def lenient(monkeypatch):
 
 
 def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
-    """JSONL with columns of its own and answers in boxes:
-    rows that training reads, a report of the rest.
-    """
+    """Columns and boxes of its own become rows that training reads, the rest is reported."""
     rows = [
         {"problem": "1+1=?", "solution": r"It is \boxed{2}."},
         {"problem": "1+1=?", "solution": r"Clearly \boxed{2}"},
@@ -95,8 +93,9 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
 
 
 def test_the_papers_training_set(tmp_path, out, monkeypatch):
-    """Rows in the columns of OpenR1-Math-46k, by the real library: worked solutions and unreadable
-    golds go, system turns stay.
+    """Of rows like OpenR1-Math-46k's solutions and unreadable golds go, and system turns stay.
+
+    The real library reads them.
     """
     datasets = pytest.importorskip("datasets", reason=INSTALL_DATASETS)
     prompts = [
@@ -124,9 +123,7 @@ def test_the_papers_training_set(tmp_path, out, monkeypatch):
 
 
 def test_hub_names(out, monkeypatch, lenient):
-    """Subset and split reach the library, only the columns
-    needed are read; the source has its name.
-    """
+    """Subset and split reach the library, and only the columns needed are read."""
     asked = []
 
     class Table:
@@ -156,17 +153,13 @@ def test_hub_names(out, monkeypatch, lenient):
 
 
 def test_values_of_awkward_columns():
-    """A column of whole numbers with gaps reads as floats,
-    which NaN fills; a list of one is its item.
-    """
+    """Whole numbers in a column of floats lose their point, and a list of one is its item."""
     values = (7.0, 2.5, ["7"], {"ground_truth": "7"}, float("nan"), None, True, ["1", "2"])
     assert [answer_of(value, "") for value in values] == ["7", "2.5", "7", "7", *[None] * 4]
 
 
 def test_turns():
-    """Text becomes a user turn, a system turn is replaced,
-    worked solutions go; the rest is no question.
-    """
+    """Text becomes a user turn, a system turn is replaced, and worked solutions go."""
     user, system = {"role": "user", "content": "1?"}, {"role": "system", "content": "S"}
     assert (
         turns_of("1?", None)
@@ -248,7 +241,7 @@ def test_extra_info_is_kept(tmp_path, out, lenient):
     ],
 )
 def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
-    """One sentence each, and nothing is written, half files included."""
+    """Each refusal is one sentence, and nothing is written, half files included."""
     monkeypatch.setitem(sys.modules, "datasets", None)
     source = tmp_path / name if text else name
     if text:
@@ -260,7 +253,7 @@ def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
 
 
 def test_a_reward_that_cannot_be_imported(tmp_path, out, monkeypatch):
-    """Its name in one sentence."""
+    """The error names the reward in one sentence."""
     source = write_jsonl(tmp_path / "in.jsonl", [SUM])
     monkeypatch.setattr(
         sys, "argv", ["convert", source, "--output", str(out), "--reward", "nosuch:score"]
@@ -270,7 +263,7 @@ def test_a_reward_that_cannot_be_imported(tmp_path, out, monkeypatch):
 
 
 def test_dates_are_refused(tmp_path, out, lenient):
-    """Parquet can hold them, metrics and processes that grade cannot."""
+    """Parquet can hold dates, but metrics and processes that grade cannot."""
     row = SUM | {"extra_info": {"day": datetime.date(2026, 1, 1)}}
     pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "in.parquet")
     with pytest.raises(ValueError, match="must be what JSON can hold"):
@@ -278,9 +271,7 @@ def test_dates_are_refused(tmp_path, out, lenient):
 
 
 def test_some_are_held_out(tmp_path, lenient):
-    """--held_out 3 of 10: none in both files, none lost,
-    the same ones again; no file is written over.
-    """
+    """--held_out 3 of 10 loses none, draws the same ones again, and writes no file over."""
     rows = [{"question": f"{i}?", "answer": i} for i in range(10)]
     source = write_jsonl(tmp_path / "in.jsonl", rows)
     drawn = []
@@ -297,7 +288,7 @@ def test_some_are_held_out(tmp_path, lenient):
 
 
 def test_a_gym_task_becomes_two_files(out, tokenizer, capsys):
-    """Training and held-out questions in the layout, each with all that its scorer needs."""
+    """Training and held-out questions have all that the task's scorer needs."""
     pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
     flags = "--size 30 --held_out 10 --set max_terms=2 --set max_digits=1 --data_source sums"
     main(["gym:chain_sum", "--output", str(out), *flags.split()])

@@ -1,6 +1,4 @@
-"""The doctor finds this machine fit, every line says wrong
-where the world is, and the formula is true.
-"""
+"""The doctor finds this machine fit, calls each planted fault wrong, and its formula is true."""
 
 import json
 import os
@@ -35,7 +33,7 @@ Usage = namedtuple("Usage", "total")
 
 
 def knobs(directory: Path, model: str) -> dict:
-    """Those of a small run on the arithmetic world's questions."""
+    """The knobs of a small run on the arithmetic world's questions."""
     file = directory / "train.jsonl"
     file.write_text(rows(draw_sets(World())["train"][:8], "arithmetic"))
     return dict(
@@ -158,7 +156,7 @@ def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypat
     try:
         assert not examine(case, [CHECKS[check]], told.append)
     except (RuntimeError, ValueError):
-        # It raised: it is the last check, and its rank tells it.
+        # A check that raises is the last one, and its rank tells it.
         assert "mend this first" in told[0]
     assert told[0].startswith("wrong") and said in told[0]
 
@@ -174,9 +172,7 @@ def of_rank(argv: dict) -> list[str]:
 
 
 def test_the_worst_rank_counts(tiny_model, tmp_path):
-    """Two ranks make all checks together; rank 0 tells what
-    is wrong on one of them, with its number.
-    """
+    """Rank 0 tells what is wrong on one of two ranks, with its number."""
     told, silent = on_ranks(2, of_rank, knobs(tmp_path, tiny_model))
     wrong = [line for line in told if line.startswith("wrong")]
     assert len(told) == len(CHECKS) and silent == []
@@ -189,9 +185,7 @@ def test_the_worst_rank_counts(tiny_model, tmp_path):
     "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok", "ok", "ok", "wrong"])]
 )
 def test_the_command(tiny_model, tmp_path, length, code, verdicts):
-    """With vLLM: a line for each check on stdout and nothing else;
-    exit code 1 if anything is wrong.
-    """
+    """With vLLM each check is one line of stdout, and the exit code is 1 if anything is wrong."""
     file = tmp_path / "run.yaml"
     values = knobs(tmp_path, tiny_model) | {"engine": "vllm", "max_prompt_length": length}
     file.write_text(json.dumps(values))
@@ -230,7 +224,7 @@ def middling_model(tmp_path_factory, tokenizer) -> str:
 
 
 def shares(config: Config, count: int) -> tuple[float, float]:
-    """Of the formula's: bytes of weights and optimiser, and the peak of an update beyond them."""
+    """(weights and optimiser, an update's peak beyond them) as shares of the formula's bytes."""
     case = Case(config, ranks.setup(), shape_of(config.model))
     case.policy = Policy(config, config.model, case.device)
     update(case, 1)  # makes AdamW's moments
@@ -238,7 +232,7 @@ def shares(config: Config, count: int) -> tuple[float, float]:
     for p in case.policy.module.parameters():
         moments = [v.to_local() for v in case.policy.optimizer.state.get(p, {}).values() if v.ndim]
         held += sum(t.nbytes for t in [p.to_local(), *moments])
-    # Of two ranks gloo's threads often give a buffer back late; the least of many is without.
+    # gloo's threads often give a buffer back late, so that the least of many peaks is the true one.
     repeats = 2 if ranks.world_size() == 1 else 12
     peak = min(peak_tensor_bytes(lambda: update(case, count)) for _ in range(repeats))
     planned = case.planned(count * case.longest)
@@ -253,9 +247,7 @@ def shares(config: Config, count: int) -> tuple[float, float]:
 def test_the_formula_is_what_an_update_takes(
     middling_model, world_size, dtype, checkpointing, lora_rank
 ):
-    """Held bytes are exact; the peak is the formula's within 10%,
-    by every way of keeping activations.
-    """
+    """Held bytes are exact, and the peak is within 10%, however activations are kept."""
     if lora_rank:
         pytest.importorskip("peft")
     config = Config(
@@ -273,9 +265,7 @@ def test_the_formula_is_what_an_update_takes(
 
 
 def test_micro_batches_fit_what_is_left():
-    """More memory, larger micro-batches, from 256 tokens to 16,384:
-    they fit, twice as many would not.
-    """
+    """With memory they grow from 256 to 16,384 tokens, and twice as many would not fit."""
     config = Config(gradient_checkpointing=True)
     shape = SHAPES["Qwen2.5-Math-1.5B"]
     chosen = []
@@ -288,9 +278,7 @@ def test_micro_batches_fit_what_is_left():
 
 
 def test_shapes_have_the_published_sizes(tmp_path):
-    """Parameter counts of the paper's models; a config.json is read,
-    or refused for another family.
-    """
+    """The paper's models count as published, and another family's config.json is refused."""
     published = {"Qwen2.5-Math-7B": 7.616, "Qwen2.5-Math-1.5B": 1.544, "Llama-3.1-8B": 8.030}
     for name, billions in published.items():
         assert SHAPES[name].parameters / 1e9 == pytest.approx(billions, abs=0.001)
@@ -329,9 +317,7 @@ def formula(monkeypatch, capsys):
 
 
 def test_the_page_shows_what_the_formula_prints(formula):
-    """docs/scaling.md: GB of each phase, and that it fits;
-    with every file whose head names its GPUs.
-    """
+    """docs/scaling.md has the GB of each phase for every file whose head names its GPUs."""
     pytest.importorskip("peft")
     row = r"\| `(qwen\S+)`\S*(?: all weights)? \| (\d) × (\d+) GB \| (\S+) \| (\S+) \| (\S+) \|"
     page = re.findall(row, (ROOT / "docs" / "scaling.md").read_text())
@@ -350,13 +336,13 @@ def test_the_page_shows_what_the_formula_prints(formula):
     "gpus, gigabytes, sentence",
     [
         ("2", "40", "GB too much. Lower tokens_per_micro_batch"),
-        # Two GPUs for each response, one is there.
+        # The configuration wants two GPUs for each response, and one is there.
         ("1", "180", "It does not run: rollout_tp 2 must divide"),
         ("8", "20", "raise rollout_memory"),
     ],
 )
 def test_too_small_a_machine_is_called_so(formula, gpus, gigabytes, sentence):
-    """By the same formula, on fewer or smaller GPUs."""
+    """On fewer or smaller GPUs the formula says what is too much and what to do."""
     assert sentence in formula("qwen2.5-math-7b.yaml", "--gpus", gpus, "--memory", gigabytes)
 
 

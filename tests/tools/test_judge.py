@@ -1,6 +1,4 @@
-"""The chat-model judge with a scripted engine, its verdict reader,
-and the code detector of App. F.4.
-"""
+"""The chat-model judge with a scripted engine, its verdicts, and App. F.4's code detector."""
 
 import json
 
@@ -32,9 +30,7 @@ class FakeEngine:
 
 
 def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
-    """Question, answer and response, braces and all, stand in the prompt;
-    the last box of each reply decides.
-    """
+    """Question, answer and response stand in the prompt, and a reply's last box decides."""
     items = [
         {
             "question": f"What is {i}+1?",
@@ -57,8 +53,9 @@ def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
 
 
 def test_no_verdict_is_read_where_none_was_given(tokenizer):
-    """A judge that ran out of tokens, whatever boxes it quoted; a prompt too long, or with a
-    special token that would write the judge's turn, is not asked.
+    """A reply that was cut has none, whatever boxes it quoted.
+
+    A prompt too long, or with a special token that would write the judge's turn, is not asked.
     """
     item = {"question": "1+1?", "answer": "2", "response": "2"}
     cut = FakeEngine(tokenizer, [r"I am to end with \boxed{no}"], finished=False)
@@ -71,7 +68,7 @@ def test_no_verdict_is_read_where_none_was_given(tokenizer):
 
 
 def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsys):
-    """JSONL in, JSONL out with both verdicts, and the share of what could be judged."""
+    """The command adds both verdicts to JSONL and prints the share of what could be judged."""
     items = [
         {"question": "1+1?", "answer": "2", "response": r} for r in ("two", "```\n1+1\n```", "hm")
     ]
@@ -97,9 +94,7 @@ def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsy
 
 
 def test_what_is_judged(tmp_path):
-    """eval.py's responses.jsonl is taken by the text of its question and the right answer; what
-    lacks something is named.
-    """
+    """eval.py's responses are taken by their question's text, and what lacks something is named."""
     ours = {"question": "1+1?", "answer": "2", "response": "2"}
     theirs = {"question": "f00d", "text": "1+1?", "gold": "2", "answer": "3"}
     file = tmp_path / "in.jsonl"
@@ -151,5 +146,5 @@ def test_verdicts(text, verdict):
     ],
 )
 def test_code_detector(text, code):
-    """A fenced block, or two lines of Python; words that happen to be keywords are not code."""
+    """A fenced block or two lines of Python are code, words that happen to be keywords are not."""
     assert has_code(text) is code

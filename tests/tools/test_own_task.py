@@ -1,6 +1,4 @@
-"""docs/own-task.md works as it stands: its numbered steps,
-in order, in a fresh copy of the files.
-"""
+"""docs/own-task.md works as it stands: its numbered steps, in order, in a fresh copy."""
 
 import importlib.util
 import json
@@ -22,9 +20,7 @@ VLLM = importlib.util.find_spec("vllm") is not None
 
 
 def steps() -> list[str]:
-    """The code blocks of the numbered sections,
-    of that which serves only where vLLM is installed.
-    """
+    """The code blocks of the numbered sections, the server's only where vLLM is installed."""
     numbered = re.split(r"^## (?=\d)|^## ", (ROOT / "docs" / "own-task.md").read_text(), flags=re.M)
     blocks = [
         "\n".join(re.findall(r"^```\n(.*?)^```", part, flags=re.M | re.S))
@@ -43,7 +39,7 @@ def done(tmp_path_factory) -> tuple[Path, list[str]]:
         shutil.copy(file, directory)
     for folder in ("worlds", "verifier", "runtime", "tools"):
         shutil.copytree(ROOT / folder, directory / folder)
-    # Of this process's own group and engines.
+    # These belong to this process's own group and engines.
     foreign = ("VLLM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")
     environment = {
         name: value for name, value in os.environ.items() if not name.startswith(foreign)
@@ -77,9 +73,7 @@ def metrics(run: Path) -> list[dict]:
 
 @pytest.mark.slow
 def test_the_guide_runs_to_its_end(done):
-    """A step for each section: a table of both models,
-    the difference on the same questions, a page.
-    """
+    """The steps leave a table of both models, their difference on the same questions, a page."""
     directory, printed = done
     assert len(printed) == 8 + VLLM
     row = r"\| digits \(Pass@1\) \| [\d.]+ \[[\d., ]+\] \| [\d.]+ \[[\d., ]+\] \|"
@@ -95,7 +89,7 @@ def test_the_guide_runs_to_its_end(done):
 
 @pytest.mark.slow
 def test_the_interrupted_run_went_on(done):
-    """Saved before its last step and resumed on one rank, each step once."""
+    """The run was saved before its last step and resumed on one rank, with each step once."""
     directory, printed = done
     rows = metrics(directory / "runs/digits")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
@@ -105,8 +99,9 @@ def test_the_interrupted_run_went_on(done):
 
 @pytest.mark.slow
 def test_the_readers_reward_decides(done):
-    """Each of the 25 responses is worth what the guide's function says of it and its row; the named
-    rewards of training are logged.
+    """Each of the 25 responses is worth what the guide's function says of it and its row.
+
+    The named rewards of training are logged.
     """
     lines = (done[0] / "runs/before/responses.jsonl").read_text().splitlines()
     rows, reward = [json.loads(line) for line in lines], {}
@@ -121,9 +116,7 @@ def test_the_readers_reward_decides(done):
 @pytest.mark.slow
 @pytest.mark.skipif(not VLLM, reason="vLLM is not installed")
 def test_the_server_answers(done):
-    """With the guide's flags on a CPU, to the guide's question,
-    what transformers makes of the same model.
-    """
+    """With the guide's flags the server says what transformers makes of the same model."""
     (choice,) = json.loads((done[0] / "reply.json").read_text())["choices"]
     directory = done[0] / "runs/digits/step-4"
     tokenizer = AutoTokenizer.from_pretrained(directory)

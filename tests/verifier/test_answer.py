@@ -1,6 +1,4 @@
-"""An answer must be an answer: leaks that Math-Verify
-calls right score 0, honest spellings score 1.
-"""
+"""An answer must be one: leaks that Math-Verify calls right score 0, honest spellings score 1."""
 
 import re
 from collections import Counter
@@ -34,9 +32,7 @@ def test_no_pattern_fills_the_tables():
 
 @pytest.mark.parametrize("table", [HONEST, HONEST_ASIDE], ids=["first", "aside"])
 def test_honest_spellings(table):
-    """Spellings of benchmark golds are right: typography,
-    units, names, equal forms, orders, chains.
-    """
+    """Typography, units, names, equal forms, orders and chains of benchmark golds are right."""
     assert not [pair for pair in pairs(table) if rewards(*pair)["score"] != 1.0]
 
 
@@ -49,17 +45,16 @@ def test_leaks():
 
 @pytest.mark.parametrize(("gold", "right", "wrong"), WORDS)
 def test_words_units_and_what_looks_like_them(gold, right, wrong):
-    """One unit behind a number may be left out or spelt otherwise, other words count, letters keep
-    their order and their primes, and what is a product is none of these.
+    """One unit may be left out or spelt otherwise, while other words, letters and primes count.
+
+    What is a product is none of these.
     """
     assert not [text for text in right.split(" | ") if not rewards(gold, text)["score"]]
     assert not [text for text in wrong.split(" | ") if rewards(gold, text)["score"]]
 
 
 def test_golds_that_are_text():
-    """Words, prose, letters in order and brackets
-    that make no sense are text; units and products are not.
-    """
+    """Words, prose, letters in order and senseless brackets are; units and products are not."""
     golds = [r"\text{east}", "listen", "IV", r"5\text{ ft }6\text{ in}", "t(0,4]]"]
     golds += [r"$f(x)=a x+b$, where $b$ is an arbitrary integer"]
     assert all(math_reward(None, gold)["as_text"] for gold in golds)
@@ -88,8 +83,10 @@ def test_golds_that_are_text():
     ],
 )
 def test_what_attacks_found(answer, gold, score):
-    """A space after ± is typography; a derivative in roman letters is still to be worked out, and
-    so is an inequality that is not solved; numbers side by side are no number; a solution set may
-    have a name.
+    """What was found by attacks on the rule has the verdict that it deserves.
+
+    A space after ± is typography. A derivative in roman letters is still to be worked out, and so
+    is an inequality that is not solved. Numbers side by side are no number. A solution set may have
+    a name.
     """
     assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == score

@@ -1,6 +1,4 @@
-"""More than 1,000 hostile and random answers go through
-the worker pool, and the run does not notice.
-"""
+"""More than 1,000 hostile and random answers go through the workers, and no run notices."""
 
 import random
 import time
@@ -117,8 +115,9 @@ def mutant(rng: random.Random) -> str:
 
 
 def handmade() -> list[str]:
-    """Answers that are known to hang, bloat or break a symbolic algebra system: each that hangs
-    costs a new worker, so one of a kind.
+    """Answers that are known to hang, bloat or break a symbolic algebra system.
+
+    There is one of a kind, since each that hangs costs a new worker.
     """
     tower = "".join(f"{n}^{{" for n in range(9, 2, -1)) + "2" + 7 * "}"
     return [
@@ -170,9 +169,7 @@ class Pool:
         self.verifier, self.seen, self.begin = verifier, set(), time.monotonic()
 
     def fire(self, texts: list[str], gold: str) -> list[float]:
-        """Grades the texts: scores are 0 or 1, and a time-out
-        costs no more than the limit and a restart.
-        """
+        """Grades the texts: scores are 0 or 1, and a time-out costs no more than the limit."""
         begin, timeouts = time.monotonic(), self.verifier.timeouts
         scores = self.verifier.score(texts, [gold] * len(texts))
         self.seen.update(texts)
@@ -189,9 +186,9 @@ class Pool:
 
 @pytest.mark.slow
 def test_hostile_answers():
-    """Bombs, nests, macros, Unicode, a megabyte of digits, mutations of real answers: none stops
-    the pool or outstays the time limit, memory is bounded, and good answers are still graded right
-    in between.
+    """Time and memory stay bounded, and good answers are still graded right in between.
+
+    The answers are bombs, nests, macros, Unicode, megabytes, and mutations of real answers.
     """
     with Verifier(workers=2, timeout=BOMB_TIMEOUT, memory=MEMORY) as verifier:
         pool = Pool(verifier)
@@ -205,7 +202,7 @@ def test_hostile_answers():
             "$x$" * 300_000,
         ]
         assert sum(pool.fire(raw[:2] + [graded_text(text, False, False) for text in raw], "7")) == 0
-        # As without require_box, for Math-Verify's own extraction.
+        # Without a box Math-Verify's own extraction meets them.
         pool.fire(handmade(), r"\sqrt{2}")
     with Verifier(workers=2, timeout=TIMEOUT, memory=MEMORY) as verifier:
         pool.verifier = verifier

@@ -10,8 +10,8 @@ from math_verify import parse, verify
 from reward import graded_text
 from verifier.math_answers import literals_equal, math_reward, official_reward
 
-# (gold answer, response without a thought, is it right). Where a line says "lenient" or "strict",
-# Math-Verify is more generous or more severe than a teacher would be; the table holds it to that.
+# A row is (gold answer, response without a thought, is it right). Where one says "lenient",
+# Math-Verify is more generous than a teacher would be, and the table holds it to that.
 VERDICTS = [
     # integers and decimals
     ("204", r"so \boxed{204}", True),
@@ -65,7 +65,7 @@ VERDICTS = [
     ("x+1", r"\boxed{y+1}", False),
     ("2k", r"\boxed{k+k}", True),
     (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin(t)\cos(t)}", True),
-    # Not so to Math-Verify: the last t is a unit.
+    # Math-Verify alone would take the last t for a unit.
     (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin t\cos t}", True),
     (r"e^{-2t}", r"\boxed{\frac{1}{e^{2t}}}", True),
     (r"1+2i", r"\boxed{2i+1}", True),
@@ -155,9 +155,7 @@ def test_scientific_notation(mantissa, exponent):
 
 
 def test_multiple_choice_answers():
-    """The letter in the spellings that models use is right;
-    another, two letters or a word are not.
-    """
+    """The letter in the spellings that models use is right; another, two or a word are not."""
     right = [
         "C",
         r"\text{C}",
@@ -220,7 +218,7 @@ def test_golds():
     ],
 )
 def test_the_official_grader(text, gold, right):
-    """Math-Verify alone, on all of the text, box or not."""
+    """The official grader is Math-Verify alone, on all of the text, box or not."""
     assert official_reward(text, gold) == right
 
 
@@ -239,8 +237,6 @@ LITERALS = st.one_of(
 @settings(max_examples=600, deadline=None, derandomize=True)
 @given(LITERALS, LITERALS)
 def test_literals_get_math_verifys_verdict(gold, number):
-    """Numbers in all spellings, near each other:
-    where they are compared here, it is as Math-Verify would.
-    """
+    """Numbers that are compared here are equal where Math-Verify says so."""
     verdict = verify(parse(rf"\boxed{{{gold}}}"), parse(rf"\boxed{{{number}}}"))
     assert literals_equal(gold, number) in (None, verdict)

@@ -65,8 +65,9 @@ def test_order_duplicates_and_nothing(verifier):
 
 
 def test_a_hostile_answer_costs_only_itself():
-    """Asked from a thread other than the main one: a bomb scores 0 in about the time limit, is
-    counted, and its neighbours are graded right.
+    """A bomb scores 0 in about the limit, is counted, and its neighbours are graded right.
+
+    They are graded from a thread other than the main one.
     """
     golds = [str(i) for i in range(40)]
     texts = [rf"\boxed{{{gold}}}" for gold in golds]
@@ -109,9 +110,7 @@ def test_killed_worker_is_replaced(module):
 
 
 def test_a_pair_that_kills_its_worker_scores_zero(module):
-    """A pair that ends its worker every time scores 0,
-    is counted, and its neighbours are graded.
-    """
+    """The pair is counted like a time-out, and its neighbours are graded."""
     source = """
         import os
         def reward(response, answer):
@@ -123,9 +122,7 @@ def test_a_pair_that_kills_its_worker_scores_zero(module):
 
 
 def test_memory_is_bounded(module):
-    """A worker cannot allocate beyond its limit,
-    and is replaced near it; a big parent does not matter.
-    """
+    """A worker allocates no more than its limit, and is replaced near it; its parent may be big."""
     parent = b"x" * 700 * 2**20
     source = """
         import os
@@ -187,9 +184,7 @@ def test_user_function(module):
     ],
 )
 def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
-    """What raises, returns no finite number, takes other arguments
-    or is not there is never a score of 0, and told in one line.
-    """
+    """A failing reward is told in one line, and is never a score of 0."""
     name = module(source)
     with pytest.raises(RuntimeError, match=f"my_reward:reward.*{told}"):
         with Verifier(workers=1, function=name) as verifier:
@@ -204,9 +199,7 @@ def test_what_makes_no_verifier(impossible):
 
 
 def test_close_is_prompt_and_leaves_nothing():
-    """Closing in the middle of endless work takes no time, ends the wait for it, and leaves no
-    process and no file descriptor.
-    """
+    """Closing amid endless work ends the wait for it, and leaves no process or descriptor."""
     descriptors = len(os.listdir("/proc/self/fd"))
     verifier = Verifier(workers=2, timeout=60)
     pids = [worker.process.pid for worker in verifier.workers]
@@ -277,9 +270,7 @@ def test_a_reward_that_forks_shifts_no_score(module):
 
 
 def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
-    """Killed once during its import it is started again;
-    killed every time it is an error that says so.
-    """
+    """One killed during its import is started again, and killed twice it is an error."""
     source = """
         import os, pathlib, signal
         count = pathlib.Path(__file__).parent / "starts"
@@ -334,9 +325,7 @@ def test_an_option_of_a_reward_keeps_its_default(module):
 
 
 def test_workers_die_with_their_parent(module, tmp_path):
-    """When the parent is killed an idle worker ends at once,
-    one that hangs in C after twice the limit.
-    """
+    """An idle worker ends at once, one that hangs in C after twice the limit."""
     name = module("""
         import re
         def reward(response, answer):

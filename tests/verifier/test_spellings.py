@@ -1,6 +1,4 @@
-"""Spellings that Math-Verify takes for something else:
-what they are worth; and reading them is quick.
-"""
+"""Spellings that Math-Verify takes for something else: their worth, and a quick reading."""
 
 import time
 
@@ -94,9 +92,7 @@ PAIRS = [  # gold, answer, is it right
 
 @pytest.mark.parametrize(("gold", "answer", "right"), PAIRS)
 def test_verdicts(gold, answer, right):
-    """A right answer is paid however it is spelt, a wrong one is not;
-    25% for 25 is one that needs a rule.
-    """
+    """A right answer is paid however it is spelt, and a wrong one is not."""
     assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == right
 
 
@@ -111,7 +107,7 @@ def test_verdicts(gold, answer, right):
     ],
 )
 def test_such_golds_are_read(gold):
-    """As golds they parse, and are mathematics."""
+    """As golds they parse and are mathematics, not text."""
     assert math_reward(None, gold) == {"score": 1.0, "as_text": 0.0}
 
 
@@ -134,7 +130,7 @@ def test_other_signs_stay(text):
     "piece", [r"\begin{cases}", " ", "1 ", "1. ", "}", r"0.\overline{3}", "1 million ", "("]
 )
 def test_hostile_text_is_read_quickly(piece):
-    """A hundred thousand characters of anything take no second."""
+    """A hundred thousand characters of anything take less than a second."""
     start = time.process_time()
     latex("\\boxed{" + piece * (100_000 // len(piece)) + "}")
     assert time.process_time() - start < 1

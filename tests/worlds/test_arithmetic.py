@@ -1,6 +1,4 @@
-"""The built-in world: its judge against hand-worked cases,
-its teacher's quotas, and what a seed fixes.
-"""
+"""The built-in world: its judge by hand, its teacher's quotas, and what a seed fixes."""
 
 import hashlib
 import json
@@ -49,9 +47,7 @@ CHAIN = "a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4"
 
 
 def test_a_question_is_worked_out_modulo_ten_from_left_to_right():
-    """The answer is the fifth last, the third last and the last result;
-    or the last alone, where asked.
-    """
+    """The answer is the fifth last, third last and last result, or the last where asked."""
     assert solve(QUESTION) == ["a3+4=7", "b7*3=1", "c1-5=6", "d6+9=5", "e5-1=4"]
     assert answer_of(QUESTION) == "764" and answer_of(QUESTION, asked=(1,)) == "4"
 
@@ -91,9 +87,7 @@ def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
     ],
 )
 def test_only_the_whole_chain_is_valid(case, response, share):
-    """Every step written, in order and right, the answer
-    and no more; and the share of right steps.
-    """
+    """A valid chain has every step, right and in order; the share counts the right ones."""
     assert valid_chain(QUESTION, CHAIN + "#764", "764") and not valid_chain(
         QUESTION, response, "764"
     ), case
@@ -102,7 +96,7 @@ def test_only_the_whole_chain_is_valid(case, response, share):
 
 
 def test_wrong_steps_are_marked():
-    """A wrong result, and a step that does not take up the result before it."""
+    """A wrong result is marked, and a step that does not take up the result before it."""
     said = "a3+4=8b7*3=1c1-5=6#764"
     assert marked(QUESTION, said) == "a3+4=8✗ b7*3=1✗ c1-5=6 #764"
 
@@ -126,7 +120,7 @@ def test_sets_have_no_question_in_common_and_the_asked_for_lengths():
 
 
 def test_questions_are_the_same_on_every_machine():
-    """A hash of all questions of seed 0: the scores of README are about these."""
+    """Their hash for seed 0 is fixed, since the scores of README are about these."""
     found = hashlib.sha256(json.dumps(draw_sets(World())).encode()).hexdigest()
     assert found == "d9390660d8fd7de17ebb08841de2fb47a9a5b1dfe868d95ca6e0ec1ff88b31db"
 
@@ -140,9 +134,7 @@ def test_rows_have_the_columns_of_verl():
 
 @pytest.mark.parametrize("seed", [0, 1])
 def test_badly_taught_facts_come_by_quota(seed):
-    """50 of 100 facts of +, 60 of 100 of -, 28 of 40 of *,
-    evenly from 0.3 to 0.9; the others 0.02.
-    """
+    """50 of 100 facts of +, 60 of - and 28 of 40 of * slip at 0.3 to 0.9, others at 0.02."""
     slips = Teacher(World(seed=seed)).slips
     for operation, hard, facts in (("+", 50, 100), ("-", 60, 100), ("*", 28, 40)):
         chances = sorted(chance for (_, o, _), (chance, _) in slips.items() if o == operation)
@@ -154,9 +146,10 @@ def test_badly_taught_facts_come_by_quota(seed):
 
 
 def test_a_teacher_slips_as_often_as_the_recipe_says():
-    """Of 4,000 demonstrations 5% are bare answers, all right; of full chains so many steps are
-    wrong as their facts' chances say, within three standard errors; an answer is what its own chain
-    comes to.
+    """Bare answers and wrong steps are as frequent as the recipe says, within chance.
+
+    Of 4,000 demonstrations 5% are bare answers, all right; wrong steps are within three standard
+    errors. An answer is what its own chain comes to.
     """
     world = World()
     rng, teacher = np.random.default_rng(0), Teacher(world)
@@ -171,7 +164,7 @@ def test_a_teacher_slips_as_often_as_the_recipe_says():
             assert response.endswith("#" + "".join(steps[-place][0][5] for place in world.asked))
             for step, right in steps:
                 _, left, operation, digit, _ = step.groups()
-                # a slip that is not the usual one may be right by chance
+                # A slip that is not the usual one may be right by chance.
                 chance = teacher.slips[int(left), operation, int(digit)][0]
                 chance *= world.usual_slip + (1 - world.usual_slip) * 0.9
                 slips += not right
@@ -182,7 +175,7 @@ def test_a_teacher_slips_as_often_as_the_recipe_says():
 
 
 def test_tokenizer_keeps_every_character_through_autotokenizer():
-    """That of the shipped base: one token a character, spaces and line breaks too."""
+    """The shipped base has one token a character, spaces and line breaks too."""
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     text = string.printable[:95] + "\n  two  spaces , ,a 's"
     ids = tokenizer(text, add_special_tokens=False).input_ids
@@ -217,9 +210,7 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
 
 
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
-    """What is there is not built again; other constants are another place;
-    a failed build leaves nothing.
-    """
+    """Other constants are another place, and a failed build leaves nothing."""
     world = build_world(tmp_path, TINY, progress=False)
     model, tokenizer = (
         c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer)

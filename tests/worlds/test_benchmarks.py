@@ -1,6 +1,4 @@
-"""What a row of Table 1 says, by hand: names of benchmarks,
-Pass@k, Maj@k, intervals and averages.
-"""
+"""A row of Table 1 by hand: names of benchmarks, Pass@k, Maj@k, intervals and averages."""
 
 from types import SimpleNamespace
 
@@ -36,7 +34,7 @@ def record(source: str, question: str, success: bool, **more) -> dict:
     ],
 )
 def test_pass_at_k(n, successes, k, chance):
-    """1 - C(n-c, k) / C(n, k), worked out by hand."""
+    """Pass@k is 1 - C(n-c, k) / C(n, k), worked out by hand."""
     assert pass_at_k(n, successes, k) == pytest.approx(chance, abs=1e-15)
 
 
@@ -50,29 +48,27 @@ def test_pass_at_k(n, successes, k, chance):
     ],
 )
 def test_majority(answers, right, value):
-    """Maj@k of one question by hand."""
+    """Only boxes vote, spaces do not count, and a tie is worth one half."""
     assert majority([record("m", "q", bool(r), answer=a) for a, r in zip(answers, right)]) == value
 
 
 def test_intervals():
-    """Wilson's by hand for one response a question; wider where the samples of a question agree."""
-    # 5 of 10: the spread 0.5 sqrt(10/9) / sqrt(10) is that of 9 trials, and with z = 1.96
-    # (0.5 + z²/18 ± z sqrt(1/36 + z²/324)) / (1 + z²/9)
+    """Intervals are Wilson's by hand, and wider where the samples of a question agree."""
+    # With 5 of 10 right the spread 0.5 sqrt(10/9) / sqrt(10) is that of 9 trials. With z = 1.96 the
+    # bounds are (0.5 + z²/18 ± z sqrt(1/36 + z²/324)) / (1 + z²/9).
     assert interval([[True], [False]] * 5) == pytest.approx([0.22653, 0.77347], abs=1e-5)
-    # No spread: ten trials.
+    # Without a spread they are ten trials.
     assert interval([[False]] * 10) == pytest.approx([0, 3.8416 / 13.8416], abs=1e-9)
     assert interval([[True]]) == pytest.approx([1 / 4.8416, 1], abs=1e-9)
     agreeing = [[True] * 4, [False] * 4] * 5
     assert interval(agreeing) == interval([[True], [False]] * 5)  # more of the same is no evidence
-    # No spread between questions: 10 trials, not 20.
+    # Without a spread between questions they are 10 trials, not 20.
     even = interval([[True, False], [False, True]] * 5)
     assert even == pytest.approx([0.23659, 0.76341], abs=1e-5)
 
 
 def test_intervals_cover():
-    """Of 400 runs of 200 questions of different difficulty,
-    4 samples each, 92 to 98% hold the true mean.
-    """
+    """Of 400 runs of 200 questions, 4 samples each, 92 to 98% hold the true mean."""
     rng = np.random.default_rng(0)
     chances = rng.beta(0.5, 1.0, (400, 200))  # mean 1/3
     drawn = rng.binomial(1, chances[..., None], (400, 200, 4))
@@ -81,9 +77,7 @@ def test_intervals_cover():
 
 
 def test_statistics_by_hand():
-    """Pass@2, Maj@2, no-box rate and averages for three benchmarks
-    and a source that is in no average.
-    """
+    """Three benchmarks have their figures, and a source that is none is in no average."""
     records = [
         record("aime", "a", True, answer="1"),
         record("aime", "a", False, answer=None),

@@ -41,7 +41,7 @@ SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
     ],
 )
 def test_a_number_stated(response, said):
-    """What a box, an answer or the text ends with: a number, no operand, no member of a list."""
+    """What a box, an answer or the text ends with counts, no operand, no member of a list."""
     assert gym.stated(response, True) == said
 
 
@@ -55,7 +55,7 @@ def test_a_number_stated(response, said):
     ],
 )
 def test_another_answer_stated(response, said):
-    """A box, else what follows `Answer:`, else the last line."""
+    """A box is the answer, else what follows `Answer:`, else the last line."""
     assert gym.stated(response, False) == said
 
 
@@ -74,9 +74,7 @@ def library():
 
 
 def test_questions_are_apart(library):
-    """Nothing stands twice, nothing in both files;
-    another seed draws others, the same seed the same.
-    """
+    """No question stands twice or in both files, and the same seed draws the same."""
     train, test = gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.")
     asked = [row["prompt"][-1]["content"] for row in train + test]
     assert len(set(asked)) == len(asked) and len(test) > 40 and len(train) > 100
@@ -85,9 +83,7 @@ def test_questions_are_apart(library):
 
 
 def test_scores(library):
-    """Full marks by the library's scorer for what is stated last;
-    a restated question and parts get none.
-    """
+    """What is stated last is graded by the library, and full marks alone count."""
     entry = {"question": "5 - 9 =", "answer": "-4", "metadata": {}}
     row = {"extra_info": {"gym": json.dumps([*SUM, entry])}}
     graded = {
@@ -99,15 +95,14 @@ def test_scores(library):
         "": 0,
     }
     assert {text: gym.score(text, "-4", row) for text in graded} == graded
-    # the library gives 2/3 to an answer that contains the right one: more than half would be a
-    # success
+    # The library gives 2/3 to an answer that contains the right one, which would be a success.
     twelve = json.dumps([*SUM, {"question": "", "answer": "12"}])
     assert gym.marks(gym.dataset(SUM[0], "{}"), "123", json.loads(twelve)[2]) > 0.5
     assert gym.score("123", "12", {"extra_info": {"gym": twelve}}) == 0
 
 
 def test_the_worker_hands_over_the_row(library):
-    """`--reward worlds.gym:score` in a process of its own."""
+    """`--reward worlds.gym:score` grades by it in a process of its own."""
     train, _ = gym.rows(*SUM, 0, 3, 1, "sum")
     golds = [row["reward_model"]["ground_truth"] for row in train]
     with Verifier(1, 60.0, "worlds.gym:score") as verifier:
@@ -126,13 +121,13 @@ def test_the_worker_hands_over_the_row(library):
     ],
 )
 def test_refused_with_the_reason(library, name, reason):
-    """A task whose scorer cannot grade from text."""
+    """A task is refused whose scorer cannot grade from text."""
     with pytest.raises(ValueError, match=f"gym:{name} cannot be graded from text: .*{reason}"):
         gym.rows(name, {}, 0, 8, 4, name)
 
 
 def test_unknown_tasks_and_settings(library):
-    """Each is named, with what there is."""
+    """Each is refused by name, with what there is."""
     with pytest.raises(ValueError, match="no such task; there are .*chain_sum"):
         gym.rows("sums", {}, 0, 1, 1, "sums")
     with pytest.raises(ValueError, match="gym:chain_sum, --set: .*max_term"):

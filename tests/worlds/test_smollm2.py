@@ -31,9 +31,7 @@ def test_other_weights_are_not_taken(tmp_path):
 
 
 def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
-    """Made from the right file it is moved into place and found again;
-    changed it is refused by name.
-    """
+    """Made from the right file it is found again; changed it is refused by name."""
 
     def convert(gguf: Path, directory: Path) -> None:
         directory.mkdir()
@@ -56,9 +54,7 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_two_steps(tmp_path):
-    """The file of `make smollm`, smaller: graded by the library,
-    drift within its bound, weights moved.
-    """
+    """The file of `make smollm`, smaller, trains with its drift in bounds and moves weights."""
     files = re.findall(r"\.cache/gym/[\w-]+\.parquet", (HOUSE / "configs/smollm2.yaml").read_text())
     if not files or not all((HOUSE / file).exists() for file in (smollm2.DIRECTORY, *files)):
         pytest.skip("the model or its questions are missing: make smollm-ready")
