@@ -33,7 +33,7 @@ def figures(run: Path) -> dict[str, float]:
     return {
         "base Pass@1": right[0],
         "right but invalid, most": max(invalid),
-        "right but invalid, end": invalid[-1] / right[-1],
+        "right but invalid, end": invalid[-1] / max(right[-1], 1e-9),
         "groups without success": sum(first) / len(first),
         "last Pass@1": right[-1],
     }

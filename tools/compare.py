@@ -82,8 +82,8 @@ def side_by_side(evaluations: list[Evaluation]) -> str:
 def label(name: str, evaluations: list[Evaluation]) -> str:
     """What stands before a row: the data_source and how many responses its questions had."""
     kind, _, source = name.partition("/")
-    if kind == "average":
-        return f"{source} (average)"
+    if kind != "pass_at_1":
+        return f"{source} ({kind})"
     numbers = {e.scores.get(f"samples/{source}") for e in evaluations} - {None}
     samples = "/".join(str(n) for n in sorted(numbers))
     return f"{source} (Pass@1)" if samples == "1" else f"{source} (Avg@{samples})"
@@ -93,9 +93,9 @@ def cell(name: str, scores: dict) -> str:
     """A score in percent with its interval or number of benchmarks; a dash if there is none."""
     if name not in scores:
         return "–"
-    source = name.partition("/")[2]
+    kind, _, source = name.partition("/")
     percent = f"{100 * scores[name]:.1f}"
-    if f"interval/{source}" in scores:
+    if kind == "pass_at_1" and f"interval/{source}" in scores:
         low, high = scores[f"interval/{source}"]
         return f"{percent} [{100 * low:.1f}, {100 * high:.1f}]"
     there = scores.get(f"average_of/{source}")

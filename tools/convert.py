@@ -280,6 +280,8 @@ def convert_gym(a: argparse.Namespace) -> None:
     train, test = gym.rows(
         name, settings, a.seed, size, a.held_out, a.data_source or name, a.system
     )
+    if not train:
+        raise ValueError(f"{a.input}: every question is held out; give wider --set or more --size")
     if test:
         write(test, a.test_output)
     write(train, a.output)

@@ -23,6 +23,7 @@ B = {
     "pass_at_1/math": 0.5,
     "interval/math": [0.4, 0.6],
     "samples/math": 1,
+    "reward_worked/math": 0.25,
     "average/in_distribution": 0.4,
     "average_of/in_distribution": list(AVERAGES["in_distribution"]),
 }
@@ -53,6 +54,7 @@ def test_scores_side_by_side(tmp_path, capsys):
         "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
         "| math (Pass@1) | – | 50.0 [40.0, 60.0] |",
         "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |",
+        "| math (reward_worked) | – | 25.0 |",
     ]
 
 
