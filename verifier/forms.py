@@ -89,8 +89,9 @@ def form(leaf: str) -> str:
             numbers = (
                 [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
             )
-            # In \frac12 each digit is a number.
-            if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < 2 + leaf.lstrip("+-")[0].isdigit():
+            # In \frac12 each digit is a number; a mixed number has one more before it.
+            expected = 2 + leaf.lstrip("+-")[0].isdigit()
+            if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < expected:
                 numbers = [int(digit) for digit in re.findall("[0-9]", leaf)]
             return "integral" if numbers and numbers[-2] % (numbers[-1] or 1) == 0 else name
     terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
