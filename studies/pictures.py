@@ -25,7 +25,7 @@ def draw_rows(records: dict, path: Path) -> None:
         axis.plot(values.mean(), y, "o", color=color)
         done = dose(records, row.arm)
         said = f"{done['back'] / STEPS:.0f} a step come back, pull of o* {done['pull']:.1%}"
-        axis.annotate(said, (1.01, y), xycoords=("axes fraction", "data"), va="center", fontsize=8)
+        axis.annotate(said, (1.01, y), xycoords=("axes fraction", "data"), va="center")
         labels.append(f"{row.phrase}  ({row.arm} − {row.other})")
     axis.axvline(0, color="0.6")
     axis.set_yticks(range(len(ROWS)), labels)
