@@ -32,219 +32,237 @@ INSTALL_TRACKER = {
 class Config:
     # ---- the ten that a student turns first ------------------------------------------------------
     model: str = knob(
-        "", "Hugging Face directory or hub name; empty: the built-in arithmetic world's."
+        "", "The Hugging Face directory or hub name of the model; empty: the built-in world's."
     )
     train_files: list[str] = knob(
-        [], "Parquet or JSONL files of training questions, verl-LUFFY columns."
+        [], "The Parquet or JSONL files of training questions, with verl-LUFFY columns."
     )
     reward: str = knob(
         "math",
-        "'math': the last \\boxed{} is an answer, equal to the gold by Math-Verify; "
-        "'module:function': your (response, answer[, row]) -> float.",
+        "'math' compares the last \\boxed{} with the gold, by Math-Verify; 'module:function' is "
+        "your (response, answer[, row]) -> float.",
     )
-    steps: int = knob(120, "Batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1)
-    batch_size: int = knob(32, "B: questions per batch [128].", 1)
+    steps: int = knob(
+        120, "How many batches to train on [700 for Qwen2.5-Math-7B, 500 for others].", 1
+    )
+    batch_size: int = knob(32, "B, the questions of a batch [128].", 1)
     num_rollouts: int = knob(
-        8, "K: responses per question; a replayed question gets K-1 new ones [8]."
+        8, "K, the responses to a question; a replayed one gets K - 1 new ones [8]."
     )
     max_response_length: int = knob(
-        72, "L_max: limit of a response, loss normaliser, in tokens [8192].", 1
+        72, "L_max, the longest response in tokens, by which the loss divides [8192].", 1
     )
-    lr: float = knob(1e-4, "AdamW learning rate, constant [1e-6].", POSITIVE)
+    lr: float = knob(1e-4, "The learning rate of AdamW, which stays constant [1e-6].", POSITIVE)
     rho: float = knob(
-        0.5, "ρ: share of replayed questions; 0: on-policy Dr. GRPO, the baseline [0.5].", 0, 1
+        0.5,
+        "ρ, the share of replayed questions; 0 is on-policy Dr. GRPO, the baseline [0.5].",
+        0,
+        1,
     )
-    mu: float = knob(0.5, "μ: centre of the bucket weights, as an accuracy [0.5].", 0, 1)
+    mu: float = knob(0.5, "μ, the centre of the bucket weights, as an accuracy [0.5].", 0, 1)
 
     # ---- model and data --------------------------------------------------------------------------
     val_files: list[str] = knob(
         [], "Files of validation questions, which are scored per data_source."
     )
     world_seed: int = knob(
-        0, "Seed of the built-in world; another one is built on first use.", 0, 2**63 - 1
+        0, "The seed of the built-in world; another one is built on first use.", 0, 2**63 - 1
     )
     prompt_template: str = knob(
         "chat",
-        "'chat': the tokenizer's chat template; else a text with {question}, "
-        "without the other turns [Llama-3.1-8B base: 'User: {question}\\n"
-        "Answer: ...'].",
+        "'chat' is the tokenizer's chat template; another text with {question} leaves other turns "
+        "out [Llama-3.1-8B base: 'User: {question}\\nAnswer: ...'].",
     )
     response_prefix: str = knob(
-        "", "Ends every prompt, unless the template ends so [paper: '<think>\\n']."
+        "", "What ends every prompt, unless the template does so [paper: '<think>\\n']."
     )
-    max_prompt_length: int = knob(40, "Tokens; longer prompts are dropped with a count [1024].", 1)
-    rope_theta: float = knob(0.0, "RoPE base; 0: the model's own [40000 for Qwen2.5-Math].", 0)
+    max_prompt_length: int = knob(
+        40, "The longest prompt in tokens; longer ones are dropped and counted [1024].", 1
+    )
+    rope_theta: float = knob(
+        0.0, "The base of RoPE; 0 leaves the model's own [40000 for Qwen2.5-Math].", 0
+    )
     max_position_embeddings: int = knob(
-        0, "The model's positions; 0: its own [16384 for Qwen2.5-Math].", 0
+        0, "The positions of the model; 0 leaves its own [16384 for Qwen2.5-Math].", 0
     )
 
     # ---- reward (Eq. 1) --------------------------------------------------------------------------
     require_box: bool = knob(
         True,
-        "Without a \\boxed{} the reward is 0; off: the last statement of an "
-        "answer or the last number, which the Llama-base prompt needs.",
+        "Without a \\boxed{} an answer is wrong; off takes the last statement of an answer, or the "
+        "last number, as the Llama-base prompt needs.",
     )
     grader: Literal["strict", "official"] = knob(
         "strict",
-        "official: Math-Verify alone on all that follows the thought, for published numbers.",
+        "'official' is Math-Verify alone on all that follows the thought, for published numbers.",
     )
     verify_timeout: float = knob(
-        5.0, "Seconds after which an answer under verification scores 0.", POSITIVE, 86400
+        5.0, "The seconds that verifying an answer may take before it scores 0.", POSITIVE, 86400
     )
 
     # ---- rollouts (Alg. 1, line 23) --------------------------------------------------------------
     temperature: float = knob(
-        1.0, "Of rollouts, top-p 1, and of the policy's log-probs [1.0].", POSITIVE
+        1.0,
+        "The temperature of rollouts, at top-p 1, and of the policy's log-probs [1.0].",
+        POSITIVE,
     )
     engine: Literal["auto", "vllm", "hf"] = knob(
-        "auto", "What generates; auto: vLLM where installed, else Hugging Face."
+        "auto", "What generates; auto takes vLLM where it is installed, else Hugging Face."
     )
     rollout_tp: int = knob(
-        1, "vLLM tensor-parallel ranks per engine, inside a node [2 officially].", 1
+        1, "How many ranks of a node share one vLLM engine by tensor parallelism [2 officially].", 1
     )
     rollout_memory: float = knob(
         0.4,
-        "GPU memory fraction for vLLM, weights included [0.8, which leaves the trainer nothing].",
+        "vLLM's share of GPU memory, weights included [0.8, which leaves no room to train].",
         0,
         1,
     )
     max_drift: float | None = knob(
         None,
-        "Stop when log-probs of engine and policy differ by more nats a token on "
-        "average; auto: by dtype, 0.001 or 0.15.",
+        "The run stops where the log-probs of engine and policy differ by more, in nats a token on "
+        "average; auto is 0.001 in float32 and 0.15 in bfloat16.",
         POSITIVE,
     )
 
     # ---- experience management (Sec. 4.1) --------------------------------------------------------
     question_selection: Literal["gaussian", "uniform"] = knob(
         "gaussian",
-        "Which buffered questions are replayed; uniform: 'no question selection' of Table 6.",
+        "Which stored questions come back; uniform is Table 6's 'no question selection'.",
     )
     sigma: float = knob(
         1.0,
-        "σ: width of the bucket weights N(k; μK, σ), in successes as in the official code; "
-        "K times as much, `--sigma 8`, is the paper's text, N(k/K; μ, σ) [1.0].",
+        "σ, the width of the bucket weights N(k; μK, σ), in successes as in the official code; "
+        "`--sigma 8`, which is K times as much, is the paper's text, N(k/K; μ, σ) [1.0].",
         POSITIVE,
     )
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob(
         "entropy",
-        "o*: lowest mean entropy under the current policy; random, highest_entropy: Table 6; nll:"
-        " Alg. 1's wording; official: lowest *sum* of entropies, what the official code's rule"
-        " comes to.",
+        "Which stored answer is o*: that with the lowest mean entropy under the policy of now, or "
+        "the lowest NLL (Alg. 1); random and highest_entropy are Table 6's; official takes the "
+        "lowest *sum* of entropies, which the official code comes to.",
     )
     start_threshold: float = knob(
         0.35,
-        "Delayed start: collect and replay once a batch's Pass@1 exceeds it; "
-        "negative: at once [0.35].",
+        "Replay starts once a batch's Pass@1 exceeds this; a negative value starts at once [0.35].",
         most=1,
     )
     retire: Literal["auto", "on", "off"] = knob(
         "auto",
-        "Questions solved K of K times are never drawn again; auto: on unless ρ = 0 or spread.",
+        "Whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread.",
     )
     max_trajectories: int = knob(
-        0, "Cap of stored responses, the newest are kept; 0: no cap [none].", 0
+        0, "How many responses are stored at most, the newest ones; 0 is no limit [none].", 0
     )
     reinstate_every: int = knob(
         0,
-        "Steps between returns of a tenth of the retired questions; 0: never [0; Table 7: 25].",
+        "How often, in steps, a tenth of the retired questions returns; 0: never [Table 7: 25].",
         0,
     )
     difficulty: Literal["success", "spread"] = knob(
         "success",
-        "Buckets by success count, or by reward spread for continuous rewards (Sec. 5.3).",
+        "What the buckets go by: success count, or spread of continuous rewards (Sec. 5.3).",
     )
 
     # ---- objective (Eq. 2-4) ---------------------------------------------------------------------
     clip: Literal["auto", "on", "off"] = knob(
-        "auto", "Clip on-policy tokens; auto: until replay starts, and always when ρ = 0."
+        "auto",
+        "Whether on-policy tokens are clipped; auto: until replay starts, or always if ρ = 0.",
     )
     clip_eps: float = knob(0.2, "ε of CLIP [0.2].", POSITIVE)
-    shaping: bool = knob(True, "Shape replayed tokens with f; off: the plain ratio w* (Table 6).")
+    shaping: bool = knob(
+        True, "Whether f shapes the replayed tokens; off leaves the plain ratio w* (Table 6)."
+    )
     beta: float = knob(0.1, "β of the policy shaping f(w) = w / (w + β) [0.1].", POSITIVE)
     importance_correction: bool = knob(
-        True, "w* by the stored log-probs; off: the policy's own (Table 6)."
+        True, "Whether w* divides by the stored log-probs, or by the policy's own (Table 6)."
     )
     behavior_logprobs: Literal["engine", "recompute"] = knob(
         "engine",
-        "π_old of new tokens: the engine's own log-probs, or one more forward of the policy.",
+        "Whether π_old of new tokens is the engine's own, or one more forward of the policy.",
     )
     normalize_std: bool = knob(
-        False, "Divide advantages by the group's std (GRPO); off: Dr. GRPO [off]."
+        False, "Whether advantages are divided by the group's std, as in GRPO [off: Dr. GRPO]."
     )
     alpha_low: float = knob(
-        0.0, "Masked GRPO (Eq. 14): groups with k/K below this are masked [0].", 0, 1
+        0.0, "Masked GRPO (Eq. 14) leaves out groups with a lower k/K [0].", 0, 1
     )
     alpha_high: float = knob(
-        1.0, "Masked GRPO (Eq. 14): groups with k/K above this are masked [1].", 0, 1
+        1.0, "Masked GRPO (Eq. 14) leaves out groups with a higher k/K [1].", 0, 1
     )
     entropy_coef: float = knob(
         3e-4,
-        "Entropy bonus, in the normalisation of the loss [0.001 in the official "
-        "scale, about 0.0003 in ours].",
+        "The entropy bonus, normalised as the loss is [0.001 officially, 0.0003 in our scale].",
         0,
     )
 
     # ---- optimisation (Alg. 1, line 31) ----------------------------------------------------------
     mini_batches: int = knob(
-        2, "Optimiser steps per batch, each on its share of the questions [2].", 1
+        2, "The optimiser steps of a batch, each on its share of the questions [2].", 1
     )
-    weight_decay: float = knob(0.01, "AdamW weight decay [0.01].", 0)
+    weight_decay: float = knob(0.01, "The weight decay of AdamW [0.01].", 0)
     adam_eps: float = knob(
-        1e-10, "AdamW ε [1e-8 in the official scale, 1e-8/64 in ours].", POSITIVE
+        1e-10, "ε of AdamW [1e-8 in the official scale, 1e-8/64 in ours].", POSITIVE
     )
     max_grad_norm: float = knob(
-        0.2, "Gradient-norm clip [1.0 in the official scale, 1/64 in ours].", POSITIVE
+        0.2,
+        "The norm to which gradients are clipped [1.0 in the official scale, 1/64 in ours].",
+        POSITIVE,
     )
     skip_grad_norm: float = knob(
         10.0,
-        "A step with a larger or non-finite gradient norm is skipped [500 in "
-        "the official scale, 500/64 in ours].",
+        "A step whose gradient norm is larger, or not finite, is skipped [500 in the official "
+        "scale, 500/64 in ours].",
         POSITIVE,
     )
     dtype: Literal["float32", "bfloat16"] = knob(
-        "float32",
-        "What policy and engine compute in; master weights and optimiser are float32 [bfloat16].",
+        "float32", "What policy and engine compute in; the trained weights stay float32 [bfloat16]."
     )
     lora_rank: int = knob(
-        0,
-        "LoRA: train adapters of this rank on the decoder's linear layers, usually "
-        "at ten times the lr; 0: train all weights [0].",
-        0,
+        0, "The rank of the adapters (LoRA) that are trained; 0 trains all weights [0].", 0
     )
     lora_alpha: float = knob(
         32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE
     )
-    tokens_per_micro_batch: int | None = knob(4096, "On one rank; auto: as many as fit.", 1)
-    gradient_checkpointing: bool = knob(False, "Recompute activations in the backward pass [on].")
+    tokens_per_micro_batch: int | None = knob(
+        4096, "The tokens of a micro-batch on one rank; auto is as many as fit.", 1
+    )
+    gradient_checkpointing: bool = knob(
+        False, "Whether the backward pass recomputes activations, to save memory [on]."
+    )
 
     # ---- run -------------------------------------------------------------------------------------
     seed: int = knob(
-        0, "Seed of the run: question order, mini-batches, every sample.", 0, 2**63 - 1
+        0, "The seed of the run, for question order, mini-batches and every sample.", 0, 2**63 - 1
     )
     run_dir: str = knob(
-        "runs/default", "Where metrics.jsonl, curve.png, checkpoints and the final model go."
+        "runs/default",
+        "The directory of metrics.jsonl, curve.png, checkpoints and the final model.",
     )
     tracker: Literal["none", "tensorboard", "wandb"] = knob(
-        "none",
-        "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or a Weights & Biases run.",
+        "none", "Where metrics go beside metrics.jsonl: run_dir/tensorboard, or Weights & Biases."
     )
-    eval_every: int = knob(20, "Steps between validations; 0: only before and after [10].", 0)
+    eval_every: int = knob(
+        20, "The steps between validations; 0 validates only before and after [10].", 0
+    )
     eval_temperature: float = knob(
-        0.6, "Temperature of validation and eval.py, top-p 1; 0: greedy [0.6].", 0
+        0.6, "The temperature of validation and eval.py, at top-p 1; 0 is greedy [0.6].", 0
     )
     eval_questions: int = knob(
-        0, "Validate on the first so many questions of each source; 0: all.", 0
+        0, "How many questions of each source are asked in a validation; 0 is all.", 0
     )
     save_every: int = knob(
-        20, "Steps between checkpoints; 0: only at the end and when interrupted [50].", 0
+        20, "The steps between checkpoints; 0 saves only at the end and when interrupted [50].", 0
     )
     keep: int = knob(
-        2, "How many of the last checkpoints are kept; the best by validation is kept too.", 1
+        2, "How many of the last checkpoints are kept, beside the best by validation.", 1
     )
-    resume: bool = knob(False, "Continue from the newest whole checkpoint in run_dir.")
+    resume: bool = knob(False, "Whether to go on from the newest whole checkpoint in run_dir.")
     hang_timeout: float = knob(
-        3600.0, "Seconds a phase may last before the run is stopped; 0: any.", 0, 1e7
+        3600.0,
+        "The seconds that a phase may last before the run is stopped; 0 sets no limit.",
+        0,
+        1e7,
     )
 
     def __post_init__(self):
@@ -303,7 +321,7 @@ def _problems(c: Config):
         )
     for name in c.train_files + c.val_files:
         if not Path(name).exists():
-            yield f"no such file: {name}"
+            yield f"no such file: {name}; tools.convert makes files of questions"
 
 
 def parse_config(argv: list[str] | None = None) -> Config:

@@ -55,18 +55,20 @@ FLAGS = (
 class EvalConfig(Config):
     """Training's knobs, of which eval.py takes FLAGS; some with another default, and its own."""
 
-    max_prompt_length: int = knob(1024, "Tokens; longer prompts are dropped with a count.", 1)
-    max_response_length: int = knob(
-        8192, "Limit of a response in tokens; or what the positions leave.", 1
+    max_prompt_length: int = knob(
+        1024, "The longest prompt in tokens; longer ones are dropped and counted.", 1
     )
-    rollout_memory: float = knob(0.8, "GPU memory fraction for vLLM, weights included.", 0, 1)
-    data: list[str] = knob([], "Parquet or JSONL files in the verl-LUFFY layout.")
-    samples: int = knob(1, "Responses per question: 1 is Pass@1, k is Avg@k.", 1)
+    max_response_length: int = knob(
+        8192, "The longest response in tokens, or what the model's positions leave.", 1
+    )
+    rollout_memory: float = knob(0.8, "vLLM's share of GPU memory, weights included.", 0, 1)
+    data: list[str] = knob([], "The Parquet or JSONL files of questions, with verl-LUFFY columns.")
+    samples: int = knob(1, "How many responses each question gets: 1 is Pass@1, k is Avg@k.", 1)
     avg_samples: int = knob(
-        0, "Responses per question of AIME and AMC, by source; 0: as `samples` [32].", 0
+        0, "How many responses each question of AIME and AMC gets; 0: as `samples` [32].", 0
     )
     output: str = knob(
-        "", "Directory of scores.json and responses.jsonl; one that is there is continued."
+        "", "The directory of scores.json and responses.jsonl; one that is there is continued."
     )
 
     def __post_init__(self):

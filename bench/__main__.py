@@ -29,8 +29,8 @@ def main() -> None:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("sections", nargs="*", help=f"of {', '.join(SECTIONS)}; else all")
-    parser.add_argument("--dtype", choices=DTYPES, help="of step; else both")
+    parser.add_argument("sections", nargs="*", help=f"Some of {', '.join(SECTIONS)}, else all.")
+    parser.add_argument("--dtype", choices=DTYPES, help="What step computes in, else both.")
     args = parser.parse_args()
     unknown = set(args.sections) - set(SECTIONS)
     if unknown:

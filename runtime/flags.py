@@ -76,6 +76,7 @@ def parse_flags(
     read as arguments. It uses argparse, as transformers' own parser takes seconds to import.
     """
     parser = _Parser(
+        usage="%(prog)s [--config FILE.yaml] [--KNOB VALUE ...]",
         description=description,
         epilog=SPELLINGS,
         allow_abbrev=False,

@@ -16,7 +16,7 @@ VALID = "valid/arithmetic"
 DOSES = {  # head -> cell
     "pull of o*": "{pull:.1%}",
     "w*": "{ratio:.2f}",
-    "o* below others, nats": "{choice:.3f}",
+    "o* below all, nats": "{choice:.3f}",
     "push (none right)": "{push:.2f} ({push_k1:.2f})",
     "came back (different)": "{back:.0f} ({different:.0f})",
     "of k = 1 to 7, %": "{drawn}",
@@ -28,13 +28,17 @@ DOSES = {  # head -> cell
 
 
 def report(records: dict) -> str:
-    """All tables; ValueError while a run of the ladder has no record."""
+    """All tables; ValueError while a run of the ladder has no record, or a block is mixed."""
     missing = [(a, b) for b in BASES for a in ARMS if ("default", a, b) not in records]
     if missing:
         raise ValueError(
             f"{len(missing)} of {len(ARMS) * len(BASES)} runs of the ladder have no record, and "
             "nothing is read before all have: `python -m studies run` makes them"
         )
+    for base in BASES:
+        block = [records["default", arm, base] for arm in ARMS]
+        if len({(run["weights"], run["processor"]) for run in block}) > 1:
+            raise ValueError(f"base {base} was built twice, or run on two kinds of processor")
     return "\n\n".join(part(records) for part in (rows, arms, doses, spokes, dial))
 
 
@@ -101,11 +105,9 @@ def rows(records: dict) -> str:
     rejected = dict(zip(decided, holm([ps[row] for row in decided])))
     lines = []
     for row, values in found.items():
-        verdict = "exploratory"
-        if row.decided:
-            verdict = "undecided"
-            if rejected[row]:
-                verdict = "pays" if values.mean() > 0 else "costs"
+        verdict = "undecided" if row.decided else "exploratory"
+        if rejected.get(row):
+            verdict = "pays" if values.mean() > 0 else "costs"
         low, high = interval(values, 0.9)
         if -2 < low and high < 2:
             verdict += ", less than 2 points"
@@ -163,7 +165,8 @@ def dial(records: dict) -> str:
     lines = []
     for setting, place in SETTINGS.items():
         names = ("R0", "R4", "H", "M25") if setting == "default" else place.arms
-        if not all((setting, name, base) in records for name in names for base in DIAL):
+        places = {"default", setting}
+        if not all((s, name, base) in records for s in places for name in names for base in DIAL):
             continue
         for name in names:
             gain = more = "–"
@@ -191,4 +194,4 @@ def dial(records: dict) -> str:
                 ]
             )
     head = ["", "", "curve", "less R0", "that, less the default's", "end: right, valid"]
-    return table([*head, "right but invalid", "groups without a success", "visits"], lines)
+    return table([*head, "right but invalid", "no success, o* counted", "visits"], lines)

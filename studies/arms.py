@@ -88,7 +88,6 @@ def badly_taught(plus: float, minus: float, times: float, least_slip: float) -> 
 SETTINGS = {
     "default": Setting("the world as it is", arms=tuple(ARMS)),
     "rare": Setting("successes rarer", constants=badly_taught(0.7, 0.8, 0.9, 0.34)),
-    "rarest": Setting("hardly any success", constants=badly_taught(0.8, 0.9, 1.0, 0.42)),
     "luck": Setting("luck", ("R0", "R4", "H", "M25"), constants={"asked": (1,)}),
     "few": Setting("few questions", flags="--retire off --clip off", questions=192),
 }

@@ -2,35 +2,36 @@
 
 from pathlib import Path
 
-import matplotlib
+import matplotlib.pyplot as plt
 import numpy as np
 
 from studies.analysis import TRAINED, differences, dose, interval
 from studies.arms import ARMS, BASES, ROWS, STEPS
 
-matplotlib.use("Agg")
-import matplotlib.pyplot as plt
-
 
 def draw_rows(records: dict, path: Path) -> None:
-    """A line for each comparison: a dot a base, the mean with its 95% interval, the dose."""
+    """A line for each comparison: a dot a base, the mean with its 95% interval, the dose.
+
+    A star marks what the protocol decides.
+    """
     figure, axis = plt.subplots(figsize=(10, 5), constrained_layout=True)
     labels = []
     for y, row in enumerate(ROWS):
         values = differences(records, row)
         low, high = interval(values)
-        color = "tab:red" if row.decided else "tab:blue"
         axis.plot(values, np.full(len(values), y - 0.18), ".", color="0.6")
-        axis.plot([low, high], [y, y], color=color)
-        axis.plot(values.mean(), y, "o", color=color)
+        axis.hlines(y, low, high)
+        axis.plot(values.mean(), y, "ko")
         done = dose(records, row.arm)
         said = f"{done['back'] / STEPS:.0f} a step come back, pull of o* {done['pull']:.1%}"
         axis.annotate(said, (1.01, y), xycoords=("axes fraction", "data"), va="center")
-        labels.append(f"{row.phrase}  ({row.arm} − {row.other})")
+        labels.append(f"{'★ ' * row.decided}{row.phrase}  ({row.arm} − {row.other})")
     axis.axvline(0, color="0.6")
     axis.set_yticks(range(len(ROWS)), labels)
     axis.invert_yaxis()
-    axis.set_xlabel(f"points of Pass@1, mean of the test curve; a dot is one of {len(BASES)} bases")
+    axis.set_xlabel(
+        f"points of Pass@1, mean of the curve (P: from step 60); a dot is one of {len(BASES)} bases"
+    )
     figure.savefig(path)
 
 

@@ -62,7 +62,7 @@ def train(setting: str, arm: str, base: int) -> dict | None:
     lines = (place / "train.jsonl").read_text().splitlines(keepends=True)
     questions.write_text("".join(lines[: SETTINGS[setting].questions]))
     flags = f"{ALL[arm].flags} {SETTINGS[setting].flags}".split()
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
+    command = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node=2".split()
     command += ["-m", "studies.experience", "star" if ALL[arm].star else "new"]
     command += [*flags, *SAME.split(), f"--steps={STEPS}", f"--seed={base}"]
     command += [f"--model={place}/model", f"--train_files={questions}", f"--run_dir={directory}"]
@@ -74,7 +74,7 @@ def train(setting: str, arm: str, base: int) -> dict | None:
     if failed:
         return None
     weights = (place / "model" / "model.safetensors").read_bytes()
-    show = ["git", "rev-parse", "--short=12", "HEAD"]
+    show = "git rev-parse --short=12 HEAD".split()
     record = {
         "setting": setting,
         "arm": arm,
@@ -107,7 +107,8 @@ def measured(directory: Path) -> dict:
     for name in CURVES:
         curve[name] = [round(row[f"val/{name}"], 5) for row in tested]
     asked = tables.read_jsonl(directory / "asked.jsonl", growing=True)
-    return {"curve": curve, "dose": doses([row for row in rows if row["step"]], asked)}
+    # A run that ended early has a row of validation alone.
+    return {"curve": curve, "dose": doses([r for r in rows if "replay/questions" in r], asked)}
 
 
 def doses(rows: list[dict], asked: list) -> dict:

@@ -167,10 +167,10 @@ def answers(evaluations: list[Evaluation], n: int) -> str:
 def main(argv: list[str] | None = None) -> None:
     """Print the comparison of the directories on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
-    parser.add_argument("directories", nargs="+", help="an --output of eval.py")
-    parser.add_argument("--label", nargs="+", help="names; default: the directories'")
+    parser.add_argument("directories", nargs="+", help="Directories that eval.py --output wrote.")
+    parser.add_argument("--label", nargs="+", help="A name for each, else the directory's.")
     parser.add_argument(
-        "--first", type=int, default=0, help="questions to show with all responses, in full"
+        "--first", type=int, default=0, help="How many questions to show with their responses."
     )
     a = parser.parse_args(argv)
     names = a.label or a.directories

@@ -77,7 +77,9 @@ def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
     for column in wanted:
         if column in columns:
             return column
-    raise ValueError(f"no column of {wanted} among {columns}: name one with {flag}")
+    raise ValueError(
+        f"the file has no column {' or '.join(wanted)}, but {columns}: choose one with {flag}"
+    )
 
 
 def write(rows: list[dict], output: Path) -> None:
@@ -223,29 +225,33 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("input", help="JSONL or Parquet file, hub data set, or gym:NAME")
-    p.add_argument("--output", required=True, type=Path, help="FILE.parquet")
-    p.add_argument("--question", help=f"its column; default: the first of {QUESTION}")
-    p.add_argument("--answer", help=f"its column; default: the first of {ANSWER}")
+    p.add_argument("input", help="A JSONL or Parquet file, a hub data set, or gym:NAME.")
+    p.add_argument("--output", required=True, type=Path, help="The file to write, FILE.parquet.")
+    p.add_argument("--question", help=f"The question's column, else the first of {QUESTION}.")
+    p.add_argument("--answer", help=f"The answer's column, else the first of {ANSWER}.")
     p.add_argument(
-        "--extract", default="", help="where a text has the answer: box, or a text before it"
+        "--extract",
+        default="",
+        help="The answer is what follows this text, or, by `box`, the last box.",
     )
-    p.add_argument("--system", help="text of a system turn, in place of its own")
-    p.add_argument("--data_source", help="default: that column, or the input's name")
+    p.add_argument("--system", help="The system turn of every prompt.")
+    p.add_argument("--data_source", help="The name that scores are reported by.")
     p.add_argument(
-        "--reward", default="math", help="math, which drops what it cannot read; MODULE:FUNCTION"
+        "--reward", default="math", help="math drops golds that it cannot read; or MODULE:FUNCTION."
     )
-    p.add_argument("--subset", help="of a hub data set")
-    p.add_argument("--split", default="train", help="of a hub data set")
+    p.add_argument("--subset", help="The subset of a hub data set.")
+    p.add_argument("--split", default="train", help="The split of a hub data set.")
     p.add_argument(
-        "--held_out", type=int, help="questions for FILE-test.parquet; 0, of a gym task 200"
+        "--held_out", type=int, help="How many questions go to FILE-test.parquet [0; gym: 200]."
     )
-    p.add_argument("--seed", type=int, default=0, help="of what is drawn")
+    p.add_argument("--seed", type=int, default=0, help="The seed of what is drawn.")
     p.add_argument(
-        "--size", type=int, help="of gym:NAME: training questions drawn, 2000; repeated ones go"
+        "--size",
+        type=int,
+        help="How many questions of gym:NAME are drawn, before repeats go [2000].",
     )
     p.add_argument(
-        "--set", action="append", default=[], help="of gym:NAME: NAME=VALUE, a setting of it"
+        "--set", action="append", default=[], help="A setting of gym:NAME, as NAME=VALUE."
     )
     a = p.parse_args(argv)
     task = a.input.startswith("gym:")

@@ -83,8 +83,8 @@ def shape_of(model: str) -> Shape:
     name = model.rstrip("/").split("/")[-1]
     if name not in SHAPES:
         raise ValueError(
-            f"no shape of {model!r}: known are {', '.join(SHAPES)}, or with --model DIR a local "
-            "directory with a config.json"
+            f"{model} has no config.json. Give --model a local directory that has one, or one of "
+            f"{', '.join(SHAPES)}"
         )
     return SHAPES[name]
 
@@ -167,8 +167,8 @@ def main() -> None:
         allow_abbrev=False,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--gpus", type=int, help="GPUs of a node, for the formula")
-    parser.add_argument("--memory", type=float, help="GB of each of them, for the formula")
+    parser.add_argument("--gpus", type=int, help="The GPUs of a node, for the formula.")
+    parser.add_argument("--memory", type=float, help="The GB of each of them, for the formula.")
     args, flags = parser.parse_known_args()
     if args.gpus is None and args.memory is None:
         config = or_refuse(lambda: ready(parse_config(flags)))

@@ -23,9 +23,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("checkpoint", type=Path, help="run_dir/checkpoints/step-...")
+    parser.add_argument("checkpoint", type=Path, help="A checkpoint: run_dir/checkpoints/step-...")
     parser.add_argument(
-        "--output", required=True, type=Path, help="directory of the model, a new one"
+        "--output", required=True, type=Path, help="The new directory of the model."
     )
     args = parser.parse_args(argv)
     if args.output.exists():

@@ -42,23 +42,33 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags, with the items read; ValueError if one lacks something or --out exists."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--model", required=True, help="directory of a chat model")
-    parser.add_argument("--responses", required=True, help="JSONL of question, answer, response")
-    parser.add_argument("--out", required=True, help="JSONL, with valid and code added")
+    parser.add_argument("--model", required=True, help="The directory of a chat model.")
     parser.add_argument(
-        "--max_prompt_length", type=int, default=9216, help="tokens; longer ones are not judged"
+        "--responses", required=True, help="A JSONL file of question, answer, response."
     )
     parser.add_argument(
-        "--max_response_length", type=int, default=8192, help="tokens the judge may write"
+        "--out", required=True, help="The JSONL file to write, with valid and code added."
     )
     parser.add_argument(
-        "--dtype", default="float32", choices=("float32", "bfloat16"), help="the judge's"
+        "--max_prompt_length",
+        type=int,
+        default=9216,
+        help="The longest prompt in tokens that is judged.",
     )
     parser.add_argument(
-        "--rollout_memory", type=float, default=0.8, help="GPU memory fraction of vLLM"
+        "--max_response_length", type=int, default=8192, help="The tokens that the judge may write."
     )
     parser.add_argument(
-        "--rollout_tp", type=int, default=1, help="GPUs that share a judge: as many as torchrun's"
+        "--dtype",
+        default="float32",
+        choices=("float32", "bfloat16"),
+        help="What the judge computes in.",
+    )
+    parser.add_argument(
+        "--rollout_memory", type=float, default=0.8, help="vLLM's share of GPU memory."
+    )
+    parser.add_argument(
+        "--rollout_tp", type=int, default=1, help="The GPUs that share a judge: all of torchrun's."
     )
     args = parser.parse_args(argv)
     args.items = read_items(args.responses)

@@ -48,12 +48,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     """The flags, with the metrics of the runs; ValueError says what is wrong."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("runs", nargs="+", type=Path, help="run_dir of a training run")
+    parser.add_argument("runs", nargs="+", type=Path, help="The run_dir of training runs.")
     parser.add_argument(
-        "--output", type=Path, default=Path("report.html"), help="the page [report.html]"
+        "--output", type=Path, default=Path("report.html"), help="The page to write [report.html]."
     )
     parser.add_argument(
-        "--questions", type=int, default=40, help="buffered questions of a run to show [40]"
+        "--questions", type=int, default=40, help="How many stored questions of a run to show [40]."
     )
     args = parser.parse_args(argv)
     args.metrics = [read_metrics(run) for run in args.runs]

@@ -24,9 +24,9 @@ def parse() -> argparse.Namespace:
     """The flags of the command."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--directory", default=".cache", help="where worlds are kept")
-    parser.add_argument("--seed", type=int, default=0, help="another is another world")
-    parser.add_argument("--rebuild", action="store_true", help="train the shipped base anew")
+    parser.add_argument("--directory", default=".cache", help="Where worlds are kept.")
+    parser.add_argument("--seed", type=int, default=0, help="The seed of the world.")
+    parser.add_argument("--rebuild", action="store_true", help="Train the shipped base anew.")
     args = parser.parse_args()
     print("loading PyTorch and transformers ...", file=sys.stderr)
     return args

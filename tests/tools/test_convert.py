@@ -199,7 +199,12 @@ def test_extra_info_is_kept(tmp_path, out, lenient):
             "neither Parquet nor JSONL, which has one .* of a JSON array",
         ),
         ("in.jsonl", json.dumps([SUM]), "", "neither Parquet nor JSONL"),
-        ("in.jsonl", json.dumps(SUM), "--question task", "no column of .*name one with --question"),
+        (
+            "in.jsonl",
+            json.dumps(SUM),
+            "--question task",
+            "has no column task, .*choose one with --question",
+        ),
         (
             "in.jsonl",
             json.dumps(SUM),
