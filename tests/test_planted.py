@@ -97,7 +97,10 @@ FAULTS = [
     ),
     Fault("sampler", "while remaining:", "if remaining:", "the deficit given to nobody"),
     Fault(
-        "sampler", "sizes[k] - taken[k])  #", "sizes[k])  #", "a bucket that gives more than it has"
+        "sampler",
+        "count, sizes[k] - taken[k])",
+        "count, sizes[k])",
+        "a bucket that gives more than it has",
     ),
     Fault("sampler", "in counts.items()", "in [*counts.items()] * 2", "every bucket drawn twice"),
     Fault(
