@@ -105,7 +105,7 @@ from data import (
     unreadable,
 )
 from model import model_config
-from reward import SUCCESS, Grader, last_box, make_verifier
+from reward import SUCCESS_THRESHOLD, Grader, last_box, make_verifier
 from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.card import say_unfit
@@ -182,7 +182,7 @@ def _record(
         "question": _key(question),
         "sample": number,
         "reward": trajectory.reward,
-        "success": trajectory.reward > SUCCESS,
+        "success": trajectory.reward > SUCCESS_THRESHOLD,
         "length": len(trajectory.token_ids),
         "truncated": not trajectory.finished,
         "timeout": "timeouts" in trajectory.named_rewards,

@@ -15,7 +15,7 @@ from buffer import ReplayBuffer, Trajectory
 from config import Config
 from data import Question, sample_seed
 from loss import group_advantages
-from reward import SUCCESS
+from reward import SUCCESS_THRESHOLD
 from sampler import FreshStream, generator, sample_questions, sample_uniform
 
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
@@ -61,7 +61,7 @@ class Group:
     @property
     def num_success(self) -> int:
         """k: successes among the K responses, o* included."""
-        return int((self.rewards > SUCCESS).sum())
+        return int((self.rewards > SUCCESS_THRESHOLD).sum())
 
 
 class Experience:
@@ -72,7 +72,8 @@ class Experience:
         self.questions = {q.id: q for q in questions}
         self.buffer = ReplayBuffer(config.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), config.seed)
-        self.started = config.rho > 0 and config.start_threshold < 0  # latched
+        # Latched. A resumed run may have another ρ, so that `replays` asks for it again.
+        self.started = config.rho > 0 and config.start_threshold < 0
 
     # ---- the delayed start: all that changes with it (retirement does not wait) ------------------
 
@@ -89,8 +90,8 @@ class Experience:
             return None
         return c.clip_eps
 
-    def _may_start(self, groups: list[Group]) -> None:
-        """From the batch after one whose Pass@1 exceeds the threshold on, and for good."""
+    def _start_if_due(self, groups: list[Group]) -> None:
+        """Start replay for good, with the next batch, if the Pass@1 of this one is high enough."""
         num_success = sum(g.num_success for g in groups)
         num_responses = sum(len(g.trajectories) for g in groups)
         pass_at_1 = num_success / num_responses
@@ -109,8 +110,8 @@ class Experience:
         if c.reinstate_every and step and step % c.reinstate_every == 0:
             self._reinstate(rng)
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
-        share = int(c.rho * c.batch_size + 1e-9)
-        n = min(share, len(self.buffer)) if self.replays else 0  # line 7
+        most = int(c.rho * c.batch_size + 1e-9)
+        n = min(most, len(self.buffer)) if self.replays else 0  # line 7
         buckets = self.buffer.buckets
         if c.question_selection == "uniform":
             drawn = sample_uniform(buckets, n, rng)
@@ -133,8 +134,8 @@ class Experience:
     def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, float, float]:
         """{question: o*}, its stored response with the lowest mean entropy under π_θ.
 
-        Beside it the mean of that over the chosen ones, and over all candidates, of the questions
-        that have a choice.
+        That is the default of `trajectory_selection`. Beside it stand two mean scores over the
+        questions with more than one response: of their o*, and of all their responses.
         """
         rule = self.config.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
@@ -150,25 +151,25 @@ class Experience:
         for q, t in candidates:
             prompt_ids = self.questions[q].prompt_ids
             sequences.append((prompt_ids, t.token_ids))
-        found = {q: [] for q in drawn}  # the entropies of a question's responses
-        for (q, t), entropy in zip(candidates, uncertainty(sequences), strict=True):
+        scores = {q: [] for q in drawn}  # of a question's responses, by default their entropies
+        for (q, t), score in zip(candidates, uncertainty(sequences), strict=True):
             if rule == "official":  # a sum over the response, so that shorter ones are preferred
-                entropy *= len(t.token_ids)
-            found[q].append(entropy)
+                score *= len(t.token_ids)
+            scores[q].append(score)
 
         best = np.argmax if rule == "highest_entropy" else np.argmin
         stars = {}
         selected = []
         for q, trajectories in stored.items():
             pick = 0
-            if found[q]:
-                pick = best(found[q])
-                selected.append(found[q][pick])
+            if scores[q]:
+                pick = best(scores[q])
+                selected.append(scores[q][pick])
             stars[q] = trajectories[pick]  # line 13: o*
         if not selected:
             return stars, 0.0, 0.0
-        of_all = sum(found.values(), [])
-        return stars, float(np.mean(selected)), float(np.mean(of_all))
+        all_scores = sum(scores.values(), [])
+        return stars, float(np.mean(selected)), float(np.mean(all_scores))
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
@@ -212,6 +213,7 @@ class Experience:
         """
         c = self.config
         collected = []
+        # k is the bucket: the success count, unless difficulty is the spread of rewards.
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
             new = self._worth_storing(group)
@@ -219,12 +221,13 @@ class Experience:
                 if c.retires:
                     self.buffer.retire(q)
                 else:
-                    self.buffer.shelve(q)
+                    self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
             elif self.replays and 0 < k < c.num_rollouts and (new or q in self.buffer):
-                self.buffer.add(q, k, new)  # E holds no question without responses
+                # Without new ones (only o* was right, or all were cut) it changes its bucket.
+                self.buffer.add(q, k, new)
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
             collected.append((q, k, crc32(tokens)))
-        self._may_start(groups)
+        self._start_if_due(groups)
         return collected
 
     def _buckets(self, groups: list[Group]) -> list[int]:
@@ -242,7 +245,7 @@ class Experience:
 
         Never one that was cut: a response that repeats itself has the lowest entropy of all.
         """
-        bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS
+        bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS_THRESHOLD
         return [t for t in group.new_trajectories if t.reward > bar and t.finished]
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
@@ -251,9 +254,9 @@ class Experience:
         """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
         c = self.config
         rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
-        of_all = group_advantages(rewards, c.normalize_std).numpy()  # (Q, K)
+        all_advantages = group_advantages(rewards, c.normalize_std).numpy()  # (Q, K)
         result = []
-        for group, advantages in zip(groups, of_all):
+        for group, advantages in zip(groups, all_advantages):
             accuracy = group.num_success / len(group.trajectories)
             if not c.alpha_low <= accuracy <= c.alpha_high:
                 advantages = np.zeros_like(advantages)

@@ -49,9 +49,10 @@ def policy_loss(
 ):
     """Minus the objective of Eq. 4, -Σ_tokens / (max_length · num_responses), and `token_metrics`.
 
-    All four inputs have one entry a token, (R,). logprobs: under π_θ. old_logprobs: under the
-    policy that made the token, π_old or π_past. advantages: of the token's response. replayed:
-    bool, true for the tokens of an o*.
+    All responses weigh the same, as in Eq. 4 where |B_exp| = ρB, so that ρ does not appear;
+    max_length stands for |o|. All four inputs have one entry a token, (R,). logprobs: under π_θ.
+    old_logprobs: under the policy that made the token, π_old or π_past. advantages: of the token's
+    response. replayed: bool, true for the tokens of an o*.
     num_responses: those of the *global* mini-batch, so that the sum over micro-batches and ranks is
     the loss. clip_eps: ε of CLIP for new tokens, None for no clip.
     beta: β of the shaping of replayed tokens, None for the plain ratio.
@@ -75,8 +76,8 @@ def policy_loss(
     # The factor of a token's A ∇ log π_θ in the gradient: the slope of f where it is replayed;
     # where it is new, w, or 0 if CLIP cut it off.
     slope = ratio if beta is None else shaped * (1 - shaped)  # d f / d log w = f (1 - f)
-    unclipped = ratio.masked_fill(on_policy < plain, 0)
-    weight = torch.where(replayed, slope, unclipped)
+    new_weight = ratio.masked_fill(on_policy < plain, 0)
+    weight = torch.where(replayed, slope, new_weight)
     return loss, token_metrics(log_ratio, ratio, weight, advantages, replayed)
 
 
@@ -93,7 +94,7 @@ def token_metrics(log_ratio, ratio, weight, advantages, replayed) -> dict:
         "ratio": w.sum(),
         "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is new
         "clipped": (weight[new] == 0).sum(),  # w itself is never 0
-        # Drift and mismatch are 0 before the first optimiser step: engine and policy are one model.
+        # Before the first optimiser step, how far apart engine and policy are: 0 but for rounding.
         "drift": log_ratio[new].abs().sum(),
         "mismatch": ((w - 1).abs() > 0.1).sum(),
         # How far it has moved from what made the replayed tokens.
@@ -106,7 +107,7 @@ def token_metrics(log_ratio, ratio, weight, advantages, replayed) -> dict:
         # Who rules the update: replay's part of the pull, and what a replayed token weighs.
         "pull": pull.sum(),
         "replay_pull": pull[replayed].sum(),
-        "replay_slope": weight[replayed].sum(),
+        "replay_weight": weight[replayed].sum(),
     }
 
 
@@ -124,8 +125,8 @@ def token_means(sums: dict) -> dict:
     new = sums["new_tokens"]
     replayed = sums["replay_tokens"]
 
-    def per(name, count):
-        return sums[name] / count if count else 0.0
+    def per(name, whole):
+        return sums[name] / whole if whole else 0.0
 
     # The effective sample size as a share of the n replayed tokens: Σw*/n · Σw*/Σw*².
     ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
@@ -139,6 +140,6 @@ def token_means(sums: dict) -> dict:
         "replay/ratio_max": sums["replay_ratio_max"],
         "replay/ratio_above_2": per("replay_above_2", replayed),
         "replay/ratio_above_10": per("replay_above_10", replayed),
-        "replay/weight": per("replay_slope", replayed),
+        "replay/weight": per("replay_weight", replayed),
         "replay/ess": ess,
     }

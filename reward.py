@@ -15,7 +15,7 @@ from runtime import ranks
 from runtime.faults import say
 from verifier.pool import Pending, Verifier
 
-SUCCESS = 0.5  # a response with a larger reward is a success
+SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
 # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
 MAX_BOX = 1000
 # characters, from the end, of a response without a box in which an answer is looked for
@@ -126,7 +126,7 @@ class Grader:
         graded = [t for trajectories in rollouts for t in trajectories]
         best = max((t.reward for t in graded), default=0.0)
         spread = self.config.difficulty == "spread" and self.config.start_threshold < 0
-        if 0 < best <= SUCCESS and not spread:
+        if 0 < best <= SUCCESS_THRESHOLD and not spread:
             return (
                 "warning: no reward is above 0.5, and only such a response is a success:"
                 " docs/own-task.md says what partial credit needs"

@@ -21,7 +21,7 @@ from data import Question, load_tokenizer, read_questions, with_built_in_world
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
-from reward import SUCCESS, Grader, make_verifier
+from reward import SUCCESS_THRESHOLD, Grader, make_verifier
 from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.faults import watchdog
@@ -31,7 +31,7 @@ from worlds.arithmetic import marked
 
 
 def train(config: Config) -> dict:
-    """The final validation scores, after set-up and Algorithm 1."""
+    """Set up, run Algorithm 1, save the model; returns the last validation scores."""
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
@@ -59,7 +59,7 @@ def train(config: Config) -> dict:
         run.start(
             tensors=policy.shards,
             state=state,
-            save_buffer=lambda path: experience.buffer.save(path),
+            save_buffer=lambda path: experience.buffer.save(path),  # `load` replaces the buffer
             load=load,
             make_undo=experience.make_undo,
         )
@@ -72,7 +72,7 @@ def train(config: Config) -> dict:
             run.tracker.keep_example(example_response(engine, grader, example))
             run.log(validate(engine, grader, tests))
         algorithm_1(run, config, engine, grader, policy, experience, tests)
-        if tests and not run.is_validated:  # the last validation was interrupted, or all retired
+        if tests and not run.is_validated:  # all retired, or the last validation was interrupted
             with run.phase("evaluation"):
                 run.log(validate(engine, grader, tests))
         trained = example_response(engine, grader, example)
@@ -97,11 +97,11 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         # ---- phase 2: rollouts and rewards, lines 20-24 ----
         with run.phase("rollout"):
             asked = [experience.questions[q] for q in plan.question_ids]
-            seeds = experience.seeds(plan)
+            seeds = experience.seeds(plan)  # one a response: K, or K - 1 beside an o*
             responses = generate(engine, grader, asked, seeds, config.temperature)
             rollouts = grade(grader, responses, step)
             groups = experience.group(plan, rollouts)
-            grader.warn(asked, rollouts)
+            grader.warn(asked, rollouts)  # where no response has a box, for example
 
         # ---- store successes, retire, lines 25-30 and 32 ----
         with run.phase("collect"):
@@ -120,7 +120,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             engine.wake(policy.full_weights(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience.buffer)
-        run.tracker.sample(step + 1, groups, grader.text, SUCCESS)
+        run.tracker.sample(step + 1, groups, grader.text, SUCCESS_THRESHOLD)
         if run.validation_is_due:
             with run.phase("validate"):
                 metrics |= validate(engine, grader, tests)

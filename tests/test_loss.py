@@ -135,7 +135,7 @@ def test_metrics_by_hand():
         replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull
     )
     expected |= dict(
-        drift=math.log(2), mismatch=1, replay_slope=pull, replay_above_2=2, replay_above_10=1
+        drift=math.log(2), mismatch=1, replay_weight=pull, replay_above_2=2, replay_above_10=1
     )
     assert {k: v.item() for k, v in m.items()} == pytest.approx(expected, rel=1e-5)
     means = {

@@ -69,7 +69,7 @@ ARGS = or_refuse(parse) if __name__ == "__main__" else None  # refuses before th
 
 import torch
 
-from reward import SUCCESS
+from reward import SUCCESS_THRESHOLD
 from runtime import ranks
 from tools.stored import newest_checkpoint, number, stored_responses
 
@@ -101,7 +101,7 @@ def said(run: Path) -> list[dict]:
     kept = []
     for sample in samples.read(run / "samples.jsonl"):
         rewards = {name: number(value) for name, value in sample["rewards"].items()}
-        kind = "right" if (rewards.get("score") or 0.0) > SUCCESS else "wrong"
+        kind = "right" if (rewards.get("score") or 0.0) > SUCCESS_THRESHOLD else "wrong"
         kind = "o*" if sample["replayed"] else kind
         kept.append(sample | {"kind": kind, "rewards": rewards})
     while sum(len(s["text"]) + len(s["question"]) for s in kept) > MOST_TEXT:
