@@ -36,7 +36,8 @@ from runtime import ranks
 
 FOLDER = Path(__file__).parent / "one_step"
 ENOUGH = 24
-STEP, BATCH = {}, {}  # values and arrays of the step that replays
+STEP = {}  # values of the step that replays
+BATCH = {}  # and its arrays
 
 
 class RecordedExperience(Experience):
@@ -82,7 +83,8 @@ class RecordedPolicy(Policy):
         self.found = []
         metrics = super().update(mini_batches, clip_eps)
         if STEP.get("replayed") and "metrics" not in STEP:
-            STEP["metrics"], BATCH["found"] = metrics, np.concatenate(self.found)
+            STEP["metrics"] = metrics
+            BATCH["found"] = np.concatenate(self.found)
             save_file(BATCH, FOLDER / "batch.safetensors")
             (FOLDER / "step.json").write_text(json.dumps(STEP) + "\n")
         return metrics
@@ -95,5 +97,6 @@ class RecordedPolicy(Policy):
 
 if __name__ == "__main__":
     FOLDER.mkdir(exist_ok=True)
-    train.Experience, train.Policy = RecordedExperience, RecordedPolicy
+    train.Experience = RecordedExperience
+    train.Policy = RecordedPolicy
     ranks.run(lambda: train.train(parse_config()))
