@@ -29,10 +29,11 @@ DOSES = {  # head -> cell
 
 def report(records: dict) -> str:
     """All tables; ValueError while a run of the ladder has no record, or a block is mixed."""
-    missing = [(a, b) for b in BASES for a in ARMS if ("default", a, b) not in records]
+    ladder = {("default", arm, base) for base in BASES for arm in ARMS}
+    missing = ladder - records.keys()
     if missing:
         raise ValueError(
-            f"{len(missing)} of {len(ARMS) * len(BASES)} runs of the ladder have no record, and "
+            f"{len(missing)} of {len(ladder)} runs of the ladder have no record, and "
             "nothing is read before all have: `python -m studies run` makes them"
         )
     for base in BASES:

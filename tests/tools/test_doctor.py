@@ -321,6 +321,7 @@ def test_the_page_shows_what_the_formula_prints(formula):
     pytest.importorskip("peft")
     row = r"\| `(qwen\S+)`\S*(?: all weights)? \| (\d) × (\d+) GB \| (\S+) \| (\S+) \| (\S+) \|"
     page = re.findall(row, (ROOT / "docs" / "scaling.md").read_text())
+    assert len(page) == 5
     for file, gpus, gigabytes, *phases in page:
         printed = formula(file, "--gpus", gpus, "--memory", gigabytes)
         assert f"| sum | {' | '.join(phases)} |" in printed and "It fits" in printed

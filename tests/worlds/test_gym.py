@@ -74,12 +74,13 @@ def library():
 
 
 def test_questions_are_apart(library):
-    """No question stands twice or in both files, and the same seed draws the same."""
+    """No question stands twice or in both files; a seed draws the same, another does not."""
     train, test = gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.")
     asked = [row["prompt"][-1]["content"] for row in train + test]
     assert len(set(asked)) == len(asked) and len(test) > 40 and len(train) > 100
     assert train[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.") == (train, test)
+    assert gym.rows(*SUM, 1, 300, 60, "sum", "Be brief.")[0] != train
 
 
 def test_scores(library):
