@@ -4,7 +4,6 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-PILOT = (30, 31, 32)
 BASES = tuple(range(10, 22))  # the blocks
 DIAL = BASES[:4]  # spokes and dial: described, not decided
 STEPS = 120
