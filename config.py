@@ -54,12 +54,15 @@ class Config:
     )
     lr: float = knob(1e-4, "The learning rate of AdamW, which stays constant [1e-6].", POSITIVE)
     rho: float = knob(
+        0.5, "ρ, the share of replayed questions; 0 is on-policy Dr. GRPO [0.5].", 0, 1
+    )
+    mu: float = knob(
         0.5,
-        "ρ, the share of replayed questions; 0 is on-policy Dr. GRPO, the baseline [0.5].",
+        "μ, the centre of the bucket weights, as an accuracy. In the built-in world 0.125 is "
+        "better: rarely solved questions hold the facts that the model lacks [0.5].",
         0,
         1,
     )
-    mu: float = knob(0.5, "μ, the centre of the bucket weights, as an accuracy [0.5].", 0, 1)
 
     # ---- model and data --------------------------------------------------------------------------
     val_files: list[str] = knob(

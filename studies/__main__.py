@@ -33,7 +33,7 @@ def main() -> None:
     records = runs.read()
     print(analysis.report(records))
     pictures.draw_rows(records, runs.ROOT / "studies/anatomy.png")
-    pictures.draw_curves(records, ["R0", "P", "H"], runs.ROOT / "docs/assets/curve.png")
+    pictures.draw_curves(records, ["R0", "P", "PH"], runs.ROOT / "docs/assets/curve.png")
 
 
 if __name__ == "__main__":

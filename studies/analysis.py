@@ -112,7 +112,7 @@ def rows(records: dict) -> str:
         low, high = interval(values, 0.9)
         if -2 < low and high < 2:
             verdict += ", less than 2 points"
-        cells = [f"{ps[row]:.4f}", f"{sign_flip(values):.4f}", verdict]
+        cells = [f"{ps[row]:.2g}", f"{sign_flip(values):.2g}", verdict]
         lines.append([row.phrase, f"{row.arm} − {row.other}", shown(values), *cells])
     return table(["", "", "points", "p, t test", "p, sign flips", ""], lines)
 

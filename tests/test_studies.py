@@ -5,7 +5,7 @@ import pytest
 from test_exgrpo import K, by_last_token, questions, store
 
 from config import Config
-from studies import analysis
+from studies import analysis, runs
 from studies.arms import Row
 from studies.experience import WithoutStar
 
@@ -38,10 +38,25 @@ def test_nothing_is_shown_of_an_unfinished_ladder():
         analysis.report({("default", "R0", 10): run([0.1, 0.2])})
 
 
+def test_the_page_holds_what_the_records_say():
+    """Its tables are the command's, and a sceptic's numpy finds the row of H less R4."""
+    page = (runs.ROOT / "studies/README.md").read_text()
+    records = runs.read()
+    tables = {line for line in page.splitlines() if line.startswith("|")}
+    assert tables <= set(analysis.report(records).splitlines())
+    found = []
+    for base in analysis.BASES:
+        h, r4 = (records["default", arm, base]["curve"][analysis.TRAINED] for arm in ("H", "R4"))
+        found.append(100 * np.subtract(h, r4)[1:].mean())  # of step 0 both are the base's
+    mean = np.mean(found)
+    half = 2.201 * np.std(found, ddof=1) / 12**0.5  # Student's t, 11 degrees of freedom
+    assert f"| H − R4 | {mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}] |" in page
+
+
 def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path):
     """What ExGRPO would replay is asked again, K times, and no stored answer is chosen."""
-    knobs = {"batch_size": 8, "start_threshold": -1.0, "run_dir": str(tmp_path)}
-    experience = WithoutStar(Config(**knobs), questions(40))
+    config = Config(batch_size=8, start_threshold=-1.0, run_dir=str(tmp_path))
+    experience = WithoutStar(config, questions(40))
     for q in range(6):
         store(experience, q, k=4)
     plan = experience.plan(1, by_last_token)
