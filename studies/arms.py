@@ -29,7 +29,7 @@ ARMS = {
     "R2H": Arm("rarely solved questions come back", f"{NOW} --mu 0.125", star=False),
     "H": Arm("rarely solved ones, with old answers", f"{NOW} --mu 0.125"),
     "P": Arm("ExGRPO as the paper runs it", ""),
-    "PH": Arm("the same, with rarely solved questions", "--mu 0.125"),
+    "PH": Arm("ExGRPO with μ = 0.125", "--mu 0.125"),
 }
 SPOKES = {
     "plain": Arm("R4 without shaping", f"{NOW} --shaping false"),
