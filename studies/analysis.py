@@ -179,20 +179,19 @@ def dial(records: dict) -> str:
                     more = shown(gains - differences(records, row, DIAL))
             runs = [records[setting, name, base] for base in DIAL]
             done = dose(records, name, DIAL, setting)
-            right = np.array([curve(run, TRAINED, STEPS) for run in runs])
-            valid = np.array([curve(run, VALID, STEPS) for run in runs])
+            right, valid = (np.mean([curve(run, of) for run in runs]) for of in (TRAINED, VALID))
             lines.append(
                 [
                     place.phrase,
                     name,
-                    f"{np.mean([curve(run, TRAINED) for run in runs]):.1f}",
+                    f"{right:.1f}",
                     gain,
                     more,
-                    f"{right.mean():.1f}, {valid.mean():.1f}",
-                    f"{1 - valid.sum() / max(right.sum(), 1e-9):.1%}",
+                    f"{np.mean([curve(run, TRAINED, STEPS) for run in runs]):.1f}",
+                    f"{1 - valid / right:.0%}",
                     f"{done['none']:.0%}",
                     f"{done['visits']:.1f}",
                 ]
             )
-    head = ["", "", "curve", "less R0", "that, less the default's", "end: right, valid"]
+    head = ["", "", "curve", "less R0", "that, less the default's", "end"]
     return table([*head, "right but invalid", "no success, o* counted", "visits"], lines)
