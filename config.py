@@ -59,7 +59,7 @@ class Config:
     mu: float = knob(
         0.5,
         "μ, the centre of the bucket weights, as an accuracy. In the built-in world 0.125 is "
-        "better: rarely solved questions hold the facts that the model lacks [0.5].",
+        "better, likely because rarely solved questions hold facts that the model lacks [0.5].",
         0,
         1,
     )

@@ -127,7 +127,7 @@ def arms(records: dict) -> str:
             scores = [curve(run, of, first) for run in runs]
             cells.append(f"{np.mean(scores):.1f} ({min(scores):.1f}–{max(scores):.1f})")
         lines.append(cells)
-    head = ["", "mean (lowest–highest)", "curve", "from step 60", "end", "out of distribution, end"]
+    head = ["", "arm; mean (low–high)", "curve", "from step 60", "end", "out of distribution, end"]
     return table(head, lines)
 
 

@@ -30,7 +30,7 @@ def draw_rows(records: dict, path: Path) -> None:
     axis.set_yticks(range(len(ROWS)), labels)
     axis.invert_yaxis()
     axis.set_xlabel(
-        f"points of Pass@1, mean of the curve (P: from step 60); a dot is one of {len(BASES)} bases"
+        f"points of Pass@1, mean of the curve (P, PH: from 60); a dot is one of {len(BASES)} bases"
     )
     figure.savefig(path)
 
