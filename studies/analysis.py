@@ -6,7 +6,9 @@ All scores are points of test Pass@1: of questions of trained lengths, unless sa
 import numpy as np
 from scipy import stats
 
+from sampler import bucket_weights
 from studies.arms import ALL, ARMS, BASES, DIAL, ROWS, SETTINGS, SPOKES, STEPS, Row
+from studies.runs import K
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
@@ -28,19 +30,19 @@ DOSES = {  # head -> cell
 
 
 def report(records: dict) -> str:
-    """All tables; ValueError while a run of the ladder has no record, or a block is mixed."""
-    ladder = {("default", arm, base) for base in BASES for arm in ARMS}
-    missing = ladder - records.keys()
-    if missing:
+    """All tables; ValueError while a run has no record, or a block is mixed."""
+    try:
+        for base in BASES:
+            block = [records["default", arm, base] for arm in ARMS]
+            if len({(run["weights"], run["processor"]) for run in block}) > 1:
+                raise ValueError(f"base {base} was built twice, or run on two kinds of processor")
+        tables = [part(records) for part in (rows, arms, doses, spokes, dial)]
+    except KeyError as missing:
         raise ValueError(
-            f"{len(missing)} of {len(ladder)} runs of the ladder have no record, and "
-            "nothing is read before all have: `python -m studies run` makes them"
-        )
-    for base in BASES:
-        block = [records["default", arm, base] for arm in ARMS]
-        if len({(run["weights"], run["processor"]) for run in block}) > 1:
-            raise ValueError(f"base {base} was built twice, or run on two kinds of processor")
-    return "\n\n".join(part(records) for part in (rows, arms, doses, spokes, dial))
+            f"no record of {missing}, and nothing is read before all runs have one: "
+            "`python -m studies --help` says what makes them"
+        ) from None
+    return "\n\n".join([*tables, draws()])
 
 
 def curve(record: dict, name: str, first: int = 20) -> float:
@@ -138,37 +140,41 @@ def dose(records: dict, name: str, bases=BASES, setting="default") -> dict:
 
 
 def doses(records: dict) -> str:
-    """Of each arm what was done to it, over the bases that have it."""
+    """Of each arm what was done, over the bases that it was run on."""
     lines = []
     for name in ALL:
-        bases = [base for base in BASES if ("default", name, base) in records]
-        if not bases:
-            continue
+        bases = DIAL if name in SPOKES else BASES
         done = dose(records, name, bases)
-        shares = 100 * done["from_k"] / max(1, done["from_k"].sum())
-        done["drawn"] = " ".join(f"{share:.0f}" for share in shares)
+        done["drawn"] = percent(done["from_k"] / max(1, done["from_k"].sum()))
         done["tokens"] /= dose(records, "R0", bases)["tokens"]
         lines.append([name, *(cell.format(**done) for cell in DOSES.values())])
     return table(["", *DOSES], lines)
+
+
+def draws() -> str:
+    """How often each k is drawn, where all have questions: σ of the code, and of the paper."""
+    lines = [[f"{s}", percent(bucket_weights(range(1, K), K, sigma=s))] for s in (1, 8)]
+    return table(["σ", "of k = 1 to 7, %"], lines)
+
+
+def percent(shares: np.ndarray) -> str:
+    """Whole percents, one after another."""
+    return " ".join(f"{100 * share:.0f}" for share in shares)
 
 
 def spokes(records: dict) -> str:
     """The arms around R4, less R4."""
     lines = []
     for name, arm in SPOKES.items():
-        if all(("default", name, base) in records for base in DIAL):
-            lines.append([arm.phrase, shown(differences(records, Row("", name, "R4"), DIAL))])
+        lines.append([arm.phrase, shown(differences(records, Row("", name, "R4"), DIAL))])
     return table(["on four bases, less R4", "points"], lines)
 
 
 def dial(records: dict) -> str:
-    """R4, H and others less R0 in each setting whose runs are complete, on the same bases."""
+    """R4, H and others less R0 in each setting, on the same bases."""
     lines = []
     for setting, place in SETTINGS.items():
         names = ("R0", "R4", "H", "M25") if setting == "default" else place.arms
-        places = {"default", setting}
-        if not all((s, name, base) in records for s in places for name in names for base in DIAL):
-            continue
         for name in names:
             gain = more = "–"
             if name != "R0":
