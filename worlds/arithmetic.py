@@ -17,6 +17,7 @@ here a judge knows.
 import json
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 
@@ -27,17 +28,20 @@ OPERATIONS = {
 }
 RIGHT_VALUES = {"+": range(10), "-": range(10), "*": (1, 3, 7, 9)}  # one-to-one in the left value
 LABELS = "abcdefghij"  # the n-th operation of a question carries the n-th letter
+ON_POLICY = Path(__file__).parent / "on_policy.json"  # a finished run: command, knobs, scores
 STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
 
 
 @dataclass(frozen=True)
 class World:
-    """Every constant that shapes a world; the name of its directory is a hash of them."""
+    """Every constant that shapes a world; a hash of all but `mix` names its directory."""
 
     version: int = 3
     seed: int = 0
     # questions
     train_size: int = 1920  # 120 steps of 32 are two epochs
+    # shares of easy, in-reach and hard ones in training (`kind_of`); () for questions as drawn
+    mix: tuple = (0.3, 0.1, 0.6)
     test_size: int = 800
     ood_size: int = 400
     train_operations: tuple = (5, 8)  # fewest and most operations of a training or test question
@@ -146,6 +150,16 @@ def graded_reward(response: str, answer: str, row: dict) -> float:
     return right / max(len(parse(question)), len(judged))
 
 
+def on_policy_scores(knobs: dict) -> dict[str, float]:
+    """The last scores of on-policy training, for a run that differs only by ρ, μ and run_dir.
+
+    Empty for any other run.
+    """
+    record = json.loads(ON_POLICY.read_text())
+    same = all(knobs[name] == value for name, value in record["knobs"].items())
+    return record["scores"] if same else {}
+
+
 def draw_question(rng: np.random.Generator, operations: tuple) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
     question = str(rng.integers(10))
@@ -157,7 +171,10 @@ def draw_question(rng: np.random.Generator, operations: tuple) -> str:
 
 
 def draw_sets(world: World) -> dict[str, list[str]]:
-    """The questions of test, ood and train: all distinct, within a set and across."""
+    """Natural questions, as they are drawn, for test, ood and train: all of them distinct.
+
+    The base is taught none of them. `mix` does not enter, so a base depends on its seed alone.
+    """
     rng = stream(world, "questions")
     seen = set()
 
@@ -218,6 +235,57 @@ class Teacher:
             value = result
             results.append(str(result))
         return written + "#" + "".join(results[-place] for place in self.world.asked)
+
+
+# ---- training questions as they come: most of them say nothing ----------------------------------
+
+
+def kind_of(question: str, teacher: Teacher) -> str | None:
+    """What a question is to the base, by the teacher's slips; None if it is none of the three.
+
+    "easy": every fact of its right chain is well taught. "in reach": the expected chance that a
+    demonstration of all steps is right is 0.05 to 0.6. "hard": that chance is below 0.002.
+    """
+    usual = teacher.world.usual_slip
+    wrong = usual + (1 - usual) * 0.9  # a slip to any digit gives the right one in ten
+    value = int(question[0])
+    chance = 1.0
+    worst_slip = 0.0
+    for _, operation, digit in parse(question):
+        slip, _ = teacher.slips[value, operation, int(digit)]
+        chance *= 1 - slip * wrong
+        worst_slip = max(worst_slip, slip)
+        value = OPERATIONS[operation](value, int(digit))
+    if worst_slip <= teacher.world.easy_slips:
+        return "easy"
+    if 0.05 <= chance <= 0.6:
+        return "in reach"
+    return "hard" if chance < 0.002 else None
+
+
+def draw_training(world: World) -> list[str]:
+    """The training questions: shuffled, with exactly the shares of `mix`.
+
+    Questions are drawn until all three kinds have theirs. None is in test or ood.
+    """
+    sets = draw_sets(world)
+    if not world.mix:
+        return sets["train"]
+    seen = {*sets["test"], *sets["ood"]}
+    teacher = Teacher(world)
+    rng = stream(world, "mix")
+    missing = {}
+    for kind, share in zip(("easy", "in reach", "hard"), world.mix, strict=True):
+        missing[kind] = round(share * world.train_size)
+    questions = []
+    while any(missing.values()):
+        question = draw_question(rng, world.train_operations)
+        kind = kind_of(question, teacher)
+        if missing.get(kind) and question not in seen:
+            seen.add(question)
+            questions.append(question)
+            missing[kind] -= 1
+    return rng.permutation(questions).tolist()
 
 
 def rows(questions: list[str], data_source: str, asked: tuple = World.asked) -> str:

@@ -52,6 +52,7 @@ from worlds.arithmetic import (
     answer_of,
     draw_question,
     draw_sets,
+    draw_training,
     reward,
     rows,
     stream,
@@ -227,28 +228,50 @@ def built_in(directory: str | Path, seed: int = 0) -> dict:
         command += ["--directory", str(Path(directory).absolute()), "--seed", str(seed)]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, cwd=SHIPPED.parent.parent, env=environment)
+    train_file = training_file(World(seed=seed), place)
     weights = place / "model" / "model.safetensors"
     if seed == 0 and hashlib.sha256(weights.read_bytes()).hexdigest() != SHIPPED_SHA256:
         raise ValueError(f"{weights} is not the base model that is shipped: remove {place}")
     return {
         "model": str(place / "model"),
-        "train_files": [str(place / "train.jsonl")],
+        "train_files": [str(train_file)],
         "val_files": [str(place / "test.jsonl"), str(place / "ood.jsonl")],
         "reward": "worlds.arithmetic:reward",
     }
 
 
 def place_of(world: World, directory: str | Path) -> Path:
-    """Where under `directory` this very world is kept, by a name made from all its constants."""
-    fingerprint = hashlib.sha256(json.dumps(asdict(world)).encode()).hexdigest()[:10]
+    """Where under `directory` this world is kept, by a name made from its constants."""
+    fingerprint = hashlib.sha256(json.dumps(constants(world)).encode()).hexdigest()[:10]
     return Path(directory) / f"arithmetic-{fingerprint}"
+
+
+def constants(world: World) -> dict:
+    """All constants that a base depends on: every one but the mix of its training questions."""
+    values = asdict(world)
+    del values["mix"]
+    return values
+
+
+def training_file(world: World, place: Path) -> Path:
+    """The file of the world's training questions in its directory, written on first use."""
+    if not world.mix:
+        return place / "train.jsonl"
+    percents = "-".join(f"{100 * share:.0f}" for share in world.mix)
+    file = place / f"train-{percents}.jsonl"
+    if not file.exists():
+        aside = file.with_suffix(f".{os.getpid()}")
+        aside.write_text(rows(draw_training(world), "arithmetic", world.asked))
+        aside.rename(file)
+    return file
 
 
 def build_world(directory: str | Path, world: World, progress: bool = True) -> Path:
     """The directory of this world under `directory`, built if it is not there yet.
 
-    It holds `model/`, `train.jsonl`, `test.jsonl`, `ood.jsonl` and, in `world.json`, the constants.
-    It is built aside and moved into place, so a directory that exists is complete.
+    It holds `model/`, natural questions in `train.jsonl`, `test.jsonl` and `ood.jsonl`, and in
+    `world.json` the constants; `training_file` adds a mix of training questions. It is built aside
+    and moved into place, so a directory that exists is complete.
     """
     final = place_of(world, directory)
     if final.exists():
@@ -259,8 +282,8 @@ def build_world(directory: str | Path, world: World, progress: bool = True) -> P
         for name, questions in draw_sets(world).items():
             source = "arithmetic-ood" if name == "ood" else "arithmetic"
             (aside / f"{name}.jsonl").write_text(rows(questions, source, world.asked))
-        (aside / "world.json").write_text(json.dumps(asdict(world), indent=1) + "\n")
-        if world == World():
+        (aside / "world.json").write_text(json.dumps(constants(world), indent=1) + "\n")
+        if constants(world) == constants(World()):
             shutil.copytree(SHIPPED, aside / "model")
         else:
             train_base(world, aside / "model", progress)

@@ -19,8 +19,10 @@ from worlds.arithmetic import (
     answer_of,
     draw_question,
     draw_sets,
+    draw_training,
     graded_reward,
     judge_steps,
+    kind_of,
     marked,
     reward,
     rows,
@@ -38,6 +40,8 @@ from worlds.base_model import (
     encode_demonstrations,
     place_of,
     pretrain,
+    train_base,
+    training_file,
 )
 
 SIZES = {"train_size": 60, "test_size": 20, "ood_size": 20, "hidden": 32, "layers": 1, "heads": 1}
@@ -119,10 +123,63 @@ def test_sets_have_no_question_in_common_and_the_asked_for_lengths():
     assert {len(solve(question)) for question in sets["ood"]} == {9, 10}
 
 
-def test_questions_are_the_same_on_every_machine():
+@pytest.mark.parametrize(
+    ("drawn", "expected"),
+    [
+        (
+            json.dumps(draw_sets(World())),
+            "d9390660d8fd7de17ebb08841de2fb47a9a5b1dfe868d95ca6e0ec1ff88b31db",
+        ),
+        (
+            json.dumps(draw_training(World())),
+            "5c9141e7894fceb1ff41275d72f2da0e8cc4e0b5a07b75327b9aab8c53433b2f",
+        ),
+    ],
+    ids=["natural", "mix"],
+)
+def test_questions_are_the_same_on_every_machine(drawn, expected):
     """Their hash for seed 0 is fixed, since the scores of README are about these."""
-    found = hashlib.sha256(json.dumps(draw_sets(World())).encode()).hexdigest()
-    assert found == "d9390660d8fd7de17ebb08841de2fb47a9a5b1dfe868d95ca6e0ec1ff88b31db"
+    assert hashlib.sha256(drawn.encode()).hexdigest() == expected
+
+
+def test_a_kind_follows_from_the_slips_of_the_right_chain():
+    """Chances by hand: a slip of 0.3 is wrong in 0.3 · 0.98, and four such steps in reach."""
+    teacher = Teacher(TINY)
+    facts = [("3", "+", "4"), ("7", "*", "3"), ("1", "-", "5"), ("6", "+", "9"), ("5", "-", "1")]
+    keys = [(int(left), operation, int(right)) for left, operation, right in facts]
+    for slips, chance, kind in [
+        ([0.02] * 5, 0.9804**5, "easy"),
+        ([0.3, 0.3, 0.3, 0.3, 0.02], 0.706**4 * 0.9804, "in reach"),
+        ([0.02, 0.02, 0.02, 0.02, 0.35], 0.9804**4 * 0.657, None),  # 0.607: between the kinds
+        ([0.9] * 5, 0.118**5, "hard"),
+    ]:
+        teacher.slips |= {key: (slip, 0) for key, slip in zip(keys, slips)}
+        assert kind_of(QUESTION, teacher) == kind, chance
+
+
+def test_training_questions_have_exactly_the_shares_of_the_mix():
+    """Of 60, 30% are easy, 10% in reach and 60% hard; none is a test question."""
+    world = replace(World(), train_size=60)
+    teacher = Teacher(world)
+    questions = draw_training(world)
+    kinds = [kind_of(question, teacher) for question in questions]
+    assert [kinds.count(kind) for kind in ("easy", "in reach", "hard")] == [18, 6, 36]
+    sets = draw_sets(world)
+    assert len(set(questions)) == 60 and not {*questions} & {*sets["test"], *sets["ood"]}
+    assert draw_training(replace(world, mix=())) == sets["train"]
+
+
+def test_a_base_does_not_depend_on_the_mix(tmp_path):
+    """Under two mixes a few steps give equal weights, in one place; training files are apart."""
+    other = replace(TINY, mix=(0.2, 0.05, 0.75))
+    assert place_of(TINY, tmp_path) == place_of(other, tmp_path)
+    found = []
+    for world in (replace(TINY, mix=()), other):
+        train_base(world, tmp_path / "base", progress=False)
+        found.append((tmp_path / "base" / "model.safetensors").read_bytes())
+    assert found[0] == found[1]
+    assert training_file(other, tmp_path).name == "train-20-5-75.jsonl"
+    assert len(training_file(other, tmp_path).read_text().splitlines()) == 60
 
 
 def test_rows_have_the_columns_of_verl():
