@@ -52,7 +52,7 @@ class Config:
     max_response_length: int = knob(
         72, "L_max, the longest response in tokens, by which the loss divides [8192].", 1
     )
-    lr: float = knob(1e-4, "The learning rate of AdamW, which stays constant [1e-6].", POSITIVE)
+    lr: float = knob(3e-4, "The learning rate of AdamW, which stays constant [1e-6].", POSITIVE)
     rho: float = knob(
         0.5, "ρ, the share of replayed questions; 0 is on-policy Dr. GRPO [0.5].", 0, 1
     )
@@ -147,7 +147,8 @@ class Config:
     )
     start_threshold: float = knob(
         0.35,
-        "Replay starts once a batch's Pass@1 exceeds this; a negative value starts at once [0.35].",
+        "Replay starts once a batch's Pass@1 exceeds this: with the second batch where the base is "
+        "better than that; a negative value starts at once [0.35].",
         most=1,
     )
     retire: Literal["auto", "on", "off"] = knob(
@@ -159,7 +160,8 @@ class Config:
     )
     reinstate_every: int = knob(
         0,
-        "How often, in steps, a tenth of the retired questions returns; 0: never [Table 7: 25].",
+        "How often, in steps, a tenth of the retired questions returns, and at once where no other "
+        "is left; 0: never [Table 7: 25].",
         0,
     )
     difficulty: Literal["success", "spread"] = knob(

@@ -6,6 +6,7 @@ what is passed in, so that every rank computes the same plan.
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from math import ceil
 from zlib import crc32
 
 import numpy as np
@@ -107,7 +108,8 @@ class Experience:
         """
         c = self.config
         rng = generator("plan", c.seed, step)
-        if c.reinstate_every and step and step % c.reinstate_every == 0:
+        none_left = len(self.buffer.retired) == len(self.questions)
+        if c.reinstate_every and step and (none_left or step % c.reinstate_every == 0):
             self._reinstate(rng)
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
         most = int(c.rho * c.batch_size + 1e-9)
@@ -174,7 +176,7 @@ class Experience:
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
         retired = sorted(self.buffer.retired)
-        number = int(len(retired) * REINSTATED)
+        number = ceil(len(retired) * REINSTATED)
         back = rng.choice(retired, number, replace=False).tolist()
         self.buffer.reinstate(back)
         self.stream.insert(back, rng)

@@ -121,19 +121,23 @@ def combine(parts: list[dict]) -> dict:
 
 
 def token_means(sums: dict) -> dict:
-    """Means and shares from the sums of `token_metrics`, 0 where there is no such token."""
+    """Means and shares from the sums of `token_metrics`; of replay only where some was."""
     new = sums["new_tokens"]
     replayed = sums["replay_tokens"]
 
     def per(name, whole):
         return sums[name] / whole if whole else 0.0
 
-    # The effective sample size as a share of the n replayed tokens: Σw*/n · Σw*/Σw*².
-    ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
-    return {
+    means = {
         "loss/ratio": per("ratio", new),
         "loss/ratio_max": sums["ratio_max"],
         "loss/clipped": per("clipped", new),
+    }
+    if not replayed:
+        return means
+    # The effective sample size as a share of the n replayed tokens: Σw*/n · Σw*/Σw*².
+    ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
+    return means | {
         "replay/token_share": per("replay_tokens", new + replayed),
         "replay/gradient_share": per("replay_pull", sums["pull"]),
         "replay/ratio": per("replay_ratio", replayed),

@@ -27,7 +27,8 @@ from runtime import ranks
 from runtime.faults import watchdog
 from runtime.metrics import step_metrics
 from runtime.run import Run, open_run
-from worlds.arithmetic import marked
+from runtime.tracking import GO_ON
+from worlds.arithmetic import marked, on_policy_scores
 
 
 def train(config: Config) -> dict:
@@ -77,7 +78,7 @@ def train(config: Config) -> dict:
                 run.log(validate(engine, grader, tests))
         trained = example_response(engine, grader, example)
         policy.save_pretrained(run.model_directory)
-        run.finish(tokenizer)
+        run.finish(tokenizer, on_policy_scores(asdict(config)))
         run.tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
     return run.tracker.latest
 
@@ -90,7 +91,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         with run.phase("plan"):
             plan = experience.plan(step, uncertainty)
         if plan is None:
-            run.print("every question is retired: the run ends here")
+            run.print(f"every question is retired: the run ends here. {GO_ON}")
             run.save(step)
             break
 
@@ -119,7 +120,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         with run.phase("sync"):
             engine.wake(policy.full_weights(engine.dtype))
 
-        metrics |= step_metrics(plan, groups, experience.buffer)
+        metrics |= step_metrics(plan, groups, experience.buffer, len(experience.questions))
         run.tracker.sample(step + 1, groups, grader.text, SUCCESS_THRESHOLD)
         if run.validation_is_due:
             with run.phase("validate"):

@@ -173,13 +173,16 @@ class Run:
         """Where the trained model goes, which becomes an ordinary Hugging Face directory."""
         return Path(self.knobs["run_dir"]) / "model"
 
-    def finish(self, tokenizer) -> None:
-        """Lay tokenizer and card beside the saved model, and print the table."""
+    def finish(self, tokenizer, on_policy: dict[str, float]) -> None:
+        """Lay tokenizer and card beside the saved model, and print the table.
+
+        on_policy: the scores of on-policy training, to be shown beside.
+        """
         if self.tracker.main:
             tokenizer.save_pretrained(self.model_directory)
             rows = self.tracker.rows
             describe_model(self.model_directory, self.knobs, tokenizer, rows, rows[-1]["step"])
-        self.tracker.finish()
+        self.tracker.finish(on_policy)
 
     @staticmethod
     def _now() -> float:

@@ -16,6 +16,9 @@ from runtime import ranks, samples
 from runtime.console import optional, printable
 from runtime.services import WRITERS
 
+# What a run does that would end for lack of questions.
+GO_ON = "With --retire off, or --reinstate_every 10, a run goes on"
+
 
 class Tracker:
     """The metrics of one run, which rank 0 writes to `run_dir/metrics.jsonl` and to `tracker`.
@@ -126,27 +129,51 @@ class Tracker:
             self.latest = scores
 
     def step(self, step: int, metrics: dict[str, float]) -> None:
-        """Log a training step with its console line."""
+        """Log a training step with its console line.
+
+        `batch` is the Pass@1 of the training batch, at the rollouts' temperature and with what came
+        back. `silent` is the share of groups that say nothing, of fresh and of replayed questions.
+        """
+        self._say_turns(step, metrics)
         self.log(step, metrics)
         self.bar.update()
         m = metrics
+        replayed_silent = _shown(m.get("replay/silent"))
         self.print(
-            f"step {step:4d}  pass@1 {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
-            f"H {m['loss/entropy']:.3f}  replayed {m['replay/questions']:.0f}  "
-            f"w* {m['replay/ratio']:.2f}  pull {m['replay/gradient_share']:.2f}  "
+            f"step {step:4d}  batch {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
+            f"entropy {m['loss/entropy']:.3f}  "
+            f"silent {m['fresh/silent']:.2f} {replayed_silent}  "
+            f"replayed {m['replay/questions']:.0f}  w* {_shown(m.get('replay/ratio'))}  "
             f"buffer {m['buckets/questions']:.0f}  "
             f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s"
         )
 
-    def finish(self) -> None:
-        """Print the table base -> trained, and draw the curves."""
+    def _say_turns(self, step: int, metrics: dict[str, float]) -> None:
+        """Say when replay starts, and when hardly any question is left to ask."""
+        before = self.rows[-1] if self.rows else {}
+        if metrics["replay/questions"] and not any(r.get("replay/questions") for r in self.rows):
+            self.print(f"replay starts: questions come back in step {step}")
+        few = 2 * self.knobs["batch_size"]
+        if metrics["buckets/left"] < few <= before.get("buckets/left", few):
+            self.print(
+                f"fewer than two batches of questions are left ({metrics['buckets/left']}), the"
+                f" others are retired. {GO_ON}"
+            )
+
+    def finish(self, on_policy: dict[str, float]) -> None:
+        """Print the table base -> trained, and draw the curves.
+
+        on_policy: the scores of on-policy training with the same budget, where they are known.
+        """
         self.bar.close()
         if not self.main:
             return
-        print(f"\n{'':32} {'base':>8} {'trained':>8}")
+        head = f"\n{'':32} {'base':>8} {'trained':>8}"
+        print(f"{head} {'on-policy':>9}" if on_policy else head)
         for name, value in self.latest.items():
             base = self.base.get(name, math.nan)  # val_files may have changed in between
-            print(f"{printable(name):32} {base:8.3f} {value:8.3f}")
+            line = f"{printable(name):32} {base:8.3f} {value:8.3f}"
+            print(f"{line} {on_policy[name]:9.3f}" if on_policy else line)
         scores = {"base": self.base, "trained": self.latest}
         (self.run_dir / "result.json").write_text(json.dumps(scores, indent=1))
         with optional("curve.png"):
@@ -183,6 +210,11 @@ class Tracker:
                 axis.legend(fontsize=7)
         figure.savefig(self.run_dir / "curve.png", dpi=90)
         plt.close(figure)
+
+
+def _shown(value: float | None) -> str:
+    """Return a value for the console, where – stands for one that a step does not have."""
+    return "–" if value is None else f"{value:.2f}"
 
 
 def _line(row: dict) -> str:

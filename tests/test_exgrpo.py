@@ -402,7 +402,7 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     some, none = plan.fresh
     assert run.buffer.bucket_of(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer
-    metrics = step_metrics(plan, groups, run.buffer)
+    metrics = step_metrics(plan, groups, run.buffer, len(run.questions))
     # A reward of the user's with one of these names would be lost.
     assert {name for name in metrics if name.startswith("reward/")} == {
         f"reward/{name}" for name in TAKEN

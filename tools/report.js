@@ -159,7 +159,7 @@ function curves() {
     const note = dashed ? "Pass@1; dashed: flawless chains" : "Pass@1";
     return { title: `Validation, ${source}`, name: `val/pass_at_1/${source}`, dashed, note, share: true };
   });
-  const usual = ["pass_at_1", "pass_at_1_fresh", "mean", "all_equal_groups", "none_right", "timeouts"];
+  const usual = ["pass_at_1", "pass_at_1_fresh", "mean", "none_right", "timeouts"];
   const isShare = (name) => data.runs.every((run) => points(run, name).every(([, v]) => v >= 0 && v <= 1));
   const named = names.filter((n) => n.startsWith("reward/") && !usual.includes(n.slice("reward/".length)));
   [

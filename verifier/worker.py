@@ -23,7 +23,7 @@ import traceback
 
 LARGEST = 1e15  # of a reward: float32 still holds the squares of a group's spread, and their sums
 # Our own metrics have these names, so rewards cannot.
-TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "all_equal_groups", "timeouts")
+TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "timeouts")
 
 
 def peak_memory() -> int:

@@ -283,7 +283,7 @@ def test_changed_knobs_are_said(copy, capsys):
     """Another learning rate is taken and said, and more steps need no word."""
     pick(copy, lr=0.5, steps=900)
     said = capsys.readouterr().out
-    assert "'lr': '0.0001 -> 0.5'" in said and "steps" not in said
+    assert "'lr': '0.0003 -> 0.5'" in said and "steps" not in said
 
 
 def test_a_knob_removed_since_is_said(copy, capsys):

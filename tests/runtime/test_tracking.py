@@ -106,7 +106,7 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
     tracker = Tracker(str(tmp_path), 10)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
     tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
-    tracker.finish()
+    tracker.finish({})
     assert "nan    0.750" in capsys.readouterr().out and (tmp_path / "curve.png").exists()
     result = {"base": {"pass_at_1/a": 0.25}, "trained": {"pass_at_1/a": 0.5, "pass_at_1/b": 0.75}}
     assert json.loads((tmp_path / "result.json").read_text()) == result
@@ -332,7 +332,7 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
     for step in (0, 1):
         tracker.log(step, scores)
-    tracker.finish()
+    tracker.finish({})
     said = capsys.readouterr().out
     assert "note" not in said and "\x1b" not in said and r"\x1b[2J\u202e\ud800" in said
     assert (tmp_path / "curve.png").stat().st_size > 5000
@@ -348,7 +348,7 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
     tracker.rows, tracker.writer = ([{"step": 1, "val/pass_at_1/a": 0.25}], Recorder())
     monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
     tracker.log(1, {})
-    tracker.finish()
+    tracker.finish({})
     (tmp_path / "README.md").mkdir()
     describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows, 1)
     said = capsys.readouterr().out
