@@ -1,76 +1,76 @@
 """What the records say: the tables of studies/README.md, in Markdown.
 
-All scores are points of test Pass@1: of questions of trained lengths, unless said otherwise.
+Scores are shares of right answers, 0 to 1; differences are in points, hundredths of that.
 """
 
 import numpy as np
 from scipy import stats
 
-from sampler import bucket_weights
-from studies.arms import ALL, ARMS, BASES, DIAL, ROWS, SETTINGS, SPOKES, STEPS, Row
-from studies.runs import K
+from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, FARTHER, RATES, SHORT, STEPS, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
-TRAINED = "pass_at_1/arithmetic"
-LONGER = "pass_at_1/arithmetic-ood"
-VALID = "valid/arithmetic"
-DOSES = {  # head -> cell
-    "pull of o*": "{pull:.1%}",
-    "w*": "{ratio:.2f}",
-    "o* below all, nats": "{choice:.3f}",
-    "push (none right)": "{push:.2f} ({push_k1:.2f})",
-    "came back (different)": "{back:.0f} ({different:.0f})",
-    "of k = 1 to 7, %": "{drawn}",
-    "visits": "{visits:.1f}",
-    "tokens / R0": "{tokens:.2f}",
-    "entropy": "{entropy:.2f}",
-    "active groups": "{active:.0%}",
-}
+NEAR_ENOUGH = 0.02  # of the best mean score: the lowest such rate is chosen
+POINTS = np.arange(20, STEPS + 1, 20)  # the steps over which curves are averaged
 
 
 def report(records: dict) -> str:
-    """All tables; ValueError while a run has no record, or a block is mixed."""
-    try:
-        for base in BASES:
-            block = [records["default", arm, base] for arm in ARMS]
-            if len({(run["weights"], run["processor"]) for run in block}) > 1:
-                raise ValueError(f"base {base} was built twice, or run on two kinds of processor")
-        tables = [part(records) for part in (rows, arms, doses, spokes, dial)]
-    except KeyError as missing:
-        raise ValueError(
-            f"no record of {missing}, and nothing is read before all runs have one: "
-            "`python -m studies --help` says what makes them"
-        ) from None
-    return "\n\n".join([*tables, draws()])
+    """The tables of every block that is complete, and what is missing of the others."""
+    tables = {"rates": [gates, rates, chosen], "main": [rows, arms], "worlds": [worlds]}
+    tables["rival"] = [rival]
+    parts = []
+    for name, block in BLOCKS.items():
+        if not RATES and name in ("main", "rival"):
+            parts.append(f"{name}: its rates are not chosen yet")
+            continue
+        missing = [run for run in block() if run not in records]
+        if missing:
+            parts.append(f"{name}: {len(missing)} runs have no record, {missing[0]} for example")
+        else:
+            parts += [part(records) for part in tables[name]]
+    return "\n\n".join(parts)
 
 
-def curve(record: dict, name: str, first: int = 20) -> float:
-    """The mean of a curve over every 20th step from `first` on.
-
-    A run that ended early, as all its questions were retired, keeps its last value.
-    """
-    steps = np.arange(first, STEPS + 1, 20)
-    scores = np.interp(steps, record["curve"]["step"], record["curve"][name])
-    return 100 * scores.mean()
+# ---- outcomes ------------------------------------------------------------------------------------
 
 
-def differences(records: dict, row: Row, bases=BASES, setting="default") -> np.ndarray:
-    """The outcome of the row's arm less that of the other, one a base.
-
-    P and PH are R0 until replay starts: their rows leave the first two points out.
-    """
-    first = 60 if row.arm in ("P", "PH") else 20
-    found = []
-    for base in bases:
-        arm, other = (records[setting, name, base] for name in (row.arm, row.other))
-        found.append(curve(arm, TRAINED, first) - curve(other, TRAINED, first))
-    return np.array(found)
+def curve(record: dict, name: str) -> np.ndarray:
+    """The scores at POINTS; a run that ended early keeps its last one."""
+    return np.interp(POINTS, record["step"], record[name])
 
 
-def interval(values: np.ndarray, level: float = 0.95) -> tuple[float, float]:
-    """Of the mean, by Student's t over bases."""
-    return tuple(stats.ttest_1samp(values, 0).confidence_interval(level))
+def near(record: dict) -> float:
+    """Test Pass@1, the mean over POINTS."""
+    return curve(record, "near").mean()
+
+
+def far(record: dict) -> float:
+    """The same out of distribution."""
+    return curve(record, "far").mean()
+
+
+def score(record: dict) -> float:
+    """By which rates are chosen and arms are judged."""
+    return (near(record) + far(record)) / 2
+
+
+def steps_until(record: dict, level: float = 0.8) -> float:
+    """The first step with a test Pass@1 of at least `level`, by straight lines; nan if none."""
+    scores = np.array([record["near"][0], *curve(record, "near")])
+    above = np.flatnonzero(scores >= level)
+    if not above.size:
+        return np.nan
+    after = above[0]
+    steps = np.array([0, *POINTS])
+    return np.interp(level, scores[after - 1 : after + 1], steps[after - 1 : after + 1])
+
+
+# ---- statistics ----------------------------------------------------------------------------------
+
+
+def interval(values: np.ndarray) -> tuple[float, float]:
+    """The 95% interval of the mean, by Student's t over bases."""
+    return tuple(stats.ttest_1samp(values, 0).confidence_interval(0.95))
 
 
 def sign_flip(values: np.ndarray) -> float:
@@ -95,109 +95,179 @@ def holm(ps: list[float]) -> list[bool]:
 
 
 def shown(values: np.ndarray) -> str:
-    """Mean and 95% interval."""
+    """Mean and 95% interval, in points."""
     low, high = interval(values)
-    return f"{values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
+    return f"{100 * values.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
 
 
-def rows(records: dict) -> str:
-    """Every comparison; what was decided of the four."""
-    found = {row: differences(records, row) for row in ROWS}
-    ps = {row: stats.ttest_1samp(values, 0).pvalue for row, values in found.items()}
-    decided = [row for row in ROWS if row.decided]
-    rejected = dict(zip(decided, holm([ps[row] for row in decided])))
+# ---- block 1: which rate -------------------------------------------------------------------------
+
+
+def gates(records: dict) -> str:
+    """Is there something to learn, and is it learned honestly? R0 and P at 3e-4."""
     lines = []
-    for row, values in found.items():
-        verdict = "undecided" if row.decided else "exploratory"
-        if rejected.get(row):
-            verdict = "pays" if values.mean() > 0 else "costs"
-        low, high = interval(values, 0.9)
-        if -2 < low and high < 2:
-            verdict += ", less than 2 points"
-        cells = [f"{ps[row]:.2g}", f"{sign_flip(values):.2g}", verdict]
-        lines.append([row.phrase, f"{row.arm} − {row.other}", shown(values), *cells])
-    return table(["", "", "points", "p, t test", "p, sign flips", ""], lines)
+    for base in CHOOSING:
+        for arm in ("R0", "P"):
+            record = records[Run("default", arm, 3e-4, base)]
+            invalid = np.subtract(record["near"], record["valid"])
+            figures = [
+                record["near"][0],
+                record["silent_first"],
+                invalid.max(),
+                record["near"][-1],
+                curve(record, "far")[-3:].mean(),
+                max(record["cut"] + record["cut_far"]),
+            ]
+            lines.append([f"{base}", arm, *(f"{figure:.3f}" for figure in figures)])
+            lines[-1].append(f"{record['replay_from'] or '–'}")
+    figures = ["base", "silent at first", "right but invalid, most", "end", "far, from step 80"]
+    return table(["seed", "arm", *figures, "cut, most", "replay from"], lines)
 
 
-def arms(records: dict) -> str:
-    """Of each arm the means over bases: curve, its end, out of distribution."""
+def grid_of(records: dict, arm: str) -> list[float]:
+    """The rates that were run for an arm: the grid, and one beyond its edge where need was."""
+    return sorted({run.lr for run in records if run.arm == arm and run.base in CHOOSING})
+
+
+def rates(records: dict) -> str:
+    """Of each arm and rate the means over the four bases."""
     lines = []
-    for name, arm in ARMS.items():
-        runs = [records["default", name, base] for base in BASES]
-        cells = [name, arm.phrase]
-        for of, first in ((TRAINED, 20), (TRAINED, 60), (TRAINED, STEPS), (LONGER, STEPS)):
-            scores = [curve(run, of, first) for run in runs]
-            cells.append(f"{np.mean(scores):.1f} ({min(scores):.1f}–{max(scores):.1f})")
-        lines.append(cells)
-    head = ["", "arm; mean (low–high)", "curve", "from step 60", "end", "out of distribution, end"]
+    for arm in ("R0", "P", "PC", "HC"):
+        for lr in grid_of(records, arm):
+            found = [records[Run("default", arm, lr, base)] for base in CHOOSING]
+            means = [np.mean([outcome(r) for r in found]) for outcome in (near, far, score)]
+            ends = [np.mean([curve(r, name)[-1] for r in found]) for name in ("near", "far")]
+            lines.append([arm, f"{lr:g}", *(f"{value:.3f}" for value in means + ends)])
+    head = ["arm", "rate", "near", "far", "score", "near, end", "far, end"]
     return table(head, lines)
 
 
-def dose(records: dict, name: str, bases=BASES, setting="default") -> dict:
-    """Every dose of an arm: the mean over bases."""
-    runs = [records[setting, name, base]["dose"] for base in bases]
-    return {what: np.mean([run[what] for run in runs], axis=0) for what in runs[0]}
+def choice(records: dict, arm: str, bases: tuple = CHOOSING) -> float:
+    """The lowest rate whose mean score over the bases is near enough to the best."""
+    means = {}
+    for lr in grid_of(records, arm):
+        means[lr] = np.mean([score(records[Run("default", arm, lr, base)]) for base in bases])
+    best = max(means.values())
+    return min(lr for lr, mean in means.items() if mean >= best - NEAR_ENOUGH)
 
 
-def doses(records: dict) -> str:
-    """Of each arm what was done, over the bases that it was run on."""
+def chosen(records: dict) -> str:
+    """The chosen rates, and those that each base alone would have chosen."""
     lines = []
-    for name in ALL:
-        bases = DIAL if name in SPOKES else BASES
-        done = dose(records, name, bases)
-        done["drawn"] = percent(done["from_k"] / max(1, done["from_k"].sum()))
-        done["tokens"] /= dose(records, "R0", bases)["tokens"]
-        lines.append([name, *(cell.format(**done) for cell in DOSES.values())])
-    return table(["", *DOSES], lines)
+    for arm in ("R0", "P", "PC", "HC"):
+        lr = choice(records, arm)
+        beyond = FARTHER.get(lr)
+        note = f"run it at {beyond:g}, too" if beyond and len(grid_of(records, arm)) == 4 else ""
+        alone = [f"{choice(records, arm, (base,)):g}" for base in CHOOSING]
+        lines.append([arm, f"{lr:g}", ", ".join(alone), note])
+    return table(
+        ["arm", "chosen rate", f"by base {CHOOSING[0]} to {CHOOSING[-1]} alone", ""], lines
+    )
 
 
-def draws() -> str:
-    """How often each k is drawn, where all have questions: σ of the code, and of the paper."""
-    lines = [[f"{s}", percent(bucket_weights(range(1, K), K, sigma=s))] for s in (1, 8)]
-    return table(["σ", "of k = 1 to 7, %"], lines)
+# ---- block 2: what is decided --------------------------------------------------------------------
 
 
-def percent(shares: np.ndarray) -> str:
-    """Whole percents, one after another."""
-    return " ".join(f"{100 * share:.0f}" for share in shares)
+def differences(records: dict, first: tuple, second: tuple, outcome=score) -> np.ndarray:
+    """The outcome of one (arm, rate) less that of another, of each deciding base."""
+    found = []
+    for base in DECIDING:
+        one, other = (records[Run("default", *pair, base)] for pair in (first, second))
+        found.append(outcome(one) - outcome(other))
+    return np.array(found)
 
 
-def spokes(records: dict) -> str:
-    """The arms around R4, less R4."""
+def comparisons() -> list[tuple]:
+    """(phrase, (arm, rate), (arm, rate), whether it is decided)."""
+    own = {arm: (arm, rate) for arm, rate in RATES.items()}
+    at_p = {arm: (arm, RATES["P"]) for arm in ARMS}
+    second = ("at P's rate", at_p["P"], at_p["R0"], True)
+    third = ("rarely solved questions, each at its own rate", own["HC"], own["R0"], False)
+    if RATES["P"] == RATES["R0"]:
+        second = (*third[:3], True)
+    found = [
+        ("does ExGRPO pay, each at its own rate?", own["P"], own["R0"], True),
+        second,
+        ("which questions come back", at_p["HC"], at_p["PC"], True),
+        ("what old answers add", at_p["P"], at_p["PN"], True),
+        ("CLIP kept", at_p["PC"], at_p["P"], False),
+    ]
+    return found if second[:3] == third[:3] else [*found, third]
+
+
+def rows(records: dict) -> str:
+    """Every comparison, and what was decided of the four."""
+    compared = comparisons()
+    found = [differences(records, first, second) for _, first, second, _ in compared]
+    decided = [i for i, row in enumerate(compared) if row[3]]
+    ps = [stats.ttest_1samp(values, 0).pvalue for values in found]
+    rejected = dict(zip(decided, holm([ps[i] for i in decided])))
     lines = []
-    for name, arm in SPOKES.items():
-        lines.append([arm.phrase, shown(differences(records, Row("", name, "R4"), DIAL))])
-    return table(["on four bases, less R4", "points"], lines)
+    for i, (phrase, first, second, _) in enumerate(compared):
+        verdict = "undecided" if i in rejected else "exploratory"
+        if rejected.get(i):
+            verdict = "pays" if found[i].mean() > 0 else "costs"
+        apart = [shown(differences(records, first, second, outcome)) for outcome in (near, far)]
+        ps_shown = [f"{ps[i]:.2g}", f"{sign_flip(found[i]):.2g}"]
+        pair = f"{first[0]} {first[1]:g} − {second[0]} {second[1]:g}"
+        lines.append([phrase, pair, shown(found[i]), *ps_shown, verdict, *apart])
+    return table(["", "", "score", "p, t test", "p, sign flips", "", "near", "far"], lines)
 
 
-def dial(records: dict) -> str:
-    """R4, H and others less R0 in each setting, on the same bases."""
+def arms(records: dict) -> str:
+    """Of each arm and rate of block 2 the means over bases, with the lowest and the highest."""
+    pairs = dict.fromkeys((run.arm, run.lr) for run in BLOCKS["main"]())
     lines = []
-    for setting, place in SETTINGS.items():
-        names = ("R0", "R4", "H", "M25") if setting == "default" else place.arms
-        for name in names:
-            gain = more = "–"
-            if name != "R0":
-                row = Row("", name, "R0")
-                gains = differences(records, row, DIAL, setting)
-                gain = shown(gains)
-                if setting != "default":
-                    more = shown(gains - differences(records, row, DIAL))
-            runs = [records[setting, name, base] for base in DIAL]
-            done = dose(records, name, DIAL, setting)
-            right, valid = (np.mean([curve(run, of) for run in runs]) for of in (TRAINED, VALID))
-            lines.append(
-                [
-                    place.phrase,
-                    name,
-                    f"{right:.1f}",
-                    gain,
-                    more,
-                    f"{np.mean([curve(run, TRAINED, STEPS) for run in runs]):.1f}",
-                    f"{1 - valid / right:.0%}",
-                    f"{done['none']:.0%}",
-                    f"{done['visits']:.1f}",
-                ]
-            )
-    head = ["", "", "curve", "less R0", "that, less the default's", "end"]
-    return table([*head, "right but invalid", "no success, o* counted", "visits"], lines)
+    for arm, lr in pairs:
+        found = [records[Run("default", arm, lr, base)] for base in DECIDING]
+        cells = [f"{arm} {lr:g}", ARMS[arm].phrase]
+        for outcome in (near, far, lambda r: curve(r, "near")[-1], lambda r: curve(r, "far")[-1]):
+            scores = [outcome(record) for record in found]
+            cells.append(f"{np.mean(scores):.3f} ({min(scores):.2f}–{max(scores):.2f})")
+        until = [steps_until(record) for record in found]
+        reached = np.isfinite(until).sum()
+        cells.append(f"{np.nanmean(until):.0f} ({reached} of {len(until)})" if reached else "–")
+        tokens = [r["tokens"] for r in found]
+        on_policy = [records[Run("default", "R0", RATES["R0"], b)]["tokens"] for b in DECIDING]
+        cells.append(f"{np.mean(tokens) / np.mean(on_policy):.2f}")
+        cells.append(f"{np.mean([r['silent'] for r in found]):.0%}")
+        lines.append(cells)
+    head = ["", "arm; mean (low–high)", "near", "far", "near, end", "far, end"]
+    return table([*head, "steps until 0.8", "tokens / R0", "silent fresh groups"], lines)
+
+
+# ---- blocks 3 and 4 ------------------------------------------------------------------------------
+
+
+def worlds(records: dict) -> str:
+    """Natural and mostly silent questions: every arm and rate, and its score less R0's at 3e-4."""
+    pairs = dict.fromkeys((run.world, run.arm, run.lr) for run in BLOCKS["worlds"]())
+    lines = []
+    for world, arm, lr in sorted(pairs):
+        found = [records[Run(world, arm, lr, base)] for base in SHORT]
+        on_policy = [records[Run(world, "R0", 3e-4, base)] for base in SHORT]
+        gain = "–"
+        if (arm, lr) != ("R0", 3e-4):
+            gain = shown(np.subtract([score(r) for r in found], [score(r) for r in on_policy]))
+        means = [np.mean([outcome(r) for r in found]) for outcome in (near, far, score)]
+        silent = np.mean([r["silent_first"] for r in found])
+        cells = [f"{value:.3f}" for value in means]
+        lines.append([world, arm, f"{lr:g}", f"{silent:.0%}", *cells, gain])
+    head = ["questions", "arm", "rate", "silent at first", "near", "far", "score"]
+    return table([*head, "less R0 at 3e-4, points"], lines)
+
+
+def rival(records: dict) -> str:
+    """On-policy on questions chosen beforehand: its step 60 beside R0's step 120."""
+    lines = []
+    for base in SHORT:
+        chosen_first = records[Run("rival", "R0", RATES["R0"], base)]
+        plain = records[Run("default", "R0", RATES["R0"], base)]
+        cells = []
+        for name in ("near", "far"):
+            at_60 = curve(chosen_first, name)[2]
+            at_120 = curve(plain, name)[-1]
+            cells += [f"{at_60:.3f}", f"{at_120:.3f}"]
+        lines.append([f"{base}", *cells])
+    head = ["base", "near: rival, step 60", "R0, step 120", "far: rival, step 60", "R0, step 120"]
+    return table(head, lines)

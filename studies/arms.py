@@ -1,14 +1,15 @@
-"""What is compared, as data: the arms, the settings of the dial, the bases."""
+"""What is compared, as data: the arms, the worlds, the bases, and the runs of each block."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-import numpy as np
-
-BASES = tuple(range(10, 22))  # the blocks
-DIAL = BASES[:4]  # spokes and dial: described, not decided
+CHOOSING = tuple(range(30, 34))  # the bases that choose the rates
+DECIDING = tuple(range(40, 52))  # the bases that decide
+SHORT = DECIDING[:6]
 STEPS = 120
-SAME = "--eval_every 20 --save_every 0 --keep 1 --reward worlds.arithmetic:reward"
-NOW = "--start_threshold -1"  # replay from the start
+GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)
+FARTHER = {GRID[0]: 1.4e-4, GRID[-1]: 9e-4}  # an edge -> the rate beyond it
+# The rates that block 1 chose.
+RATES = {}
 
 
 @dataclass(frozen=True)
@@ -22,77 +23,58 @@ class Arm:
 
 ARMS = {
     "R0": Arm("on-policy Dr. GRPO", "--rho 0"),
-    "R1": Arm("solved questions retire, no clip", "--rho 0 --retire on --clip off"),
-    "R2": Arm("medium questions come back", NOW, star=False),
-    "R3": Arm("an old answer sits in the group", f"{NOW} --beta 1e-6"),
-    "R4": Arm("the old answer is imitated", NOW),
-    "R2H": Arm("rarely solved questions come back", f"{NOW} --mu 0.125", star=False),
-    "H": Arm("rarely solved ones, with old answers", f"{NOW} --mu 0.125"),
     "P": Arm("ExGRPO as the paper runs it", ""),
-    "PH": Arm("ExGRPO with μ = 0.125", "--mu 0.125"),
+    "PC": Arm("ExGRPO, CLIP kept", "--clip on"),
+    "HC": Arm("ExGRPO, CLIP kept, μ = 0.125", "--clip on --mu 0.125"),
+    "PN": Arm("ExGRPO without old answers", "", star=False),
 }
-SPOKES = {
-    "plain": Arm("R4 without shaping", f"{NOW} --shaping false"),
-    "M25": Arm("R4 with μ = 0.25", f"{NOW} --mu 0.25"),
-    "uniform": Arm("R4, questions chosen uniformly", f"{NOW} --question_selection uniform"),
-    "rho25": Arm("R4 with ρ = 0.25", f"{NOW} --rho 0.25"),
-}
-ALL = ARMS | SPOKES
+MIXES = {"default": (0.3, 0.1, 0.6), "natural": (), "silent": (0.2, 0.05, 0.75), "rival": ()}
 
 
 @dataclass(frozen=True)
-class Row:
-    """A comparison, arm less other, as the picture calls it."""
+class Run:
+    """A run of train.py."""
 
-    phrase: str
+    world: str
     arm: str
-    other: str
-    decided: bool = False  # one of the four of the protocol
+    lr: float
+    base: int
 
 
-ROWS = (
-    # The ladder: from R0 to R4 each rung stands on the one before.
-    Row("solved questions retire, no clip", "R1", "R0"),
-    Row("medium questions come back", "R2", "R1"),
-    Row("an old answer sits in the group", "R3", "R2"),
-    Row("the old answer is imitated", "R4", "R3"),
-    Row("all four: ExGRPO from the start", "R4", "R0", decided=True),
-    Row("rarely solved ones come back instead", "H", "R4", decided=True),
-    Row("the same, without old answers", "R2H", "R2"),
-    Row("all of it, with rarely solved ones", "H", "R0", decided=True),
-    Row("ExGRPO as the paper runs it", "P", "R0", decided=True),
-    Row("there, rarely solved ones instead", "PH", "P"),
-)
+def rates() -> list[Run]:
+    """Block 1. The runs of the gates come first."""
+    gates = [Run("default", arm, 3e-4, base) for base in CHOOSING for arm in ("R0", "P")]
+    grid = [
+        Run("default", arm, lr, base)
+        for base in CHOOSING
+        for lr in GRID
+        for arm in ("R0", "P", "PC", "HC")
+    ]
+    return gates + [run for run in grid if run not in gates]
 
 
-@dataclass(frozen=True)
-class Setting:
-    """A place of the dial: constants of its World, further flags, how many questions it has."""
-
-    phrase: str
-    arms: tuple[str, ...] = ("R0", "R4", "H")
-    constants: dict = field(default_factory=dict)
-    flags: str = ""
-    questions: int | None = None
+def main() -> list[Run]:
+    """Block 2: each at its own rate, and four at P's."""
+    wanted = [(arm, RATES[arm]) for arm in ("R0", "P", "HC")]
+    wanted += [(arm, RATES["P"]) for arm in ("R0", "PC", "HC", "PN")]
+    runs = [Run("default", arm, lr, base) for base in DECIDING for arm, lr in wanted]
+    return list(dict.fromkeys(runs))  # two rates may be the same
 
 
-def badly_taught(plus: float, minus: float, times: float, least_slip: float) -> dict:
-    """The shares of badly taught facts of each operation, and how rarely those slip at least."""
-    return {
-        "hard_shares": (("+", plus), ("-", minus), ("*", times)),
-        "hard_slips": (least_slip, 0.9),
-    }
+def worlds() -> list[Run]:
+    """Block 3: natural questions, and mostly silent ones."""
+    wanted = [(arm, lr) for lr in (2e-4, 3e-4) for arm in ("R0", "P")] + [("HC", 3e-4)]
+    return [
+        Run(world, arm, lr, base)
+        for base in SHORT
+        for world in ("natural", "silent")
+        for arm, lr in wanted
+    ]
 
 
-SETTINGS = {
-    "default": Setting("the world as it is", arms=tuple(ARMS)),
-    "rare": Setting("successes rarer", constants=badly_taught(0.7, 0.8, 0.9, 0.34)),
-    "luck": Setting("luck", ("R0", "R4", "H", "M25"), constants={"asked": (1,)}),
-    "few": Setting("few questions", flags="--retire off --clip off", questions=192),
-}
+def rival() -> list[Run]:
+    """Block 4: on-policy, on the questions that the base solves now and then."""
+    return [Run("rival", "R0", RATES["R0"], base) for base in SHORT]
 
 
-def in_drawn_order(base: int, names: list[str]) -> list[str]:
-    """The arms of a block as they are run: in an order drawn for each base."""
-    drawn = np.random.default_rng([base, 34]).permutation(list(ALL)).tolist()
-    return sorted(names, key=drawn.index)
+BLOCKS = {"rates": rates, "main": main, "worlds": worlds, "rival": rival}

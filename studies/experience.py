@@ -1,32 +1,15 @@
-"""train.py, with every question that is asked written down; and the arms without an o*:
+"""train.py without old answers: a question that comes back gets K new ones, and k counts these.
 
-    torchrun --nproc_per_node=2 -m studies.experience star|new [flags of train.py]
-
-With `star` the run is that of train.py, to the last bit.
+torchrun --nproc_per_node=2 -m studies.experience [flags of train.py]
 """
 
-import json
 import runpy
-import sys
-from pathlib import Path
 
 import exgrpo
-from runtime import ranks
 
 
-class Recorded(exgrpo.Experience):
-    """ExGRPO's, and asked.jsonl: the fresh questions and those that came back, a step a line."""
-
-    def plan(self, step, uncertainty):
-        plan = super().plan(step, uncertainty)
-        if plan and ranks.rank() == 0:
-            with open(Path(self.config.run_dir) / "asked.jsonl", "a") as file:
-                file.write(json.dumps([plan.fresh, list(plan.stars)]) + "\n")
-        return plan
-
-
-class WithoutStar(Recorded):
-    """What ExGRPO would replay comes back, but with K new answers: k counts them alone."""
+class WithoutStar(exgrpo.Experience):
+    """What ExGRPO would replay is asked again, as if it were fresh."""
 
     def plan(self, step, uncertainty):
         plan = super().plan(step, uncertainty)
@@ -40,5 +23,5 @@ class WithoutStar(Recorded):
 
 
 if __name__ == "__main__":
-    exgrpo.Experience = Recorded if sys.argv.pop(1) == "star" else WithoutStar
+    exgrpo.Experience = WithoutStar
     runpy.run_module("train", run_name="__main__", alter_sys=True)

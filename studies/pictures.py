@@ -1,48 +1,106 @@
-"""Two pictures: what each part does, base by base, and the curves of whole methods."""
-
-from pathlib import Path
+"""Three pictures of the study, and README's."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from studies.analysis import TRAINED, differences, dose, interval
-from studies.arms import ARMS, BASES, ROWS, STEPS
+from studies.analysis import comparisons, curve, differences, far, grid_of, interval, near, score
+from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, RATES, SHORT, STEPS, Run
+from studies.runs import ROOT
 
 
-def draw_rows(records: dict, path: Path) -> None:
-    """A line for each comparison: a dot a base, the mean with its 95% interval, the dose.
+def draw(records: dict) -> None:
+    """Each picture whose runs are all there."""
+    folder = ROOT / "studies"
+    if all(run in records for run in BLOCKS["rates"]()):
+        draw_rates(records, folder / "rates.png")
+    if RATES and all(run in records for run in BLOCKS["main"]()):
+        draw_rows(records, folder / "main.png")
+        pairs = [(arm, RATES[arm]) for arm in ("R0", "P")]
+        draw_curves(records, pairs, DECIDING, ROOT / "docs/assets/curve.png")
+        if all(run in records for run in BLOCKS["worlds"]()):
+            draw_worlds(records, folder / "worlds.png")
 
-    A star marks what the protocol decides.
-    """
-    figure, axis = plt.subplots(figsize=(10, 5), constrained_layout=True)
-    labels = []
-    for y, row in enumerate(ROWS):
-        values = differences(records, row)
-        low, high = interval(values)
-        axis.plot(values, np.full(len(values), y - 0.18), ".", color="0.6")
-        axis.hlines(y, low, high)
-        axis.plot(values.mean(), y, "ko")
-        done = dose(records, row.arm)
-        said = f"{done['back']:.0f} came back, pull of o* {done['pull']:.1%}"
-        axis.annotate(said, (1.01, y), xycoords=("axes fraction", "data"), va="center")
-        labels.append(f"{'★ ' * row.decided}{row.phrase}  ({row.arm} − {row.other})")
-    axis.axvline(0, color="0.6")
-    axis.set_yticks(range(len(ROWS)), labels)
-    axis.invert_yaxis()
-    axis.set_xlabel("points of Pass@1, mean of the curve (P, PH: from step 60); a dot is a base")
+
+def draw_rates(records: dict, path) -> None:
+    """Learning rate across, near above and far below, a line an arm, thin lines for the bases."""
+    figure, axes = plt.subplots(2, sharex=True, figsize=(7, 7), constrained_layout=True)
+    for axis, outcome in zip(axes, (near, far)):
+        for color, arm in zip(("C0", "C1", "C2", "C3"), ("R0", "P", "PC", "HC")):
+            rates = grid_of(records, arm)
+            values = np.array(
+                [
+                    [outcome(records[Run("default", arm, lr, base)]) for lr in rates]
+                    for base in CHOOSING
+                ]
+            )  # (bases, rates)
+            axis.plot(rates, values.T, color=color, alpha=0.25, lw=0.8)
+            axis.plot(rates, values.mean(axis=0), color=color, marker="o", label=ARMS[arm].phrase)
+        axis.set(xscale="log", ylabel=outcome.__name__)
+        axis.set_xticks(rates, [f"{lr:g}" for lr in rates], minor=False)
+        axis.set_xticks([], minor=True)
+    axes[0].legend()
+    axes[1].set_xlabel("learning rate; four bases, the mean thick")
     figure.savefig(path)
 
 
-def draw_curves(records: dict, names: list[str], path: Path) -> None:
-    """The test curve of each arm, the mean over bases."""
+def draw_rows(records: dict, path) -> None:
+    """A line for each comparison: a dot a base, the mean with its 95% interval.
+
+    A star marks what the protocol decides.
+    """
+    figure, axis = plt.subplots(figsize=(10, 4), constrained_layout=True)
+    labels = []
+    for y, (phrase, first, second, decided) in enumerate(comparisons()):
+        values = 100 * differences(records, first, second)
+        axis.plot(values, np.full(len(values), y - 0.18), ".", color="0.6")
+        axis.hlines(y, *interval(values))
+        axis.plot(values.mean(), y, "ko")
+        pair = f"{first[0]} {first[1]:g} − {second[0]} {second[1]:g}"
+        labels.append(f"{'★ ' * decided}{phrase}  ({pair})")
+    axis.axvline(0, color="0.6")
+    axis.set_yticks(range(len(labels)), labels)
+    axis.invert_yaxis()
+    axis.set_xlabel("points of score, the mean of near and far; a dot is a base")
+    figure.savefig(path)
+
+
+def draw_worlds(records: dict, path) -> None:
+    """Score of P less R0 against the share of fresh groups that say nothing at first."""
     figure, axis = plt.subplots(constrained_layout=True)
-    steps = np.arange(0, STEPS + 1, 20)
-    for name in names:
-        curves = []
-        for base in BASES:
-            curve = records["default", name, base]["curve"]
-            curves.append(np.interp(steps, curve["step"], curve[TRAINED]))
-        axis.plot(steps, np.mean(curves, axis=0), marker="o", label=ARMS[name].phrase)
-    axis.set(xlabel="step", ylabel="Pass@1 on test questions, mean of 12 bases")
+    for world, lr, bases in (
+        ("natural", 3e-4, SHORT),
+        ("default", RATES["P"], DECIDING),
+        ("silent", 3e-4, SHORT),
+    ):
+        silent = []
+        gains = []
+        for base in bases:
+            on_policy = records[Run(world, "R0", lr, base)]
+            silent.append(100 * on_policy["silent_first"])
+            gains.append(100 * (score(records[Run(world, "P", lr, base)]) - score(on_policy)))
+        axis.plot(silent, gains, "o", label=f"{world} questions, both at {lr:g}")
+    axis.axhline(0, color="0.6")
+    axis.set_xlabel("silent groups among R0's fresh ones in the first ten steps, %")
+    axis.set_ylabel("score of P less R0, points; a dot is a base")
     axis.legend()
+    figure.savefig(path)
+
+
+def draw_curves(records: dict, pairs: list[tuple], bases: tuple, path) -> None:
+    """Test curves near and far: a thin line a base, the mean thick."""
+    figure, axes = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True, sharey=True)
+    steps = np.arange(0, STEPS + 1, 20)
+    titles = ("test questions", "longer questions, out of distribution")
+    for axis, name, title in zip(axes, ("near", "far"), titles):
+        for color, (arm, lr) in zip(("C0", "C1", "C2"), pairs):
+            curves = []
+            for base in bases:
+                record = records[Run("default", arm, lr, base)]
+                curves.append([record[name][0], *curve(record, name)])
+            axis.plot(steps, np.transpose(curves), color=color, alpha=0.25, lw=0.8)
+            label = f"{ARMS[arm].phrase}, rate {lr:g}"
+            axis.plot(steps, np.mean(curves, axis=0), color=color, marker="o", label=label)
+        axis.set(xlabel="step", title=title)
+    axes[0].set_ylabel(f"Pass@1; {len(bases)} bases, the mean thick")
+    axes[0].legend()
     figure.savefig(path)

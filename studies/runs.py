@@ -7,140 +7,168 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from collections import Counter
+from dataclasses import asdict, astuple
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from runtime import tables
-from studies.arms import ALL, SAME, SETTINGS, STEPS, in_drawn_order
+from studies.arms import ARMS, MIXES, STEPS, Run
 from worlds.arithmetic import World
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "studies" / "records.jsonl"
 SCRATCH = ROOT / "runs" / "studies"
-K = 8
-CURVES = ("pass_at_1/arithmetic", "valid/arithmetic", "pass_at_1/arithmetic-ood")
+SAME = "--eval_every 20 --save_every 0 --keep 1 --reward worlds.arithmetic:reward"
+CURVES = {  # name in a record -> metric
+    "near": "val/pass_at_1/arithmetic",
+    "far": "val/pass_at_1/arithmetic-ood",
+    "valid": "val/valid/arithmetic",
+    "cut": "val/truncated/arithmetic",
+    "cut_far": "val/truncated/arithmetic-ood",
+}
 
 
-def read(path: Path = RECORDS) -> dict[tuple[str, str, int], dict]:
-    """{(setting, arm, base): record}"""
-    records = tables.read_jsonl(path) if path.exists() else []
-    return {(r["setting"], r["arm"], r["base"]): r for r in records}
+def read(path: Path = RECORDS) -> dict[Run, dict]:
+    """The record of each run; ValueError for two commits, or for two builds of a base."""
+    records = {}
+    builds = {}
+    for record in tables.read_jsonl(path) if path.exists() else []:
+        run = Run(record["world"], record["arm"], record["lr"], record["base"])
+        records[run] = record
+        build = record["weights"], record["processor"]
+        if builds.setdefault(run.base, build) != build:
+            raise ValueError(f"base {run.base} was built twice, or run on two kinds of processor")
+    commits = {record["commit"] for record in records.values()}
+    if len(commits) > 1:
+        raise ValueError(f"the records are of several commits: {', '.join(sorted(commits))}")
+    return records
 
 
-def run(settings: list, bases: list, arms: list | None, path: Path = RECORDS) -> None:
-    """All runs that have no record yet: base by base, the arms of each in the order drawn."""
-    wanted = []
-    for base in bases:
-        for setting in settings:
-            for arm in in_drawn_order(base, arms or SETTINGS[setting].arms):
-                wanted.append((setting, arm, base))
-    for i, key in enumerate(wanted, 1):
-        if key in read(path):
+def make(wanted: list[Run], tree: Path, path: Path = RECORDS) -> None:
+    """All runs that have no record yet, in a clone that stands at the commit of the records."""
+    show = "git rev-parse --short=12 HEAD".split()
+    commit = subprocess.check_output(show, cwd=tree, text=True).strip()
+    for record in read(path).values():
+        if record["commit"] != commit:
+            raise ValueError(
+                f"the records are of commit {record['commit']}, and {tree} is at {commit}:"
+                f" git clone . DIR && git -C DIR checkout {record['commit']}, then --tree DIR"
+            )
+    for number, run in enumerate(wanted, 1):
+        if run in read(path):
             continue
         start = time.monotonic()
-        record = train(*key)
+        found = train(run, tree)
         minutes = round((time.monotonic() - start) / 60, 1)
-        if record:
+        if found:
+            record = asdict(run) | found | {"commit": commit, "minutes": minutes}
             with open(path, "a") as file:
-                line = json.dumps(record | {"minutes": minutes}, separators=(",", ":"))
-                file.write(line + "\n")
-        # No score is shown: nothing is read before all blocks are complete.
-        said = "done" if record else f"failed, see {SCRATCH}; the same command repeats it"
-        print(f"{i} of {len(wanted)}: {key}, {minutes} min, {said}", flush=True)
+                file.write(json.dumps(record, separators=(",", ":")) + "\n")
+        said = "done" if found else f"failed, see {SCRATCH}; the same command repeats it"
+        print(f"{number} of {len(wanted)}: {astuple(run)}, {minutes} min, {said}", flush=True)
 
 
-def train(setting: str, arm: str, base: int) -> dict | None:
-    """The record of one run, whose directory is removed; None if it crashed."""
-    place = build(setting, base)
-    directory = SCRATCH / f"{setting}-{arm}-{base}"
-    shutil.rmtree(directory, ignore_errors=True)  # of one that was interrupted
-    directory.mkdir(parents=True)
-    questions = directory / "questions.jsonl"
-    lines = (place / "train.jsonl").read_text().splitlines(keepends=True)
-    questions.write_text("".join(lines[: SETTINGS[setting].questions]))
-    flags = f"{ALL[arm].flags} {SETTINGS[setting].flags}".split()
-    command = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node=2".split()
-    command += ["-m", "studies.experience", "star" if ALL[arm].star else "new"]
-    command += [*flags, *SAME.split(), f"--steps={STEPS}", f"--seed={base}"]
-    command += [f"--model={place}/model", f"--train_files={questions}", f"--run_dir={directory}"]
-    command += ["--val_files", f"{place}/test.jsonl", f"{place}/ood.jsonl"]
+def train(run: Run, tree: Path) -> dict | None:
+    """What is recorded of one run, whose directory is removed; None if it must be repeated."""
+    place, questions = build(run, tree)
+    directory = SCRATCH / "-".join(map(str, astuple(run)))
     log = directory.with_suffix(".log")
-    environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with open(log, "w") as output:
-        failed = subprocess.call(command, cwd=ROOT, stdout=output, stderr=output, env=environment)
-    if failed:
+    arm = ARMS[run.arm]
+    script = "train.py" if arm.star else "-m studies.experience"
+    flags = f"{script} {arm.flags} {SAME} --lr={run.lr} --steps={STEPS} --seed={run.base}".split()
+    flags += [f"--model={place}/model", f"--train_files={questions}", f"--run_dir={directory}"]
+    flags += ["--val_files", f"{place}/test.jsonl", f"{place}/ood.jsonl"]
+    shutil.rmtree(directory, ignore_errors=True)  # of one that was interrupted
+    if not torchrun(flags, tree, log):
         return None
-    weights = (place / "model" / "model.safetensors").read_bytes()
-    show = "git rev-parse --short=12 HEAD".split()
-    record = {
-        "setting": setting,
-        "arm": arm,
-        "base": base,
-        "flags": " ".join(flags),
-        **measured(directory),
-        "weights": hashlib.sha256(weights).hexdigest(),
-        "commit": subprocess.check_output(show, cwd=ROOT, text=True).strip(),
-        "processor": torch.backends.cpu.get_cpu_capability(),
-    }
+    rows = tables.read_jsonl(directory / "metrics.jsonl")
+    late = sum(row.get("reward/timeouts", 0) for row in rows)
+    late += sum(
+        value for row in rows for name, value in row.items() if name.startswith("val/timeout")
+    )
+    if late:
+        return None
     shutil.rmtree(directory)
     log.unlink()
-    return record
+    return {
+        "flags": arm.flags,
+        **measured(rows),
+        "weights": sha256(place / "model" / "model.safetensors"),
+        "questions": sha256(questions),
+        "processor": torch.backends.cpu.get_cpu_capability(),
+    }
 
 
-def build(setting: str, base: int) -> Path:
-    """The directory of the world of a base, built on first use, which takes minutes."""
-    from worlds.base_model import build_world
+def torchrun(arguments: list[str], tree: Path, log: Path) -> bool:
+    """Whether two ranks that run this in the clone come to a good end."""
+    log.parent.mkdir(parents=True, exist_ok=True)
+    command = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node=2".split()
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    with open(log, "w") as output:
+        command += arguments
+        code = subprocess.call(command, cwd=tree, stdout=output, stderr=output, env=environment)
+    return code == 0
+
+
+def build(run: Run, tree: Path) -> tuple[Path, Path]:
+    """The directory of the base, built on first use, which takes minutes; and its questions."""
+    from worlds.base_model import build_world, training_file
 
     torch.set_num_threads(1)  # sums are taken in the same order
-    world = replace(World(), seed=base, **SETTINGS[setting].constants)
-    return build_world(ROOT / ".cache", world)
+    world = World(seed=run.base, mix=MIXES[run.world])
+    place = build_world(ROOT / ".cache", world)
+    if run.world == "rival":
+        return place, solved_sometimes(place, World(seed=run.base), tree)
+    return place, training_file(world, place)
 
 
-def measured(directory: Path) -> dict:
-    """Curve and doses of a run."""
-    rows = tables.read_jsonl(directory / "metrics.jsonl", growing=True)
-    tested = [row for row in rows if "val/pass_at_1/arithmetic" in row]
-    curve = {"step": [row["step"] for row in tested]}
-    for name in CURVES:
-        curve[name] = [round(row[f"val/{name}"], 5) for row in tested]
-    asked = tables.read_jsonl(directory / "asked.jsonl", growing=True)
-    # A run that ended early has a row of validation alone.
-    return {"curve": curve, "dose": doses([r for r in rows if "replay/questions" in r], asked)}
+def solved_sometimes(place: Path, world: World, tree: Path) -> Path:
+    """The default world's questions of which the base answers 1 to 7 of 8 right."""
+    from worlds.base_model import training_file
+
+    questions = training_file(world, place)
+    kept = place / "train-sometimes.jsonl"
+    if kept.exists():
+        return kept
+    output = SCRATCH / f"asked-{world.seed}"
+    flags = f"eval.py --samples=8 --eval_temperature=1 --seed={world.seed}".split()
+    flags += "--reward worlds.arithmetic:reward --max_response_length=72".split()
+    flags += [f"--model={place}/model", f"--data={questions}", f"--output={output}"]
+    if not torchrun(flags, tree, output.with_suffix(".log")):
+        raise RuntimeError(f"see {output}.log")
+    right = Counter()
+    for record in tables.read_jsonl(output / "responses.jsonl"):
+        right[record["text"]] += record["success"]
+    lines = []
+    for line in questions.read_text().splitlines(keepends=True):
+        question = json.loads(line)["prompt"][-1]["content"]
+        if 1 <= right[question] <= 7:
+            lines.append(line)
+    kept.write_text("".join(lines))
+    return kept
 
 
-def doses(rows: list[dict], asked: list) -> dict:
-    """What was done, by the rows of the training steps and the questions of each step."""
+def sha256(file: Path) -> str:
+    """The hash of a file."""
+    return hashlib.sha256(file.read_bytes()).hexdigest()
 
-    def column(name: str) -> np.ndarray:
-        return np.array([row[name] for row in rows])
 
-    with_star = max(1, np.count_nonzero(column("replay/questions")))  # steps
-    # Of K - 1 new answers beside an o*, k - 1 are right: their advantages sum to -(K - k) / K.
-    push = [column(f"replay/k={k}") * (k - K) / K for k in range(1, K + 1)]
-    back = []
-    everything = []
-    for fresh, came_back in asked:
-        back += came_back
-        everything += fresh + came_back
-    found = {
-        "pull": column("replay/gradient_share").sum() / with_star,
-        "ratio": column("replay/ratio").sum() / with_star,
-        "choice": (column("replay/candidate_score") - column("replay/selected_score")).mean(),
-        "push": np.sum(push, axis=0).mean(),
-        "push_k1": push[0].mean(),
-        "back": len(back),
-        "different": len(set(back)),
-        "questions": len(set(everything)),
-        "visits": len(everything) / len(set(everything)),
-        "tokens": column("rollout/tokens").sum(),
-        "entropy": column("loss/entropy").mean(),
-        "active": 1 - column("reward/all_equal_groups").mean(),
-        "none": column("reward/none_right").mean(),
-        "none_first": column("reward/none_right")[:10].mean(),
-        "retired": rows[-1]["buckets/retired"],
+def measured(rows: list[dict]) -> dict:
+    """What a run's rows of metrics say."""
+    tested = [row for row in rows if CURVES["near"] in row]
+    # A run that ended early has a last row of validation alone.
+    steps = [row for row in rows if "rollout/tokens" in row]
+    replaying = [row["step"] for row in steps if row["replay/questions"]]
+    first = [row["fresh/silent"] for row in steps[:10]]
+    curve = {name: [round(row[metric], 5) for row in tested] for name, metric in CURVES.items()}
+    return {
+        "step": [row["step"] for row in tested],
+        **curve,
+        "tokens": sum(row["rollout/tokens"] for row in steps),
+        "silent_first": round(sum(first) / len(first), 4),
+        "silent": round(sum(row["fresh/silent"] for row in steps) / len(steps), 4),
+        "replay_from": replaying[0] if replaying else None,
+        "retired": steps[-1]["buckets/retired"],
     }
-    found = {name: round(float(value), 5) for name, value in found.items()}
-    return found | {"from_k": [int(column(f"replay/from_k={k}").sum()) for k in range(1, K)]}

@@ -1,4 +1,4 @@
-"""The study: what its differences, its p values and its arm without an o* are."""
+"""The study: its outcomes, its choice of a rate, its p values, and its arm without an o*."""
 
 import numpy as np
 import pytest
@@ -6,24 +6,36 @@ from test_exgrpo import K, by_last_token, questions, store
 
 from config import Config
 from studies import analysis, runs
-from studies.arms import Row
+from studies.arms import CHOOSING, GRID, Run, rates
 from studies.experience import WithoutStar
 
 
-def run(scores: list[float]) -> dict:
-    """A record with this test curve, of a point every 20 steps from step 0 on."""
-    return {"curve": {"step": [20 * i for i in range(len(scores))], analysis.TRAINED: scores}}
+def record(near: list[float], far: list[float]) -> dict:
+    """A record with these curves, of a point every 20 steps from step 0 on."""
+    return {"step": [20 * i for i in range(len(near))], "near": near, "far": far}
 
 
-def test_outcomes_are_means_of_the_curve_in_points():
-    """Six points count; P's leave two out; a run that ended early keeps its last value."""
-    early = run([0.0, 0.1, 0.2, 0.3])  # 0.3 stands for the steps 60 to 120
-    whole = run([0.9, 0.0, 0.0, 0.1, 0.1, 0.1, 0.3])
-    records = {("default", arm, 0): early for arm in ("R4", "P")} | {("default", "R0", 0): whole}
-    difference = analysis.differences(records, Row("", "R4", "R0"), bases=[0])
-    np.testing.assert_allclose(difference, 100 * (1.5 / 6 - 0.6 / 6))
-    difference = analysis.differences(records, Row("", "P", "R0"), bases=[0])
-    np.testing.assert_allclose(difference, 100 * (0.3 - 0.15))
+def test_a_score_is_the_mean_of_two_means():
+    """Six points of each curve count, not the base's; a run that ended early keeps its last."""
+    early = record(
+        [0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.6]
+    )  # the last stands for steps 60 to 120
+    assert analysis.near(early) == pytest.approx(1.5 / 6)
+    assert analysis.far(early) == pytest.approx(2.4 / 6)
+    assert analysis.score(early) == pytest.approx((1.5 + 2.4) / 12)
+    assert analysis.steps_until(early, 0.25) == 50
+
+
+def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
+    """0.60, 0.63, 0.64, 0.50: 3e-4 is within 0.02 of the best, and one base alone says 4.5e-4."""
+    records = {}
+    for lr, level in zip(GRID, (0.60, 0.63, 0.64, 0.50)):
+        for base in CHOOSING:
+            one = level + (base == 30) * (lr == 4.5e-4) * 0.04
+            records[Run("default", "R0", lr, base)] = record([0.0] + [one] * 6, [0.0] + [one] * 6)
+    records[Run("default", "R0", 9e-4, 40)] = {}  # of another base: does not count
+    assert analysis.choice(records, "R0") == 3e-4
+    assert analysis.choice(records, "R0", (30,)) == 4.5e-4
 
 
 def test_sign_flips_and_holm():
@@ -33,24 +45,27 @@ def test_sign_flips_and_holm():
     assert analysis.holm([0.016, 0.012, 0.9, 0.03]) == [True, True, False, False]
 
 
-def test_nothing_is_shown_of_an_unfinished_study():
-    with pytest.raises(ValueError, match="no record of .*R1.*10"):
-        analysis.report({("default", "R0", 10): run([0.1, 0.2])})
+def test_nothing_is_shown_of_an_unfinished_block():
+    """Of 64 runs one has a record: the report says what is missing, and no score."""
+    (first, *others) = rates()
+    report = analysis.report({first: record([0.123] * 7, [0.123] * 7)})
+    assert len(others) == 63 and "rates: 63 runs have no record" in report
+    assert "0.123" not in report
 
 
-def test_the_page_holds_what_the_records_say():
-    """Its tables are the command's, and a sceptic's numpy finds the row of H less R4."""
-    page = (runs.ROOT / "studies/README.md").read_text()
-    records = runs.read()
-    tables = {line for line in page.splitlines() if line.startswith("|")}
-    assert tables <= set(analysis.report(records).splitlines())
-    found = []
-    for base in analysis.BASES:
-        h, r4 = (records["default", arm, base]["curve"][analysis.TRAINED] for arm in ("H", "R4"))
-        found.append(100 * np.subtract(h, r4)[1:].mean())  # of step 0 both are the base's
-    mean = np.mean(found)
-    half = 2.201 * np.std(found, ddof=1) / 12**0.5  # Student's t, 11 degrees of freedom
-    assert f"| H − R4 | {mean:+.1f} [{mean - half:+.1f}, {mean + half:+.1f}] |" in page
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [({"commit": "b"}, "several commits"), ({"weights": "other"}, "built twice")],
+)
+def test_mixed_records_are_refused(tmp_path, change, message):
+    """Records of two commits, or of a base with two builds, are no study."""
+    one = {"world": "default", "arm": "R0", "lr": 3e-4, "base": 30}
+    one |= {"commit": "a", "weights": "w", "processor": "AVX512"}
+    other = one | {"arm": "P"} | change
+    file = tmp_path / "records.jsonl"
+    file.write_text(f"{one}\n{other}\n".replace("'", '"'))
+    with pytest.raises(ValueError, match=message):
+        runs.read(file)
 
 
 def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path):

@@ -1,10 +1,8 @@
 """The benchmarks measure what they say."""
 
-import json
 
 import pytest
 
-from bench.gates import figures
 from bench.grading import sample_answers
 from bench.step import time_steps
 from reward import Verifier
@@ -38,15 +36,3 @@ def test_a_run_that_fails_shows_its_end(tmp_path):
     script.write_text("raise SystemExit('no such model')")
     with pytest.raises(RuntimeError, match="no such model"):
         time_steps(1, [str(script)], "step")
-
-
-def test_the_gates_read_a_run_by_their_definitions(tmp_path):
-    """The five figures are those by hand, and groups count in the first ten steps only."""
-    rows = [
-        {"step": 0, "val/pass_at_1/arithmetic": 0.10, "val/valid/arithmetic": 0.08},
-        {"step": 10, "reward/none_right": 0.75},
-        {"step": 11, "reward/none_right": 0.25},
-        {"step": 20, "val/pass_at_1/arithmetic": 0.50, "val/valid/arithmetic": 0.49},
-    ]
-    (tmp_path / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
-    assert list(figures(tmp_path).values()) == pytest.approx([0.10, 0.02, 0.02, 0.75, 0.50])
