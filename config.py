@@ -58,8 +58,8 @@ class Config:
     )
     mu: float = knob(
         0.5,
-        "μ, the centre of the bucket weights, as an accuracy. In the built-in world 0.125 is "
-        "better, likely because rarely solved questions hold facts that the model lacks [0.5].",
+        "μ, the centre of the bucket weights, as an accuracy; 0.125 is one right answer of eight, "
+        "so that rarely solved questions come back [0.5].",
         0,
         1,
     )

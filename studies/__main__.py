@@ -1,7 +1,7 @@
 """The study of studies/PROTOCOL.md:
 
     python -m studies                          tables and pictures of what is complete, in seconds
-    python -m studies run rates                the runs of a block: rates, main, worlds or rival
+    python -m studies run rates                the runs of a block
     python -m studies run main --tree DIR      the same in a clone at the records' commit
 
 A run that has a record is not made again: the same command goes on where it was stopped.

@@ -16,8 +16,13 @@ POINTS = np.arange(20, STEPS + 1, 20)  # the steps over which curves are average
 
 def report(records: dict) -> str:
     """The tables of every block that is complete, and what is missing of the others."""
-    tables = {"rates": [gates, rates, chosen], "main": [rows, arms], "worlds": [worlds]}
-    tables["rival"] = [rival]
+    tables = {
+        "gates": [gates],
+        "rates": [rates, chosen],
+        "main": [rows, arms],
+        "worlds": [worlds],
+        "rival": [rival],
+    }
     parts = []
     for name, block in BLOCKS.items():
         if not RATES and name in ("main", "rival"):

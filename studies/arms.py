@@ -41,16 +41,20 @@ class Run:
     base: int
 
 
+def gates() -> list[Run]:
+    """The runs that docs/world.md asks whether the world has enough to learn."""
+    return [Run("default", arm, 3e-4, base) for base in CHOOSING for arm in ("R0", "P")]
+
+
 def rates() -> list[Run]:
-    """Block 1. The runs of the gates come first."""
-    gates = [Run("default", arm, 3e-4, base) for base in CHOOSING for arm in ("R0", "P")]
+    """Block 1, which the runs of the gates belong to."""
     grid = [
         Run("default", arm, lr, base)
         for base in CHOOSING
         for lr in GRID
         for arm in ("R0", "P", "PC", "HC")
     ]
-    return gates + [run for run in grid if run not in gates]
+    return list(dict.fromkeys(gates() + grid))
 
 
 def main() -> list[Run]:
@@ -77,4 +81,4 @@ def rival() -> list[Run]:
     return [Run("rival", "R0", RATES["R0"], base) for base in SHORT]
 
 
-BLOCKS = {"rates": rates, "main": main, "worlds": worlds, "rival": rival}
+BLOCKS = {"gates": gates, "rates": rates, "main": main, "worlds": worlds, "rival": rival}

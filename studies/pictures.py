@@ -7,18 +7,25 @@ from studies.analysis import comparisons, curve, differences, far, grid_of, inte
 from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, RATES, SHORT, STEPS, Run
 from studies.runs import ROOT
 
+CURVE = ROOT / "docs/assets/curve.png"  # README's
+
 
 def draw(records: dict) -> None:
     """Each picture whose runs are all there."""
+
+    def complete(block: str) -> bool:
+        return all(run in records for run in BLOCKS[block]())
+
     folder = ROOT / "studies"
-    if all(run in records for run in BLOCKS["rates"]()):
+    if complete("gates"):
+        draw_curves(records, [("R0", 3e-4), ("P", 3e-4)], CHOOSING, CURVE)
+    if complete("rates"):
         draw_rates(records, folder / "rates.png")
-    if RATES and all(run in records for run in BLOCKS["main"]()):
+    if RATES and complete("main"):
         draw_rows(records, folder / "main.png")
-        pairs = [(arm, RATES[arm]) for arm in ("R0", "P")]
-        draw_curves(records, pairs, DECIDING, ROOT / "docs/assets/curve.png")
-        if all(run in records for run in BLOCKS["worlds"]()):
-            draw_worlds(records, folder / "worlds.png")
+        draw_curves(records, [("R0", RATES["R0"]), ("P", RATES["P"])], DECIDING, CURVE)
+    if RATES and complete("main") and complete("worlds"):
+        draw_worlds(records, folder / "worlds.png")
 
 
 def draw_rates(records: dict, path) -> None:

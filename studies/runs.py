@@ -74,7 +74,7 @@ def train(run: Run, tree: Path) -> dict | None:
     """What is recorded of one run, whose directory is removed; None if it must be repeated."""
     place, questions = build(run, tree)
     directory = SCRATCH / "-".join(map(str, astuple(run)))
-    log = directory.with_suffix(".log")
+    log = directory.parent / f"{directory.name}.log"
     arm = ARMS[run.arm]
     script = "train.py" if arm.star else "-m studies.experience"
     flags = f"{script} {arm.flags} {SAME} --lr={run.lr} --steps={STEPS} --seed={run.base}".split()
