@@ -3,10 +3,12 @@
 Scores are shares of right answers, 0 to 1; differences are in points, hundredths of that.
 """
 
+from dataclasses import dataclass
+
 import numpy as np
 from scipy import stats
 
-from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, FARTHER, RATES, SHORT, STEPS, Run
+from studies.arms import BLOCKS, CHOOSING, DECIDING, FARTHER, GRID, RATES, SHORT, STEPS, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
@@ -18,9 +20,9 @@ def report(records: dict) -> str:
     """The tables of every block that is complete, and what is missing of the others."""
     tables = {
         "gates": [gates],
-        "rates": [rates, chosen],
-        "main": [rows, arms],
-        "worlds": [worlds],
+        "rates": [outcomes, chosen],
+        "main": [rows, outcomes],
+        "worlds": [rows, outcomes],
         "rival": [rival],
     }
     parts = []
@@ -32,7 +34,7 @@ def report(records: dict) -> str:
         if missing:
             parts.append(f"{name}: {len(missing)} runs have no record, {missing[0]} for example")
         else:
-            parts += [part(records) for part in tables[name]]
+            parts += [part(records, name) for part in tables[name]]
     return "\n\n".join(parts)
 
 
@@ -101,178 +103,171 @@ def holm(ps: list[float]) -> list[bool]:
 
 def shown(values: np.ndarray) -> str:
     """Mean and 95% interval, in points."""
-    low, high = interval(values)
-    return f"{100 * values.mean():+.1f} [{100 * low:+.1f}, {100 * high:+.1f}]"
+    low, high = interval(100 * values)
+    return f"{100 * values.mean():+.1f} [{low:+.1f}, {high:+.1f}]"
 
 
-# ---- block 1: which rate -------------------------------------------------------------------------
+# ---- tables --------------------------------------------------------------------------------------
 
 
-def gates(records: dict) -> str:
-    """Is there something to learn, and is it learned honestly? R0 and P at 3e-4."""
+def outcomes(records: dict, block: str) -> str:
+    """Of each arm and rate of a block the means over bases, and the range of the score."""
+    found = {}
+    for run in [run for run in records if run in BLOCKS[block]() or is_farther(run, block)]:
+        found.setdefault((run.world, run.arm, run.lr), []).append(records[run])
     lines = []
-    for base in CHOOSING:
-        for arm in ("R0", "P"):
-            record = records[Run("default", arm, 3e-4, base)]
-            invalid = np.subtract(record["near"], record["valid"])
-            figures = [
-                record["near"][0],
-                record["silent_first"],
-                invalid.max(),
-                record["near"][-1],
-                curve(record, "far")[-3:].mean(),
-                max(record["cut"] + record["cut_far"]),
+    for (world, arm, lr), group in sorted(found.items()):
+        scores = [score(record) for record in group]
+        until = [steps_until(record) for record in group if np.isfinite(steps_until(record))]
+        lines.append(
+            [
+                world,
+                arm,
+                f"{lr:g}",
+                f"{np.mean([near(record) for record in group]):.3f}",
+                f"{np.mean([far(record) for record in group]):.3f}",
+                f"{np.mean(scores):.3f} ({min(scores):.2f}–{max(scores):.2f})",
+                f"{np.mean([curve(record, 'near')[-1] for record in group]):.3f}",
+                f"{np.mean([curve(record, 'far')[-1] for record in group]):.3f}",
+                f"{np.mean(until):.0f} ({len(until)} of {len(group)})" if until else "–",
+                f"{np.mean([record['tokens'] for record in group]) / 1e6:.2f}",
+                f"{np.mean([record['silent_first'] for record in group]):.0%}",
+                f"{np.mean([record['silent'] for record in group]):.0%}",
             ]
-            lines.append([f"{base}", arm, *(f"{figure:.3f}" for figure in figures)])
-            lines[-1].append(f"{record['replay_from'] or '–'}")
-    figures = ["base", "silent at first", "right but invalid, most", "end", "far, from step 80"]
-    return table(["seed", "arm", *figures, "cut, most", "replay from"], lines)
-
-
-def grid_of(records: dict, arm: str) -> list[float]:
-    """The rates that were run for an arm: the grid, and one beyond its edge where need was."""
-    return sorted({run.lr for run in records if run.arm == arm and run.base in CHOOSING})
-
-
-def rates(records: dict) -> str:
-    """Of each arm and rate the means over the four bases."""
-    lines = []
-    for arm in ("R0", "P", "PC", "HC"):
-        for lr in grid_of(records, arm):
-            found = [records[Run("default", arm, lr, base)] for base in CHOOSING]
-            means = [np.mean([outcome(r) for r in found]) for outcome in (near, far, score)]
-            ends = [np.mean([curve(r, name)[-1] for r in found]) for name in ("near", "far")]
-            lines.append([arm, f"{lr:g}", *(f"{value:.3f}" for value in means + ends)])
-    head = ["arm", "rate", "near", "far", "score", "near, end", "far, end"]
+        )
+    head = ["questions", "arm", "rate", "near", "far", "score (low–high)", "near, end", "far, end"]
+    head += ["steps until 0.8", "million tokens", "silent at first", "silent"]
     return table(head, lines)
+
+
+def gates(records: dict, block: str) -> str:
+    """Is there something to learn, and is it learned honestly?"""
+    lines = []
+    for run in BLOCKS[block]():
+        record = records[run]
+        invalid = np.subtract(record["near"], record["valid"])
+        figures = [
+            record["near"][0],
+            record["silent_first"],
+            invalid.max(),
+            record["near"][-1],
+            curve(record, "far")[-3:].mean(),
+            max(record["cut"] + record["cut_far"]),
+        ]
+        shown_figures = [f"{figure:.3f}" for figure in figures]
+        lines.append([f"{run.base}", run.arm, *shown_figures, f"{record['replay_from'] or '–'}"])
+    head = ["seed", "arm", "base", "silent at first", "right but invalid, most", "end"]
+    return table([*head, "far, from step 80", "cut, most", "replay from step"], lines)
+
+
+def is_farther(run: Run, block: str) -> bool:
+    """Whether a run was made as the best rate stood at an edge of the grid."""
+    return block == "rates" and run.base in CHOOSING and run.lr in FARTHER.values()
 
 
 def choice(records: dict, arm: str, bases: tuple = CHOOSING) -> float:
     """The lowest rate whose mean score over the bases is near enough to the best."""
     means = {}
-    for lr in grid_of(records, arm):
+    for lr in rates_of(records, arm):
         means[lr] = np.mean([score(records[Run("default", arm, lr, base)]) for base in bases])
     best = max(means.values())
     return min(lr for lr, mean in means.items() if mean >= best - NEAR_ENOUGH)
 
 
-def chosen(records: dict) -> str:
+def rates_of(records: dict, arm: str) -> list[float]:
+    """The rates that were run for an arm on the bases that choose."""
+    return sorted({run.lr for run in records if run.arm == arm and run.base in CHOOSING})
+
+
+def chosen(records: dict, block: str) -> str:
     """The chosen rates, and those that each base alone would have chosen."""
     lines = []
-    for arm in ("R0", "P", "PC", "HC"):
+    for arm in dict.fromkeys(run.arm for run in BLOCKS[block]()):
         lr = choice(records, arm)
-        beyond = FARTHER.get(lr)
-        note = f"run it at {beyond:g}, too" if beyond and len(grid_of(records, arm)) == 4 else ""
+        at_edge = lr in FARTHER and len(rates_of(records, arm)) == len(GRID)
         alone = [f"{choice(records, arm, (base,)):g}" for base in CHOOSING]
+        note = f"an edge: run it at {FARTHER[lr]:g}, too" if at_edge else ""
         lines.append([arm, f"{lr:g}", ", ".join(alone), note])
-    return table(
-        ["arm", "chosen rate", f"by base {CHOOSING[0]} to {CHOOSING[-1]} alone", ""], lines
-    )
+    return table(["arm", "chosen rate", "by each base alone", ""], lines)
 
 
-# ---- block 2: what is decided --------------------------------------------------------------------
+# ---- comparisons ---------------------------------------------------------------------------------
 
 
-def differences(records: dict, first: tuple, second: tuple, outcome=score) -> np.ndarray:
-    """The outcome of one (arm, rate) less that of another, of each deciding base."""
+@dataclass(frozen=True)
+class Row:
+    """A comparison, arm less other, on the bases of its block."""
+
+    phrase: str
+    arm: str
+    lr: float
+    other: str
+    other_lr: float
+    world: str = "default"
+    decided: bool = False  # one of the four of the protocol
+
+    @property
+    def pair(self) -> str:
+        """As tables and pictures name it."""
+        return f"{self.arm} {self.lr:g} − {self.other} {self.other_lr:g}"
+
+
+def comparisons(block: str) -> list[Row]:
+    """The rows of block 2, of which four are decided, or of block 3."""
+    if block == "worlds":
+        return [
+            Row(f"{world} questions", arm, 3e-4, "R0", 3e-4, world=world)
+            for world in ("natural", "silent")
+            for arm in ("P", "HC")
+        ]
+    at_p = RATES["P"]
+    equal = at_p == RATES["R0"]
+    rare = Row("rarely solved ones", "HC", RATES["HC"], "R0", RATES["R0"], decided=equal)
+    found = [Row("does ExGRPO pay?", "P", at_p, "R0", RATES["R0"], decided=True), rare]
+    if not equal:
+        found.append(Row("at one rate", "P", at_p, "R0", at_p, decided=True))
+    return [
+        *found,
+        Row("which questions come back", "HC", at_p, "PC", at_p, decided=True),
+        Row("what old answers add", "P", at_p, "PN", at_p, decided=True),
+        Row("CLIP kept", "PC", at_p, "P", at_p),
+    ]
+
+
+def differences(records: dict, row: Row, outcome=score) -> np.ndarray:
+    """The outcome of the row's arm less that of the other, a number a base."""
     found = []
-    for base in DECIDING:
-        one, other = (records[Run("default", *pair, base)] for pair in (first, second))
+    for base in DECIDING if row.world == "default" else SHORT:
+        one = records[Run(row.world, row.arm, row.lr, base)]
+        other = records[Run(row.world, row.other, row.other_lr, base)]
         found.append(outcome(one) - outcome(other))
     return np.array(found)
 
 
-def comparisons() -> list[tuple]:
-    """(phrase, (arm, rate), (arm, rate), whether it is decided)."""
-    own = {arm: (arm, rate) for arm, rate in RATES.items()}
-    at_p = {arm: (arm, RATES["P"]) for arm in ARMS}
-    second = ("at P's rate", at_p["P"], at_p["R0"], True)
-    third = ("rarely solved questions, each at its own rate", own["HC"], own["R0"], False)
-    if RATES["P"] == RATES["R0"]:
-        second = (*third[:3], True)
-    found = [
-        ("does ExGRPO pay, each at its own rate?", own["P"], own["R0"], True),
-        second,
-        ("which questions come back", at_p["HC"], at_p["PC"], True),
-        ("what old answers add", at_p["P"], at_p["PN"], True),
-        ("CLIP kept", at_p["PC"], at_p["P"], False),
-    ]
-    return found if second[:3] == third[:3] else [*found, third]
-
-
-def rows(records: dict) -> str:
-    """Every comparison, and what was decided of the four."""
-    compared = comparisons()
-    found = [differences(records, first, second) for _, first, second, _ in compared]
-    decided = [i for i, row in enumerate(compared) if row[3]]
-    ps = [stats.ttest_1samp(values, 0).pvalue for values in found]
-    rejected = dict(zip(decided, holm([ps[i] for i in decided])))
+def rows(records: dict, block: str) -> str:
+    """Every comparison of a block, and what is decided."""
+    found = {row: differences(records, row) for row in comparisons(block)}
+    ps = {row: stats.ttest_1samp(values, 0).pvalue for row, values in found.items()}
+    decided = [row for row in found if row.decided]
+    rejected = dict(zip(decided, holm([ps[row] for row in decided])))
     lines = []
-    for i, (phrase, first, second, _) in enumerate(compared):
-        verdict = "undecided" if i in rejected else "exploratory"
-        if rejected.get(i):
-            verdict = "pays" if found[i].mean() > 0 else "costs"
-        apart = [shown(differences(records, first, second, outcome)) for outcome in (near, far)]
-        ps_shown = [f"{ps[i]:.2g}", f"{sign_flip(found[i]):.2g}"]
-        pair = f"{first[0]} {first[1]:g} − {second[0]} {second[1]:g}"
-        lines.append([phrase, pair, shown(found[i]), *ps_shown, verdict, *apart])
+    for row, values in found.items():
+        verdict = "undecided" if row.decided else "exploratory"
+        if rejected.get(row):
+            verdict = "pays" if values.mean() > 0 else "costs"
+        apart = [shown(differences(records, row, outcome)) for outcome in (near, far)]
+        both_ps = [f"{ps[row]:.2g}", f"{sign_flip(values):.2g}"]
+        lines.append([row.phrase, row.pair, shown(values), *both_ps, verdict, *apart])
     return table(["", "", "score", "p, t test", "p, sign flips", "", "near", "far"], lines)
 
 
-def arms(records: dict) -> str:
-    """Of each arm and rate of block 2 the means over bases, with the lowest and the highest."""
-    pairs = dict.fromkeys((run.arm, run.lr) for run in BLOCKS["main"]())
-    lines = []
-    for arm, lr in pairs:
-        found = [records[Run("default", arm, lr, base)] for base in DECIDING]
-        cells = [f"{arm} {lr:g}", ARMS[arm].phrase]
-        for outcome in (near, far, lambda r: curve(r, "near")[-1], lambda r: curve(r, "far")[-1]):
-            scores = [outcome(record) for record in found]
-            cells.append(f"{np.mean(scores):.3f} ({min(scores):.2f}–{max(scores):.2f})")
-        until = [steps_until(record) for record in found]
-        reached = np.isfinite(until).sum()
-        cells.append(f"{np.nanmean(until):.0f} ({reached} of {len(until)})" if reached else "–")
-        tokens = [r["tokens"] for r in found]
-        on_policy = [records[Run("default", "R0", RATES["R0"], b)]["tokens"] for b in DECIDING]
-        cells.append(f"{np.mean(tokens) / np.mean(on_policy):.2f}")
-        cells.append(f"{np.mean([r['silent'] for r in found]):.0%}")
-        lines.append(cells)
-    head = ["", "arm; mean (low–high)", "near", "far", "near, end", "far, end"]
-    return table([*head, "steps until 0.8", "tokens / R0", "silent fresh groups"], lines)
-
-
-# ---- blocks 3 and 4 ------------------------------------------------------------------------------
-
-
-def worlds(records: dict) -> str:
-    """Natural and mostly silent questions: every arm and rate, and its score less R0's at 3e-4."""
-    pairs = dict.fromkeys((run.world, run.arm, run.lr) for run in BLOCKS["worlds"]())
-    lines = []
-    for world, arm, lr in sorted(pairs):
-        found = [records[Run(world, arm, lr, base)] for base in SHORT]
-        on_policy = [records[Run(world, "R0", 3e-4, base)] for base in SHORT]
-        gain = "–"
-        if (arm, lr) != ("R0", 3e-4):
-            gain = shown(np.subtract([score(r) for r in found], [score(r) for r in on_policy]))
-        means = [np.mean([outcome(r) for r in found]) for outcome in (near, far, score)]
-        silent = np.mean([r["silent_first"] for r in found])
-        cells = [f"{value:.3f}" for value in means]
-        lines.append([world, arm, f"{lr:g}", f"{silent:.0%}", *cells, gain])
-    head = ["questions", "arm", "rate", "silent at first", "near", "far", "score"]
-    return table([*head, "less R0 at 3e-4, points"], lines)
-
-
-def rival(records: dict) -> str:
-    """On-policy on questions chosen beforehand: its step 60 beside R0's step 120."""
-    lines = []
-    for base in SHORT:
-        chosen_first = records[Run("rival", "R0", RATES["R0"], base)]
-        plain = records[Run("default", "R0", RATES["R0"], base)]
-        cells = []
-        for name in ("near", "far"):
-            at_60 = curve(chosen_first, name)[2]
-            at_120 = curve(plain, name)[-1]
-            cells += [f"{at_60:.3f}", f"{at_120:.3f}"]
-        lines.append([f"{base}", *cells])
-    head = ["base", "near: rival, step 60", "R0, step 120", "far: rival, step 60", "R0, step 120"]
-    return table(head, lines)
+def rival(records: dict, block: str) -> str:
+    """On questions chosen beforehand: step 60, less step 120 of R0, at equal tokens generated."""
+    cells = []
+    for name in ("near", "far"):
+        gains = []
+        for run in BLOCKS[block]():
+            plain = records[Run("default", "R0", run.lr, run.base)]
+            gains.append(curve(records[run], name)[2] - curve(plain, name)[-1])
+        cells.append(shown(np.array(gains)))
+    return table(["the rival's step 60 less R0's step 120", "near", "far"], [["", *cells]])

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from studies.analysis import comparisons, curve, differences, far, grid_of, interval, near, score
-from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, RATES, SHORT, STEPS, Run
+from studies.analysis import Row, comparisons, curve, differences, far, interval, near, rates_of
+from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, GRID, RATES, SHORT, STEPS, Run
 from studies.runs import ROOT
 
 CURVE = ROOT / "docs/assets/curve.png"  # README's
@@ -29,24 +29,21 @@ def draw(records: dict) -> None:
 
 
 def draw_rates(records: dict, path) -> None:
-    """Learning rate across, near above and far below, a line an arm, thin lines for the bases."""
+    """Learning rate across, near above and far below, a line an arm: the mean of four bases."""
     figure, axes = plt.subplots(2, sharex=True, figsize=(7, 7), constrained_layout=True)
     for axis, outcome in zip(axes, (near, far)):
-        for color, arm in zip(("C0", "C1", "C2", "C3"), ("R0", "P", "PC", "HC")):
-            rates = grid_of(records, arm)
-            values = np.array(
-                [
-                    [outcome(records[Run("default", arm, lr, base)]) for lr in rates]
-                    for base in CHOOSING
-                ]
-            )  # (bases, rates)
-            axis.plot(rates, values.T, color=color, alpha=0.25, lw=0.8)
-            axis.plot(rates, values.mean(axis=0), color=color, marker="o", label=ARMS[arm].phrase)
-        axis.set(xscale="log", ylabel=outcome.__name__)
-        axis.set_xticks(rates, [f"{lr:g}" for lr in rates], minor=False)
+        for arm in ("R0", "P", "PC", "HC"):
+            rates = rates_of(records, arm)
+            means = []
+            for lr in rates:
+                found = [records[Run("default", arm, lr, base)] for base in CHOOSING]
+                means.append(np.mean([outcome(record) for record in found]))
+            axis.plot(rates, means, marker="o", label=ARMS[arm].phrase)
+        axis.set(xscale="log", ylabel=f"{outcome.__name__}, mean of four bases")
+        axis.set_xticks(GRID, [f"{lr:g}" for lr in GRID])
         axis.set_xticks([], minor=True)
     axes[0].legend()
-    axes[1].set_xlabel("learning rate; four bases, the mean thick")
+    axes[1].set_xlabel("learning rate")
     figure.savefig(path)
 
 
@@ -56,14 +53,13 @@ def draw_rows(records: dict, path) -> None:
     A star marks what the protocol decides.
     """
     figure, axis = plt.subplots(figsize=(10, 4), constrained_layout=True)
-    labels = []
-    for y, (phrase, first, second, decided) in enumerate(comparisons()):
-        values = 100 * differences(records, first, second)
+    compared = comparisons("main")
+    for y, row in enumerate(compared):
+        values = 100 * differences(records, row)
         axis.plot(values, np.full(len(values), y - 0.18), ".", color="0.6")
         axis.hlines(y, *interval(values))
         axis.plot(values.mean(), y, "ko")
-        pair = f"{first[0]} {first[1]:g} − {second[0]} {second[1]:g}"
-        labels.append(f"{'★ ' * decided}{phrase}  ({pair})")
+    labels = [f"{'★ ' * row.decided}{row.phrase}  ({row.pair})" for row in compared]
     axis.axvline(0, color="0.6")
     axis.set_yticks(range(len(labels)), labels)
     axis.invert_yaxis()
@@ -74,17 +70,10 @@ def draw_rows(records: dict, path) -> None:
 def draw_worlds(records: dict, path) -> None:
     """Score of P less R0 against the share of fresh groups that say nothing at first."""
     figure, axis = plt.subplots(constrained_layout=True)
-    for world, lr, bases in (
-        ("natural", 3e-4, SHORT),
-        ("default", RATES["P"], DECIDING),
-        ("silent", 3e-4, SHORT),
-    ):
-        silent = []
-        gains = []
-        for base in bases:
-            on_policy = records[Run(world, "R0", lr, base)]
-            silent.append(100 * on_policy["silent_first"])
-            gains.append(100 * (score(records[Run(world, "P", lr, base)]) - score(on_policy)))
+    for world, lr in (("natural", 3e-4), ("default", RATES["P"]), ("silent", 3e-4)):
+        bases = DECIDING if world == "default" else SHORT
+        silent = [100 * records[Run(world, "R0", lr, base)]["silent_first"] for base in bases]
+        gains = 100 * differences(records, Row("", "P", lr, "R0", lr, world=world))
         axis.plot(silent, gains, "o", label=f"{world} questions, both at {lr:g}")
     axis.axhline(0, color="0.6")
     axis.set_xlabel("silent groups among R0's fresh ones in the first ten steps, %")
