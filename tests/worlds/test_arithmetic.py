@@ -3,13 +3,14 @@
 import hashlib
 import json
 import string
-from dataclasses import replace
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
 import torch
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from config import Config
 from worlds import base_model
 from worlds.arithmetic import (
     OPERATIONS,
@@ -24,6 +25,7 @@ from worlds.arithmetic import (
     judge_steps,
     kind_of,
     marked,
+    on_policy_scores,
     reward,
     rows,
     solve,
@@ -294,3 +296,17 @@ def test_the_shipped_base_is_used_and_no_other(tmp_path):
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match="not the base model that is shipped: remove"):
         built_in(tmp_path)
+
+
+def test_on_policy_scores_stand_beside_runs_that_differ_by_replay_alone():
+    """The record holds every knob of `make train` but ρ, μ and run_dir; another rate has no column."""
+    place = place_of(World(), ".cache")
+    knobs = asdict(Config()) | {
+        "model": str(place / "model"),
+        "train_files": [str(place / "train-30-10-60.jsonl")],
+        "val_files": [str(place / "test.jsonl"), str(place / "ood.jsonl")],
+        "reward": "worlds.arithmetic:reward",
+    }
+    free = {"rho": 0.25, "mu": 0.125, "run_dir": "runs/other", "resume": True}
+    assert on_policy_scores(knobs | free)["pass_at_1/arithmetic"] > 0.8
+    assert on_policy_scores(knobs | {"lr": 1e-4}) == {}
