@@ -299,7 +299,7 @@ def test_the_shipped_base_is_used_and_no_other(tmp_path):
 
 
 def test_on_policy_scores_stand_beside_runs_that_differ_by_replay_alone():
-    """The record holds every knob of `make train` but ρ, μ and run_dir; another rate has no column."""
+    """The record holds every knob of `make train` but ρ, μ and run_dir; another rate has none."""
     place = place_of(World(), ".cache")
     knobs = asdict(Config()) | {
         "model": str(place / "model"),
