@@ -138,13 +138,22 @@ def make_engine(config: Config, model: str, eos_token_id: int, device: torch.dev
     return kind(config, model, eos_token_id, device)
 
 
+# Every `LLM` made: vLLM destroys the process group, which is ours, when one is collected.
+KEPT = []
+
+
 class VLLMEngine:
-    """vLLM in this process, one engine per `rollout_tp` ranks, its scheduler driven from here."""
+    """vLLM in this process, one engine per `rollout_tp` ranks, its scheduler driven from here.
+
+    RuntimeError for a second one on a GPU.
+    """
 
     def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
+        if on_gpu and KEPT:
+            raise RuntimeError("a process has one vLLM engine on a GPU: start another process")
         if on_gpu and config.dtype == "float32":
             # Otherwise attention multiplies in TF32 and drifts from the policy.
             os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
@@ -182,6 +191,7 @@ class VLLMEngine:
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
             disable_log_stats=True,
         )
+        KEPT.append(self.llm)
         self.leave_if_asked = watchdog.check
         if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
             from vllm.distributed import get_tp_group as group

@@ -49,7 +49,7 @@ def make_requests(n=10, seed=0):
 def engines(device, tokenizer, tiny_models):
     """(engine class, tied, knobs) -> (engine, policy) on the same weights, made once each.
 
-    They are kept, since a vLLM engine that ends takes another one's process group with it.
+    Tests share them, as every vLLM engine lives on until the process ends.
     """
     assert tokenizer.eos_token_id == EOS
     made = {}
@@ -57,11 +57,7 @@ def engines(device, tokenizer, tiny_models):
     def get(kind, tied=False, **knobs):
         key = kind, tied, *knobs
         if key not in made:
-            if (
-                kind is VLLMEngine
-                and device.type == "cuda"
-                and any(other is VLLMEngine for other, *_ in made)
-            ):
+            if kind is VLLMEngine and device.type == "cuda" and rollout.KEPT:
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
             config, model = replace(make_config(), **knobs), tiny_models[tied]
             made[key] = kind(config, model, EOS, device), Policy(config, model, device)

@@ -1,12 +1,14 @@
 """What only runs on a GPU, as far as a machine without one can tell."""
 
+import gc
 import os
 
 import pytest
 import torch
 import torch.distributed as dist
-from conftest import free_port, on_ranks
+from conftest import free_port, needs_cpu_vllm, on_ranks
 
+import rollout
 from config import Config
 from rollout import VLLMEngine
 from runtime import ranks
@@ -35,6 +37,7 @@ def recorded(monkeypatch, tiny_model):
     """(configuration, engine) -> an engine as for a GPU, with a recorder in place of vLLM."""
     vllm = pytest.importorskip("vllm")
     monkeypatch.setattr(vllm, "LLM", Recorder)
+    monkeypatch.setattr(rollout, "KEPT", [])
     for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "TRITON_F32_DEFAULT"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
     return lambda config: VLLMEngine(config, tiny_model, EOS, torch.device("cuda"))
@@ -71,6 +74,33 @@ def test_order_of_sleep_and_wake(recorded):
         ("reset_prefix_cache",),
         ("wake_up", ["kv_cache"]),
     ]
+
+
+def test_a_second_engine_on_a_gpu_is_refused(recorded):
+    """The error stands before anything of the second one is loaded."""
+    config = Config(max_prompt_length=100, max_response_length=100)
+    recorded(config)
+    with pytest.raises(RuntimeError, match="one vLLM engine"):
+        recorded(config)
+
+
+def after_an_engine_went_out_of_scope(model: str):
+    """(whether there is a group, how many ranks it reaches) of a rank whose engine is gone."""
+    # On a GPU vLLM imports this first by itself; then nothing else holds the engine by chance.
+    import vllm.v1.engine.core  # noqa: F401
+
+    def use_one():
+        VLLMEngine(Config(max_prompt_length=8, max_response_length=8), model, EOS, ranks.setup())
+
+    use_one()
+    gc.collect()
+    return dist.is_initialized(), len(ranks.gather(None))
+
+
+@needs_cpu_vllm
+def test_the_group_outlives_an_engine(tiny_model):
+    """Ranks still reach each other when nobody holds the engine any more."""
+    assert on_ranks(2, after_an_engine_went_out_of_scope, tiny_model) == [(True, 2), (True, 2)]
 
 
 def on_a_pretended_gpu(port: str):
