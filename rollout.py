@@ -163,7 +163,8 @@ class VLLMEngine:
         self.eos_token_id = eos_token_id
         self.on_gpu = on_gpu
         self.dtype = getattr(torch, config.dtype)
-        # The names that `load` must be given: vLLM would make up a weight that is missing.
+        # The names that `load` must be given: vLLM would make up a weight that is missing. The
+        # files are mapped and their headers checked; no weight is read.
         self.names = set(load_model(config, model, "auto").state_dict())
         self.llm = LLM(
             model=model,

@@ -1,19 +1,77 @@
 """What only runs on a GPU, as far as a machine without one can tell."""
 
 import gc
+import json
 import os
+import struct
+from pathlib import Path
 
+import psutil
 import pytest
 import torch
 import torch.distributed as dist
 from conftest import free_port, needs_cpu_vllm, on_ranks
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
 
 import rollout
 from config import Config
+from model import load_model
 from rollout import VLLMEngine
 from runtime import ranks
+from runtime.memory import Shape
+from tools.doctor import SHAPES
 
 EOS = 2
+
+
+def hf_config(shape: Shape) -> PreTrainedConfig:
+    """The configuration of a Qwen2, or without biases of a Llama, that has this shape."""
+    kind = Qwen2Config if shape.qkv_bias else LlamaConfig
+    return kind(
+        vocab_size=shape.vocabulary,
+        hidden_size=shape.hidden,
+        intermediate_size=shape.intermediate,
+        num_hidden_layers=shape.layers,
+        num_attention_heads=shape.heads,
+        num_key_value_heads=shape.kv_heads,
+        head_dim=shape.head_dim,
+        tie_word_embeddings=shape.tied,
+        max_position_embeddings=16384,
+        dtype="bfloat16",
+    )
+
+
+def on_meta(config: PreTrainedConfig) -> torch.nn.Module:
+    """The model without memory: shapes and dtypes are real, numbers are not there."""
+    with torch.device("meta"):
+        return AutoModelForCausalLM.from_config(config)
+
+
+def write_holes(file: Path, tensors: dict[str, torch.Tensor]) -> None:
+    """A safetensors file of bfloat16 zeros that takes no disk."""
+    header = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, tensor in tensors.items():
+        start = end
+        end += 2 * tensor.numel()
+        about = {"dtype": "BF16", "shape": list(tensor.shape), "data_offsets": [start, end]}
+        header[name] = about
+    text = json.dumps(header).encode()
+    file.write_bytes(struct.pack("<Q", len(text)) + text)
+    os.truncate(file, file.stat().st_size + end)
+
+
+def test_names_of_weights_cost_no_memory(tmp_path):
+    """The names of 3 GB of weights, a tied head's among them, are there and no weight is read."""
+    config = hf_config(SHAPES["Qwen2.5-Math-1.5B"])
+    config.save_pretrained(tmp_path)
+    model = on_meta(config)
+    write_holes(tmp_path / "model.safetensors", dict(model.named_parameters()))
+    process = psutil.Process()
+    before = process.memory_info().rss
+    loaded = load_model(Config(), str(tmp_path), "auto")
+    assert process.memory_info().rss - before < 3e8
+    assert set(loaded.state_dict()) == set(model.state_dict()) > {"lm_head.weight"}
 
 
 class Recorder:
