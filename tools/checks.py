@@ -26,6 +26,9 @@ from runtime import ranks
 from runtime.faults import watchdog
 from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Budget, Shape, budget, host_needs
 
+LIMIT = 300.0  # seconds that a check may take
+# The same for the engine's start on a GPU, which loads weights, compiles and captures graphs.
+START_LIMIT = 1800.0
 OLDEST_DRIVER = {"12": 525, "13": 580}  # major version of torch's CUDA -> its oldest driver
 SHARED_MEMORY = Path("/dev/shm")
 HERE = Path(__file__).parent.parent  # where the requirements files are
@@ -93,6 +96,8 @@ def examine(
     good = True
     for check in checks:
         name = check.__name__.replace("_", " ")
+        starts = check.__name__ == "engine_start" and case.device.type == "cuda"
+        watchdog.limit = START_LIMIT if starts else LIMIT
         watchdog.enter(name)
         try:
             finding = check(case)
@@ -180,7 +185,9 @@ def needed_by_engine() -> set[str]:
 
 def ranks_reach_each_other(case: Case) -> Finding:
     """Join the process group, and check that ranks add up tensors on their devices."""
-    case.device = ranks.setup(watchdog.limit)
+    case.device = ranks.setup(START_LIMIT)  # the longest that one rank may wait for another
+    watchdog.limit = LIMIT
+    watchdog.enter("ranks reach each other")
     size = ranks.world_size()
     tensor = torch.full((1 << 22,), float(ranks.rank() + 1), device=case.device)  # 16 MiB
     dist.all_reduce(tensor.clone())  # the first call connects the ranks

@@ -5,7 +5,8 @@
 
 It takes the knobs of train.py. Each line of its report says ok, slow or wrong, what was found, and
 what to do. The exit code is 1 if anything is wrong. Nothing is trained or saved: the policy's
-weights are changed in memory only.
+weights are changed in memory only. A check may take five minutes, and the engine's start on a GPU
+half an hour, as the first one compiles.
 
     python -m tools.doctor --config configs/qwen2.5-math-7b.yaml --gpus 8 --memory 80
 
@@ -26,7 +27,6 @@ from runtime.console import printable
 from runtime.flags import or_refuse, parse_flags
 from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Shape, budget, bytes_per_weight
 
-LIMIT = 300.0  # seconds that a check may take
 ENGINE_ACTIVATION_BYTES = 2e9  # of rollout_memory, beside weights and cache; assumed, not measured
 
 SHAPES = {
@@ -47,7 +47,7 @@ def examine_machine(config: Config) -> None:
 
     from runtime import ranks
     from runtime.faults import leave, tell_torchrun, watchdog
-    from tools.checks import MACHINE, Case, examine
+    from tools.checks import LIMIT, MACHINE, Case, examine
     from tools.trials import TRIALS
 
     page = os.fdopen(os.dup(1), "w")

@@ -184,6 +184,25 @@ def test_the_engine_needs_what_its_libraries_need():
     assert not {"math-verify", "ruff", "tensorboard"} & needed
 
 
+@pytest.mark.parametrize("kind, seconds", [("cpu", 300), ("cuda", 1800)])
+def test_the_engine_may_start_longer_on_a_gpu(kind, seconds, healthy, monkeypatch):
+    """Its first start compiles; other checks keep five minutes, also once ranks have met."""
+    monkeypatch.setattr(checks.watchdog, "limit", checks.watchdog.limit)
+    case = replace(healthy[0], device=torch.device(kind))
+    limits = []
+
+    def engine_start(case):
+        limits.append(checks.watchdog.limit)
+        return checks.Finding("ok", "")
+
+    def another(case):
+        CHECKS["ranks_reach_each_other"](case)
+        return engine_start(case)
+
+    assert examine(case, [engine_start, another], lambda line: None)
+    assert limits == [seconds, 300]
+
+
 def of_rank(argv: dict) -> list[str]:
     """The lines that a rank tells when shared memory is short for rank 1 only."""
     os.environ["RANK"] = str(ranks.rank())
