@@ -1,12 +1,17 @@
 """Print evaluations of several models side by side, and how much each differs from the first.
 
     python -m tools.compare runs/on-policy/eval runs/exgrpo/eval --label on-policy exgrpo --first 3
+    python -m tools.compare runs/on-policy-[123]/eval --against runs/exgrpo-[123]/eval
 
 A directory is one that `eval.py --output DIR` wrote. The table has Pass@1 in percent with its 95%
 interval, and the averages of Table 1. Below it stands how much better each model is than the first
 on the questions that both were asked. The responses to one question are alike, so the paired
 difference says more than two intervals do. An average that lacks a benchmark says how many it has;
 such averages cannot be compared.
+
+With --against, which can come more than once, every list of directories is an arm: runs that differ
+in their seed alone. Both tables then have the mean and the range of an arm's runs, which are paired
+in order with those of the first arm.
 """
 
 import argparse
@@ -32,6 +37,14 @@ class Evaluation:
     scores: dict
     settings: dict
     responses: dict[str, dict]  # {data_source: {(question, gold): its records}}
+
+
+@dataclass
+class Arm:
+    """Evaluations of runs that differ in their seed alone; often there is one."""
+
+    name: str
+    runs: list[Evaluation]
 
 
 def read_evaluation(directory: Path, name: str) -> Evaluation:
@@ -69,14 +82,15 @@ def table(head: list[str], rows: list[list[str]]) -> str:
     return "\n".join("| " + " | ".join(line) + " |" for line in lines)
 
 
-def side_by_side(evaluations: list[Evaluation]) -> str:
-    """A table with a column for each evaluation, a row for each data_source and average."""
+def side_by_side(arms: list[Arm]) -> str:
+    """A table with a column for each arm, a row for each data_source and average."""
+    evaluations = [e for arm in arms for e in arm.runs]
     rows = []
     known = dict.fromkeys(name for e in evaluations for name in e.scores)
     for kind in ("pass_at_1/", "average/", "reward_"):
         for name in [name for name in known if name.startswith(kind)]:
-            rows.append([label(name, evaluations), *(cell(name, e.scores) for e in evaluations)])
-    return table(["", *(e.name for e in evaluations)], rows)
+            rows.append([label(name, evaluations), *(cell(name, arm.runs) for arm in arms)])
+    return table(["", *(arm.name for arm in arms)], rows)
 
 
 def label(name: str, evaluations: list[Evaluation]) -> str:
@@ -89,13 +103,20 @@ def label(name: str, evaluations: list[Evaluation]) -> str:
     return f"{source} (Pass@1)" if samples == "1" else f"{source} (Avg@{samples})"
 
 
-def cell(name: str, scores: dict) -> str:
-    """A score in percent with its interval or number of benchmarks; a dash if there is none."""
-    if name not in scores:
+def cell(name: str, runs: list[Evaluation]) -> str:
+    """The mean score in percent, and what is known beside it; a dash if a run has no such score.
+
+    Of several runs that is their range; of one the interval, or the number of benchmarks.
+    """
+    if any(name not in e.scores for e in runs):
         return "–"
+    percents = [100 * e.scores[name] for e in runs]
+    percent = f"{np.mean(percents):.1f}"
+    if len(runs) > 1:
+        percent += f" ({min(percents):.1f} to {max(percents):.1f})"
+    scores = runs[0].scores
     kind, _, source = name.partition("/")
-    percent = f"{100 * scores[name]:.1f}"
-    if kind == "pass_at_1" and f"interval/{source}" in scores:
+    if kind == "pass_at_1" and len(runs) == 1 and f"interval/{source}" in scores:
         low, high = scores[f"interval/{source}"]
         return f"{percent} [{100 * low:.1f}, {100 * high:.1f}]"
     there = scores.get(f"average_of/{source}")
@@ -104,33 +125,65 @@ def cell(name: str, scores: dict) -> str:
     return percent
 
 
-def paired(first: Evaluation, others: list[Evaluation]) -> str:
-    """A table of the mean differences to the first, in points, each with its 95% interval."""
-    rows = []
-    for source, asked in sorted(first.responses.items()):
-        rows.append([source, *(difference(asked, e.responses.get(source, {})) for e in others)])
-    head = [f"minus {first.name}, in points, same questions", *(e.name for e in others)]
-    return table(head, rows) if rows else ""
+def paired(first: Arm, others: list[Arm]) -> str:
+    """A table of the mean differences to the first arm, in points, and what they do not tell.
 
-
-def difference(first: dict[tuple, list[dict]], other: dict[tuple, list[dict]]) -> str:
-    """The mean difference in the share of right responses, in points, with its 95% interval.
-
-    The mean is over the questions that both were asked, the interval ± 1.96 standard errors. It is
-    left out where all questions have the same difference.
+    Its last row takes the questions of all sources together.
     """
-    gains = []
-    for question in first:
-        if question in other:
-            before, after = (np.mean([r["success"] for r in of[question]]) for of in (first, other))
-            gains.append(100 * (after - before))
-    if len(gains) < 2:
+    sources = sorted(first.runs[0].responses)
+    if not sources:
+        return ""
+    wanted = {source: [source] for source in sources}
+    if len(sources) > 1:
+        wanted["all sources"] = sources
+    rows = []
+    for name, members in wanted.items():
+        cells = []
+        for arm in others:
+            pairs = zip(first.runs, arm.runs, strict=True)
+            cells.append(difference([gains(one, other, members) for one, other in pairs]))
+        rows.append([name, *cells])
+    head = [f"minus {first.name}, in points, same questions", *(arm.name for arm in others)]
+    number = len(first.runs)
+    if number == 1:
+        note = (
+            "The interval tells what other questions might have shown, not what other runs might:"
+            " a run with another seed ends elsewhere. --against takes several runs an arm."
+        )
+    else:
+        note = f"Mean over {number} pairs of runs, and from the lowest pair to the highest."
+    return f"{table(head, rows)}\n\n{note}"
+
+
+def gains(first: Evaluation, other: Evaluation, sources: list[str]) -> list[float]:
+    """By how many points more responses are right in `other`, for each question of both."""
+    found = []
+    for source in sources:
+        after = other.responses.get(source, {})
+        for question, records in first.responses.get(source, {}).items():
+            if question in after:
+                shares = [np.mean([r["success"] for r in of]) for of in (records, after[question])]
+                found.append(100 * (shares[1] - shares[0]))
+    return found
+
+
+def difference(pairs: list[list[float]]) -> str:
+    """The mean of the gains of one or more pairs of runs, with what is known of its spread.
+
+    Of several pairs that is the range of their means; of one a 95% interval, ± 1.96 standard
+    errors. The interval is left out where all questions have the same difference.
+    """
+    if min(map(len, pairs)) < 2:
         return "– (fewer than two questions of both)"
-    mean = np.mean(gains)
-    error = Z * np.std(gains, ddof=1) / math.sqrt(len(gains))
+    means = [np.mean(pair) for pair in pairs]
+    mean = np.mean(means)
+    if len(pairs) > 1:
+        return f"{mean:+.1f} ({min(means):+.1f} to {max(means):+.1f})"
+    number = len(pairs[0])
+    error = Z * np.std(pairs[0], ddof=1) / math.sqrt(number)
     if error < 1e-7:  # equal ones may be a rounding apart, as 2/3 - 1/3 and 1/3 - 0
-        return f"{mean:+.1f} (of each of {len(gains)}, so without an interval)"
-    return f"{mean:+.1f} [{mean - error:+.1f}, {mean + error:+.1f}] of {len(gains)}"
+        return f"{mean:+.1f} (of each of {number}, so without an interval)"
+    return f"{mean:+.1f} [{mean - error:+.1f}, {mean + error:+.1f}] of {number}"
 
 
 def settings(evaluations: list[Evaluation]) -> str:
@@ -164,23 +217,51 @@ def answers(evaluations: list[Evaluation], n: int) -> str:
     return "\n".join(lines)
 
 
+def read_arms(lists: list[list[str]], labels: list[str] | None) -> list[Arm]:
+    """The arms of these directories; ValueError where labels or runs do not match."""
+    if labels and len(labels) != len(lists):
+        raise ValueError(f"{len(labels)} labels for {len(lists)} directories or arms")
+    arms = []
+    for i, directories in enumerate(lists):
+        number = len(directories)
+        if number != len(lists[0]):
+            raise ValueError(
+                f"--against has {number} runs, the first arm {len(lists[0])}: they are paired in"
+                " order, so each arm needs as many"
+            )
+        name = directories[0] if number == 1 else f"{directories[0]} and {number - 1} more"
+        name = labels[i] if labels else name
+        names = [name] if number == 1 else directories
+        runs = [read_evaluation(Path(d), own) for d, own in zip(directories, names, strict=True)]
+        arms.append(Arm(name, runs))
+    return arms
+
+
 def main(argv: list[str] | None = None) -> None:
     """Print the comparison of the directories on the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("directories", nargs="+", help="Directories that eval.py --output wrote.")
-    parser.add_argument("--label", nargs="+", help="A name for each, else the directory's.")
+    parser.add_argument(
+        "--against",
+        nargs="+",
+        action="append",
+        default=[],
+        help="The directories of another arm; those before it are the first arm.",
+    )
+    parser.add_argument(
+        "--label", nargs="+", help="A name for each directory or arm, else the directory's."
+    )
     parser.add_argument(
         "--first", type=int, default=0, help="How many questions to show with their responses."
     )
     a = parser.parse_args(argv)
-    names = a.label or a.directories
-    if len(names) != len(a.directories):
-        raise ValueError(f"{len(names)} labels for {len(a.directories)} directories")
-    evaluations = [read_evaluation(Path(d), name) for d, name in zip(a.directories, names)]
-    first, *others = evaluations
+    lists = [a.directories, *a.against] if a.against else [[d] for d in a.directories]
+    arms = read_arms(lists, a.label)
+    evaluations = [e for arm in arms for e in arm.runs]
+    first, *others = arms
     parts = [
-        answers(evaluations, a.first),
-        side_by_side(evaluations),
+        answers([arm.runs[0] for arm in arms], a.first),
+        side_by_side(arms),
         paired(first, others) if others else "",
         settings(evaluations),
     ]

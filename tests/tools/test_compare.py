@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from tools.compare import difference, main
+from tools.compare import Evaluation, difference, gains, main
 from worlds.benchmarks import AVERAGES
 
 A = {
@@ -29,14 +29,18 @@ B = {
 }
 
 
-def evaluation(directory, scores, responses=(), **settings) -> str:
-    """A directory as eval.py leaves it, with (question, text) pairs, right where there is a 7."""
+def evaluation(directory, scores, responses=(), more=(), **settings) -> str:
+    """A directory as eval.py leaves it, with (question, text) pairs, right where there is a 7.
+
+    Those of `responses` are of the source x, those of `more` of y.
+    """
     directory.mkdir()
     (directory / "scores.json").write_text(json.dumps(scores))
     (directory / "settings.json").write_text(json.dumps(settings))
     rows = [
-        {"source": "x", "text": question, "gold": "7", "response": text, "success": "7" in text}
-        for question, text in responses
+        {"source": source, "text": asked, "gold": "7", "response": text, "success": "7" in text}
+        for source, of in (("x", responses), ("y", more))
+        for asked, text in of
     ]
     (directory / "responses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(directory)
@@ -85,15 +89,68 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
         "| --- | --- |",
         "| x | +16.7 [-16.0, +49.3] of 3 |",
         "",
+        "The interval tells what other questions might have shown, not what other runs might: a run"
+        " with another seed ends elsewhere. --against takes several runs an arm.",
+        "",
         "eval_temperature differs: 0.6 (before), 1.0 (after)",
     ]
     main([old, new, "--first", "9"])
     assert f"{old}, wrong: 6\\x1b[2J" in capsys.readouterr().out  # hostile text is shown as text
 
 
-def results(values) -> dict:
-    """Records of questions with one response each, which is right or not as `values` say."""
-    return {question: [{"success": value}] for question, value in values}
+def arm(tmp_path, name, *runs) -> list[str]:
+    """A directory for each run; a run is a text for each of two questions of x and one of y."""
+    directories = []
+    for i, (q, r, other) in enumerate(runs):
+        scores = {"model": "m", "samples/x": 1, "samples/y": 1}
+        scores["pass_at_1/x"] = (("7" in q) + ("7" in r)) / 2
+        scores["pass_at_1/y"] = float("7" in other)
+        x = [("q", q), ("r", r)]
+        directories.append(evaluation(tmp_path / f"{name}{i}", scores, x, [("s", other)]))
+    return directories
+
+
+def test_arms_of_several_runs(tmp_path, capsys):
+    """Mean and range over pairs of runs, in order, by hand; the last row pools the sources.
+
+    In x the pairs differ by 2/2 - 0/2 and 1/2 - 1/2, and over all three questions by 3/3 - 0/3 and
+    1/3 - 2/3. Of y there is one question.
+    """
+    base = arm(tmp_path, "base", ("5", "5", "5"), ("7", "5", "7"))
+    other = arm(tmp_path, "other", ("7", "7", "7"), ("5", "7", "5"))
+    main([*base, "--against", *other, "--label", "R0", "P"])
+    assert capsys.readouterr().out.splitlines() == [
+        "|  | R0 | P |",
+        "| --- | --- | --- |",
+        "| x (Pass@1) | 25.0 (0.0 to 50.0) | 75.0 (50.0 to 100.0) |",
+        "| y (Pass@1) | 50.0 (0.0 to 100.0) | 50.0 (0.0 to 100.0) |",
+        "",
+        "| minus R0, in points, same questions | P |",
+        "| --- | --- |",
+        "| x | +50.0 (+0.0 to +100.0) |",
+        "| y | – (fewer than two questions of both) |",
+        "| all sources | +33.3 (-33.3 to +100.0) |",
+        "",
+        "Mean over 2 pairs of runs, and from the lowest pair to the highest.",
+    ]
+    main([*base, "--against", *other, "--against", *base])  # a third arm
+    assert f"| minus {base[0]} and 1 more, in points" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="--against has 1 runs, the first arm 2.*in order"):
+        main([*base, "--against", other[0]])
+
+
+def test_one_pair_has_a_row_of_all_sources(tmp_path, capsys):
+    """Without --against the pooled row has its interval: by hand, of gains 100, 0 and 100."""
+    base = arm(tmp_path, "base", ("5", "5", "5"))
+    other = arm(tmp_path, "other", ("7", "5", "7"))
+    main([*base, *other])
+    assert "| all sources | +66.7 [+1.3, +132.0] of 3 |" in capsys.readouterr().out
+
+
+def results(values) -> Evaluation:
+    """Questions with one response each, which is right or not as `values` say."""
+    asked = {question: [{"success": value}] for question, value in values}
+    return Evaluation("", {}, {}, {"x": asked})
 
 
 def test_the_interval_covers_the_difference_in_95_of_100():
@@ -102,7 +159,8 @@ def test_the_interval_covers_the_difference_in_95_of_100():
     for _ in range(400):
         ease = rng.uniform(0, 0.9, 200)
         first, other = (results(enumerate(rng.random(200) < ease + gain)) for gain in (0, 0.1))
-        bounds = difference(first, other).partition("[")[2].partition("]")[0]
+        said = difference([gains(first, other, ["x"])])
+        bounds = said.partition("[")[2].partition("]")[0]
         low, high = map(float, bounds.split(","))
         covered += low <= 10 <= high
     assert 0.92 <= covered / 400 <= 0.98
@@ -113,8 +171,9 @@ def test_no_spread_is_no_certainty():
     none, third, two_thirds = (
         results(enumerate(shares)) for shares in ([0, 0], [0, 1 / 3], [1 / 3, 2 / 3])
     )
-    assert difference(none, none) == "+0.0 (of each of 2, so without an interval)"
-    assert difference(third, two_thirds).startswith("+33.3 (of each of 2,")
+    same = difference([gains(none, none, ["x"])])
+    assert same == "+0.0 (of each of 2, so without an interval)"
+    assert difference([gains(third, two_thirds, ["x"])]).startswith("+33.3 (of each of 2,")
 
 
 @pytest.mark.parametrize(
@@ -144,5 +203,5 @@ def test_what_holds_no_scores_is_named(tmp_path, scores, said):
 
 def test_a_label_for_each(tmp_path):
     """Two labels for one directory are refused."""
-    with pytest.raises(ValueError, match="2 labels for 1"):
+    with pytest.raises(ValueError, match="2 labels for 1 directories or arms"):
         main([str(tmp_path), "--label", "a", "b"])
