@@ -5,8 +5,10 @@ r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by training's engin
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
 
-Questions are asked in blocks. With --output each block is kept in responses.jsonl as it ends, and a
-command that is repeated generates only what is missing. A record: see `_record`.
+The scores are JSON on stdout. What people read is on stderr: three responses and, with several
+samples, how many questions have 0, 1, ... right ones. Questions are asked in blocks. With --output
+each block is kept in responses.jsonl as it ends, and a command that is repeated generates only what
+is missing. A record: see `_record`.
 """
 
 import json
@@ -49,6 +51,8 @@ FLAGS = (
     "rollout_tp",
     "rollout_memory",
 )
+# Knobs of training that a file alone may set: whether the samples are like a step's rollouts.
+ROLLOUTS = ("num_rollouts", "temperature")
 
 
 @dataclass
@@ -86,7 +90,8 @@ class EvalConfig(Config):
 def parse_command(argv: list[str] | None = None) -> EvalConfig:
     """The command's knobs; SystemExit or ValueError say what is wrong."""
     of_training_alone = Config.__dataclass_fields__.keys() - FLAGS
-    return EvalConfig(**parse_flags(EvalConfig, argv, __doc__.split("\n")[0], of_training_alone))
+    about = __doc__.split("\n")[0]
+    return EvalConfig(**parse_flags(EvalConfig, argv, about, of_training_alone, ROLLOUTS))
 
 
 # A wrong command line is refused here, before the imports that take seconds.
@@ -111,7 +116,7 @@ from runtime import ranks
 from runtime.card import say_unfit
 from runtime.claim import check_shared
 from runtime.faults import Interrupted, last_word, say, watchdog
-from runtime.responses import add, made_with, open_kept
+from runtime.responses import add, in_short, made_with, open_kept
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 
@@ -264,16 +269,12 @@ def main(argv: list[str] | None = None) -> dict:
             "max_response_length": config.max_response_length,
             "questions": counts,
         }
-        if late := sum(r["timeout"] for r in records):
-            say(
-                f"warning: {late} responses score 0, as grading them ran out of time"
-                " (--verify_timeout)"
-            )
         say_unfit(config.model, config.reward, scores)
         text = json.dumps(about | scores | statistics(records), indent=1)
         print(text)
         if config.output:
             (Path(config.output) / "scores.json").write_text(text)
+        say(in_short(records, config))
     ranks.barrier()
     return scores
 

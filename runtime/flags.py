@@ -67,13 +67,18 @@ def out_of_range(config) -> Iterator[str]:
 
 
 def parse_flags(
-    cls: type, argv: list[str] | None, description: str, passed_over: Collection[str] = ()
+    cls: type,
+    argv: list[str] | None,
+    description: str,
+    passed_over: Collection[str] = (),
+    file_only: Collection[str] = (),
 ) -> dict:
     """Return the knobs of a dataclass as flags set them, or else as `--config FILE.yaml` does.
 
-    passed_over: knobs that are no flags here; a file may set them for another command. Raises
-    SystemExit with a sentence for a wrong name or value, and ValueError for a file that cannot be
-    read as arguments. It uses argparse, as transformers' own parser takes seconds to import.
+    passed_over: knobs that are no flags here; a file may set them for another command. file_only:
+    those of them that are read from the file all the same. Raises SystemExit with a sentence for a
+    wrong name or value, and ValueError for a file that cannot be read as arguments. It uses
+    argparse, as transformers' own parser takes seconds to import.
     """
     parser = _Parser(
         usage="%(prog)s [--config FILE.yaml] [--KNOB VALUE ...]",
@@ -93,7 +98,11 @@ def parse_flags(
     if files:
         # The words alone were right, so what is wrong now stands in the file.
         parser.where = f"{files[0]}: "
-        values = parser.read(_arguments(files[0], values, passed_over) + words)
+        for f in dataclasses.fields(cls):
+            if f.name in file_only:
+                _add(parser, f)
+        ignored = set(passed_over).difference(file_only)
+        values = parser.read(_arguments(files[0], values, ignored) + words)
     if len(values.pop("config")) > 1:
         parser.error("--config can be given once: flags override it, not another file")
     return values

@@ -1,4 +1,6 @@
-"""Keep what eval.py has done in the directory of --output, so that a repeated command goes on.
+"""Keep what eval.py has done in the directory of --output, and tell it in short on the console.
+
+A repeated command goes on from what the directory holds:
 
 DIR/responses.jsonl    a record a line: one response, its question and its reward
 DIR/settings.json      whatever a response and its reward depend on
@@ -6,10 +8,15 @@ DIR/settings.json      whatever a response and its reward depend on
 
 import json
 import os
+from collections import defaultdict
 from pathlib import Path
 
+from runtime.console import printable
 from runtime.rundir import source_hash
 from runtime.tables import read_jsonl
+
+SHOWN = 3  # responses on the console
+LONGEST = 600  # characters of a text there
 
 
 def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
@@ -72,3 +79,73 @@ def model_files(model: Path) -> list[list]:
     ours = ("settings.json", "scores.json", "responses.jsonl", "README.md")
     files = [file for file in sorted(model.glob("*")) if file.is_file() and file.name not in ours]
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
+
+
+def in_short(records: list[dict], c) -> str:
+    """Return what people look at first: a few responses, and how often each question is right.
+
+    c: whatever has the knobs num_rollouts, temperature and eval_temperature.
+    """
+    lines = [f"---- {about(record)}" for record in examples(records)]
+    by_source = defaultdict(lambda: defaultdict(list))
+    for r in records:
+        by_source[r["source"]][r["question"]].append(r)
+    for source, questions in by_source.items():
+        groups = list(questions.values())
+        if len(groups[0]) > 1:
+            lines.append(f"---- {printable(source)}: {by_right(groups, c)}")
+    if late := sum(r["timeout"] for r in records):
+        lines.append(
+            f"warning: {late} responses score 0, as grading them ran out of time (--verify_timeout)"
+        )
+    return "\n".join(lines)
+
+
+def examples(records: list[dict]) -> list[dict]:
+    """Return the first right response, the first wrong one, and then those of other questions."""
+    chosen = []
+    for success in (True, False):
+        chosen += [r for r in records if r["success"] == success][:1]
+    for r in records:
+        asked = {c["question"] for c in chosen}
+        if len(chosen) < SHOWN and r["question"] not in asked:
+            chosen.append(r)
+    return chosen
+
+
+def about(record: dict) -> str:
+    """Return a response with its question and its verdict, as three lines."""
+    verdict = "right" if record["success"] else "wrong"
+    cut = ", cut at the limit" if record["truncated"] else ""
+    gold = brief(record["gold"])
+    head = f"{verdict}, reward {record['reward']:g}, {record['length']} tokens{cut}, gold: {gold}"
+    return "\n".join([head, brief(record["text"]), brief(record["response"])])
+
+
+def brief(text: str) -> str:
+    """Return a text as one line for the console, without its middle where it is long."""
+    line = printable(text).replace("\n", "\\n")
+    left_out = len(line) - LONGEST
+    if left_out <= 0:
+        return line
+    half = LONGEST // 2
+    return f"{line[:half]} [... {left_out} characters ...] {line[-half:]}"
+
+
+def by_right(groups: list[list[dict]], c) -> str:
+    """Return how many questions have k right responses. A group has the K responses to one.
+
+    Where K and temperature are training's, a second line says how many groups would say nothing.
+    """
+    K = len(groups[0])
+    number = len(groups)
+    right = [sum(r["success"] for r in group) for group in groups]
+    counts = ", ".join(f"k={k}: {right.count(k)}" for k in range(K + 1))
+    said = f"{number} questions by k, the right ones of {K} responses: {counts}"
+    if K != c.num_rollouts or c.eval_temperature != c.temperature:
+        return said
+    silent = sum(len({r["reward"] for r in group}) == 1 for group in groups)
+    return (
+        f"{said}\n{right.count(0) / number:.0%} are never right, {right.count(K) / number:.0%}"
+        f" always: of a fresh batch {silent / number:.0%} would say nothing"
+    )

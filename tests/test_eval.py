@@ -20,7 +20,7 @@ from config import Config
 from data import Question, sample_seed
 from eval import means, respond, validate
 from rollout import HFEngine, Response
-from runtime.responses import made_with, open_kept
+from runtime.responses import LONGEST, in_short, made_with, open_kept
 from verifier.pool import Pending
 
 SCRIPT = {  # {(question, sample): (response, a letter a token; reward; finished)}
@@ -127,6 +127,84 @@ def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
     scores = validate(engine, grader(Config(seed=3)), QUESTIONS)
     assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0
     assert engine.asked == ([6, 7], 0.6, 72)
+
+
+# ---- what people read of it ----------------------------------------------------------------------
+
+
+def answered(question: str, *rewards: float, source: str = "x", **about) -> list[dict]:
+    """The records of a question whose responses have these rewards."""
+    record = {"source": source, "question": question, "text": f"asked {question}", "gold": "7"}
+    record |= {"length": 9, "truncated": False, "timeout": False}
+    return [
+        record | {"response": f"{question}{i}", "reward": r, "success": r > 0.5} | about
+        for i, r in enumerate(rewards)
+    ]
+
+
+def training(**knobs) -> SimpleNamespace:
+    """The knobs of an evaluation that samples like a step of training."""
+    alike = {"num_rollouts": 2, "temperature": 1.0, "eval_temperature": 1.0}
+    return SimpleNamespace(**alike | knobs)
+
+
+NEVER = answered("a", 0, 0) + answered("b", 0, 0.3)  # b's rewards differ: it says something
+MIXED = answered("c", 0, 1) + answered("d", 1, 1)
+COUNTS = "---- x: 4 questions by k, the right ones of 2 responses: k=0: 2, k=1: 1, k=2: 1"
+SENTENCE = "50% are never right, 25% always: of a fresh batch 50% would say nothing"
+
+
+@pytest.mark.parametrize(
+    "knobs, last",
+    [({}, [COUNTS, SENTENCE]), ({"temperature": 0.6}, [COUNTS]), ({"num_rollouts": 8}, [COUNTS])],
+)
+def test_how_many_questions_are_right_how_often(knobs, last):
+    """Counts by hand; the sentence on a fresh batch only where K and temperature are training's."""
+    lines = in_short(NEVER + MIXED, training(**knobs)).splitlines()
+    assert lines[9:] == last  # after three responses of three lines
+
+
+def test_each_source_has_its_own_counts_and_one_sample_has_none():
+    """A source's K is its own, and Pass@1 is left to the scores."""
+    records = NEVER + MIXED + answered("e", 1, 0, 1, source="y") + answered("f", 1, source="z")
+    assert in_short(records, training()).splitlines()[9:] == [
+        COUNTS,
+        SENTENCE,
+        "---- y: 1 questions by k, the right ones of 3 responses: k=0: 0, k=1: 0, k=2: 1, k=3: 0",
+    ]
+
+
+def test_three_responses_are_shown():
+    """The first right and the first wrong one, then another question; what is foreign is text."""
+    hostile = "\x1b[2J\n" + "ab" * LONGEST
+    records = answered("q", 1, 1) + answered("r", 1) + answered("s", 0, truncated=True)
+    records += answered("t", 1)
+    records[0] |= {"response": hostile, "gold": "\u202e"}
+    assert in_short(records, training()).splitlines()[:9] == [
+        "---- right, reward 1, 9 tokens, gold: \\u202e",
+        "asked q",
+        r"\x1b[2J\n" + "ab" * 145 + "a [... 609 characters ...] " + "ab" * 150,
+        "---- wrong, reward 0, 9 tokens, cut at the limit, gold: 7",
+        "asked s",
+        "s0",
+        "---- right, reward 1, 9 tokens, gold: 7",
+        "asked r",
+        "r0",
+    ]
+
+
+@pytest.mark.parametrize("samples, told", [("2", False), ("3", True)])
+def test_the_file_says_what_training_is_like(
+    samples, told, tiny_model, device, file, tmp_path, capfd
+):
+    """num_rollouts and temperature come from --config; stdout is JSON alone, as it was."""
+    settings = tmp_path / "training.yaml"
+    settings.write_text("num_rollouts: 3\ntemperature: 0.5\neval_temperature: 0.5\n")
+    flags = ["--samples", samples, "--config", str(settings)]
+    evaluation.main(command(tiny_model, file, *flags))
+    said = capfd.readouterr()
+    assert json.loads(said.out)["samples/arithmetic"] == int(samples)
+    assert ("of a fresh batch" in said.err) == told
 
 
 # ---- the command ---------------------------------------------------------------------------------
