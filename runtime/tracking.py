@@ -150,11 +150,14 @@ class Tracker:
 
     def _say_turns(self, step: int, metrics: dict[str, float]) -> None:
         """Say when replay starts, and when hardly any question is left to ask."""
-        before = self.rows[-1] if self.rows else {}
         if metrics["replay/questions"] and not any(r.get("replay/questions") for r in self.rows):
             self.print(f"replay starts: questions come back in step {step}")
-        few = 2 * self.knobs["batch_size"]
-        if metrics["buckets/left"] < few <= before.get("buckets/left", few):
+
+        def few_are_left(row: dict) -> bool:
+            few = row.get("buckets/left", math.inf) < 2 * self.knobs["batch_size"]
+            return few and row["buckets/retired"] > 0
+
+        if few_are_left(metrics) and not any(map(few_are_left, self.rows)):
             self.print(
                 f"fewer than two batches of questions are left ({metrics['buckets/left']}), the"
                 f" others are retired. {GO_ON}"

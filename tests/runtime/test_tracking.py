@@ -127,6 +127,101 @@ def test_what_is_no_number_is_null(tmp_path):
     assert again.text() == (tmp_path / "metrics.jsonl").read_text() == text
 
 
+# ---- the console ---------------------------------------------------------------------------------
+
+
+def after_a_step(replayed: int, left: int, **more) -> dict:
+    """The metrics of a step of 100 questions that the console shows."""
+    metrics = {
+        "reward/pass_at_1": 0.25,
+        "rollout/length": 12,
+        "loss/entropy": 0.5,
+        "fresh/silent": 0.75,
+        "replay/questions": replayed,
+        "buckets/questions": 3,
+        "buckets/retired": 100 - left,
+        "buckets/left": left,
+        "time/step": 2.0,
+    }
+    if replayed:
+        metrics |= {"replay/silent": 0.125, "replay/ratio": 1.07}
+    return metrics | more
+
+
+def console(run_dir: Path, capsys, *steps: dict, text: str = "") -> list[str]:
+    """The lines of a run in batches of 8 that goes on from the rows of `text`."""
+    tracker = Tracker(str(run_dir), 10, knobs={"batch_size": 8})
+    tracker.start(text)
+    for step, metrics in enumerate(steps, start=1):
+        tracker.step(step, metrics)
+    return capsys.readouterr().out.splitlines()
+
+
+def test_a_step_is_a_line(tmp_path, capsys):
+    """By hand; what a step that replayed nothing does not have is a dash."""
+    without, said, with_replay = console(
+        tmp_path, capsys, after_a_step(0, left=99), after_a_step(4, left=98)
+    )
+    assert without == (
+        "step    1  batch 0.250  len 12  entropy 0.500  silent 0.75 –  replayed 0  w* –  "
+        "buffer 3  retired 1  2.0 s"
+    )
+    assert with_replay == (
+        "step    2  batch 0.250  len 12  entropy 0.500  silent 0.75 0.12  replayed 4  w* 1.07  "
+        "buffer 3  retired 2  2.0 s"
+    )
+    assert said == "replay starts: questions come back in step 2"
+
+
+def test_the_start_of_replay_is_said_once(tmp_path, capsys):
+    """Neither a step without replay nor a resume makes it start again."""
+    first = [after_a_step(n, left=99) for n in (0, 4, 0, 4)]
+    lines = console(tmp_path, capsys, *first)
+    assert [line for line in lines if "replay starts" in line] == [lines[1]]
+    text = (tmp_path / "metrics.jsonl").read_text()
+    assert len(console(tmp_path, capsys, after_a_step(4, left=99), text=text)) == 1
+
+
+@pytest.mark.parametrize(
+    "left, said_before",
+    [
+        ([17, 16, 15, 14], 2),  # below two batches of 8
+        ([15, 20, 15], 0),  # reinstated ones came back in between
+    ],
+)
+def test_few_questions_are_said_once(left, said_before, tmp_path, capsys):
+    """The line stands before the first step with fewer than two batches, and names what goes on."""
+    lines = console(tmp_path, capsys, *[after_a_step(0, left=n) for n in left])
+    said = [i for i, line in enumerate(lines) if line.startswith("fewer than two batches")]
+    assert said == [said_before]
+    assert "left (15)" in lines[said_before]
+    assert "--retire off, or --reinstate_every" in lines[said_before]
+
+
+def test_a_small_file_is_not_called_used_up(tmp_path, capsys):
+    """Ten questions of which none has retired are few, and none is missing."""
+    metrics = after_a_step(0, left=10, **{"buckets/retired": 0})
+    assert len(console(tmp_path, capsys, metrics)) == 1
+
+
+@pytest.mark.parametrize(
+    "on_policy, head, row",
+    [
+        ({}, "base trained", "pass_at_1/a 0.250 0.500"),
+        ({"pass_at_1/a": 0.625}, "base trained on-policy", "pass_at_1/a 0.250 0.500 0.625"),
+    ],
+)
+def test_the_table_has_a_column_of_on_policy_scores(on_policy, head, row, tmp_path, capsys):
+    """Base, trained and, where it is known, on-policy training, side by side."""
+    tracker = Tracker(str(tmp_path), 10)
+    tracker.start()
+    tracker.log(0, {"val/pass_at_1/a": 0.25})
+    tracker.log(10, {"val/pass_at_1/a": 0.5})
+    tracker.finish(on_policy)
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split() for line in lines[1:3]] == [head.split(), row.split()]
+
+
 # ---- TensorBoard and W&B -------------------------------------------------------------------------
 
 
