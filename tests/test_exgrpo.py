@@ -457,6 +457,17 @@ def test_reinstatement():
     assert returned(0) == returned(0) != returned(1)
 
 
+@pytest.mark.parametrize("every, back", [(10, 3), (0, None)])
+def test_where_nothing_is_left_questions_come_back_at_once(every, back):
+    """Between two reinstatements a tenth of 25 comes back; without the knob the run ends."""
+    run = experience(25, reinstate_every=every)
+    for q in range(25):
+        run.buffer.retire(q)
+    plan = run.plan(7, by_last_token)  # 7 is no multiple of 10
+    assert (plan and len(plan.fresh)) == back
+    assert len(run.buffer.retired) == 25 - (back or 0)
+
+
 # ---- continuous rewards (Sec. 5.3) ---------------------------------------------------------------
 
 
