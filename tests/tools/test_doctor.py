@@ -376,6 +376,28 @@ def test_the_page_shows_what_the_formula_prints(formula):
 
 
 @pytest.mark.parametrize(
+    "said, model, gpus, flags",
+    [
+        ("take {} GB on one GPU", "Qwen2.5-Math-1.5B", "1", []),
+        ("{} GB on each of two", "Qwen2.5-Math-1.5B", "2", ["--rollout_memory", "0.3"]),
+        ("0.5 billion ({} GB)", "0.5B", "1", []),
+        ("({} GB). Yours", "Qwen2.5-Math-1.5B", "1", ["--lora_rank", "32"]),
+    ],
+)
+def test_the_neutral_file_says_what_it_takes(said, model, gpus, flags, formula, monkeypatch):
+    """The GB in the head of own-model.yaml are the formula's, for GPUs of 24 GB."""
+    pytest.importorskip("peft")
+    half_a_billion = Shape(896, 24, 14, 2, 64, 4864, 151_936, tied=True, qkv_bias=True)
+    monkeypatch.setitem(doctor.SHAPES, "0.5B", half_a_billion)
+    where = ["--model", model, "--gpus", gpus, "--memory", "24"]
+    printed = formula("own-model.yaml", *where, *flags)
+    sums = re.search(r"\| sum \| (.+) \|", printed)[1].split(" | ")
+    most = max(map(float, sums))
+    assert ("It fits" in printed) == (most <= 24)
+    assert said.format(most) in (ROOT / "configs" / "own-model.yaml").read_text()
+
+
+@pytest.mark.parametrize(
     "gpus, gigabytes, sentence",
     [
         ("2", "40", "GB too much. Lower tokens_per_micro_batch"),
