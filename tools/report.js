@@ -153,6 +153,15 @@ function overview() {
   fit(box, () => { box.nextElementSibling.hidden = box.scrollWidth <= box.clientWidth; });
 }
 
+function differ() {
+  $("differ").hidden = data.runs.length === 1;
+  const head = html("tr", {}, html("th", {}, "knob"), titles.map((title, i) => html("th", {}, swatch(i), title)));
+  $("differing").append(head, ...data.differing.map((row) => html("tr", {}, row.map((text) => html("td", {}, text)))));
+  const unknown = titles.filter((_, i) => !data.runs[i].known);
+  const none = data.differing.length ? "" : "In no knob that is known. ";
+  $("unknown").textContent = none + (unknown.length ? `Not known before the first checkpoint: ${unknown.join(", ")}.` : "");
+}
+
 function curves() {
   const validation = sources.map((source) => {
     const dashed = names.includes(`val/valid/${source}`) ? `val/valid/${source}` : undefined;
@@ -166,7 +175,8 @@ function curves() {
     { title: "Pass@1 of the batch", name: "reward/pass_at_1", note: "o* included", share: true },
     ...validation,
     ...named.map((name) => ({ title: name, name, note: "mean over the new responses", share: isShare(name) })),
-    { title: "Groups without a success", name: "reward/none_right", note: "share of the batch", share: true },
+    { title: "Silent groups", name: "fresh/silent", dashed: "replay/silent",
+      note: "share that says nothing, of fresh questions; dashed: of replayed ones", share: true },
     { title: "Entropy", name: "loss/entropy", note: "nats a token" },
     { title: "Length of a response", name: "rollout/length", note: "tokens" },
     { title: "w*", name: "replay/ratio", note: "mean over replayed tokens" },
@@ -456,6 +466,7 @@ function choose() {
   browse(run.browser);
 }
 
+differ();
 overview();
 curves();
 data.runs.forEach((run, i) => $("run").append(html("option", { value: i }, run.name)));

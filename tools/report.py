@@ -1,5 +1,7 @@
 """Write one HTML page about runs: curves, buckets, replay, time, and responses token by token.
 
+It begins with the knobs in which the runs differ.
+
     python -m tools.report runs/default runs/baseline --output report.html
 
 A run is named by the run_dir of its training, finished or not. The curves come from its
@@ -26,6 +28,7 @@ from runtime.flags import loading, or_refuse
 from runtime.tables import read_jsonl
 
 TEMPLATE = Path(__file__).with_suffix(".html")
+OF_A_COMMAND = ("run_dir", "resume")  # knobs that say nothing of how a run was trained
 SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
 MOST_TEXT = 20_000_000  # characters of a run's samples; of more, every other step is left out
 
@@ -118,8 +121,9 @@ def said(run: Path) -> list[dict]:
 def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> dict:
     """What the page says about a run, as JSON values.
 
-    Where no stored response is shown, `browser` holds a sentence, `missing`, that says why. The
-    knobs are defaults where `known` is false: a run writes its own with its first checkpoint.
+    Where no stored response is shown, `browser` holds a sentence, `missing`, that says why. Where
+    `known` is false, `all_knobs` is empty and the knobs of the sliders are defaults: a run writes
+    its own with its first checkpoint.
     """
     knobs = {}
     try:
@@ -135,12 +139,27 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
     return {
         "name": str(run),
         "planned": knobs.get("steps"),
+        "all_knobs": knobs,
         "knobs": sliders,
         "known": bool(knobs),
         **columns(rows),
         "said": said(run),
         "browser": browser,
     }
+
+
+def differing(runs: list[dict]) -> list[list[str]]:
+    """A row for each knob in which the runs differ: its name, and its value in every run.
+
+    The value is a dash where a run's knobs are not known, or do not have this one.
+    """
+    known = [run["all_knobs"] for run in runs if run["all_knobs"]]
+    rows = []
+    for name in dict.fromkeys(name for knobs in known for name in knobs):
+        values = {str(knobs.get(name)) for knobs in known}
+        if len(values) > 1 and name not in OF_A_COMMAND:
+            rows.append([name, *(str(run["all_knobs"].get(name, "–")) for run in runs)])
+    return rows
 
 
 def page(runs: list[dict]) -> str:
@@ -150,7 +169,8 @@ def page(runs: list[dict]) -> str:
     """
     script = f"\n{TEMPLATE.with_suffix('.js').read_text(encoding='utf-8')}"
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
-    data = {"written": f"{datetime.now():%Y-%m-%d %H:%M}", "runs": runs}
+    written = f"{datetime.now():%Y-%m-%d %H:%M}"
+    data = {"written": written, "differing": differing(runs), "runs": runs}
     # The text is ASCII: U+2028 and U+2029, which end a line of JavaScript, are escaped, too.
     text = json.dumps(data, allow_nan=False, separators=(",", ":"))
     for character in "<>&":

@@ -23,7 +23,7 @@ from policy import Policy
 from runtime.checkpoint import Checkpoints
 from runtime.tracking import Tracker
 from tools import report as report_module
-from tools.report import columns, describe, main, read_metrics, said
+from tools.report import columns, describe, differing, main, read_metrics, said
 from tools.stored import pieces
 from worlds.arithmetic import World
 from worlds.base_model import build_model, build_tokenizer
@@ -250,9 +250,14 @@ def test_pieces_join_to_the_text():
 
 
 def test_metrics_that_are_no_numbers_are_gaps(described):
-    """NaN, text and infinities become None, and so does w* where nothing was replayed."""
+    """NaN, text and infinities become None, and so does w* where nothing was replayed.
+
+    There an old file has 0, and a new one nothing.
+    """
     assert described["metrics"]["loss/entropy"] == [None, 1.0, None, pytest.approx(1 / 3), 0.25]
     assert described["metrics"]["replay/ratio"] == [None, 1.0, None, 1.0, None]
+    new = columns([{"step": 1, "replay/questions": 0}, {"step": 2, "replay/ratio": 1.5}])
+    assert new["metrics"]["replay/ratio"] == [None, 1.5]
     odd = columns(
         [{"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400}]
     )
@@ -260,6 +265,21 @@ def test_metrics_that_are_no_numbers_are_gaps(described):
         "step": [1],
         "metrics": {"loss/entropy": [None], "time/plan": [None], "rollout/length": [None]},
     }
+
+
+def test_the_knobs_in_which_runs_differ():
+    """Each has a value a run, a dash where it is not known; run_dir, which always differs, is out.
+
+    A run without a checkpoint has no knobs, and one of another version may lack some.
+    """
+    runs = [
+        {"rho": 0.5, "val_files": ["a"], "run_dir": "runs/a", "seed": 0},
+        {},
+        {"rho": 0.0, "val_files": ["a"], "run_dir": "runs/b", "seed": 0, "mu": 0.5},
+    ]
+    described = [{"all_knobs": knobs} for knobs in runs]
+    assert differing(described) == [["rho", "0.5", "–", "0.0"], ["mu", "–", "–", "0.5"]]
+    assert differing(described[:2]) == []
 
 
 class Page(HTMLParser):
@@ -291,6 +311,7 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
     assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
     assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
     assert "the run is on-policy" in data["runs"][1]["browser"]["missing"]
+    assert ["rho", "0.5", "0.0"] in data["differing"]
 
 
 def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
@@ -395,5 +416,6 @@ def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
     opened = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     page = Page(opened.stdout)
     assert "svg" in page.tags and page.tags.count("article") >= 3
+    assert "rho0.50.0" in page.texts["td"]
     assert "img" not in page.tags and page.texts["title"].strip() == "Training report"
     assert f"right: {HOSTILE} is right" in page.texts["div"] and "CONSOLE" not in opened.stderr
