@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import safetensors.numpy
 
+SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
+
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
@@ -203,7 +205,8 @@ def _checked_copy(t: Trajectory) -> Trajectory:
     sound = t.finished and typed and flat
     if not sound or ids.min() < 0 or not np.isfinite(logprobs).all():
         raise ValueError(
-            "not a finished response of int32 ids (T,) >= 0 and finite float32 log-probs (T,)"
+            "not a finished response of int32 ids (T,) >= 0 and finite float32 log-probs (T,):"
+            f" finished={t.finished}, {ids.dtype} {ids.shape}, {logprobs.dtype} {logprobs.shape}"
         )
     ids = np.frombuffer(ids.tobytes(), np.int32)
     logprobs = np.frombuffer(logprobs.tobytes(), np.float32)

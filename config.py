@@ -274,13 +274,6 @@ class Config:
         for problem in _problems(self):
             raise ValueError(f"configuration: {problem}")
 
-    @property
-    def retires(self) -> bool:
-        """Whether questions solved K of K times leave the stream (Alg. 1, lines 25-26)."""
-        if self.difficulty == "spread":
-            return False
-        return self.rho > 0 if self.retire == "auto" else self.retire == "on"
-
 
 def _problems(c: Config):
     """Yield a sentence for every impossible value or combination."""

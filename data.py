@@ -37,12 +37,6 @@ class Question:
     row: dict | None = None
 
 
-def sample_seed(*key) -> int:
-    """A 63-bit seed from any plain values: (run seed, step, question id, index in the group)."""
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "little") >> 1
-
-
 def fingerprint(questions: list[Question]) -> str:
     """A hash of the prompts, answers and rows, in order."""
     digest = hashlib.sha256()

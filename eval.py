@@ -100,23 +100,17 @@ COMMAND = or_refuse(lambda: ready(parse_command())) if __name__ == "__main__" el
 import numpy as np
 from tqdm import tqdm
 
-from buffer import Trajectory
-from data import (
-    Question,
-    first_of_each_source,
-    load_questions,
-    load_tokenizer,
-    sample_seed,
-    unreadable,
-)
+from buffer import SUCCESS_THRESHOLD, Trajectory
+from data import Question, first_of_each_source, load_questions, load_tokenizer, unreadable
 from model import model_config
-from reward import SUCCESS_THRESHOLD, Grader, last_box, make_verifier
+from reward import Grader, last_box, make_verifier
 from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.claim import check_shared
 from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, in_short, made_with, open_kept
+from sampler import sample_seed
 from worlds.arithmetic import JUDGES
 from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
 

@@ -12,14 +12,36 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from buffer import ReplayBuffer, Trajectory
-from config import Config
-from data import Question, sample_seed
+from buffer import SUCCESS_THRESHOLD, ReplayBuffer, Trajectory
 from loss import group_advantages
-from reward import SUCCESS_THRESHOLD
-from sampler import FreshStream, generator, sample_questions, sample_uniform
+from sampler import FreshStream, generator, sample_questions, sample_seed, sample_uniform
 
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
+
+
+@dataclass
+class Knobs:
+    """What `Experience` reads, with the paper's values; config.py says what each of them does."""
+
+    seed: int = 0
+    batch_size: int = 128  # B
+    num_rollouts: int = 8  # K
+    mini_batches: int = 2
+    rho: float = 0.5
+    start_threshold: float = 0.35
+    question_selection: str = "gaussian"
+    mu: float = 0.5
+    sigma: float = 1.0
+    trajectory_selection: str = "entropy"
+    difficulty: str = "success"
+    retire: str = "auto"
+    reinstate_every: int = 0
+    max_trajectories: int = 0
+    clip: str = "auto"
+    clip_eps: float = 0.2
+    normalize_std: bool = False
+    alpha_low: float = 0.0
+    alpha_high: float = 1.0
 
 
 @dataclass
@@ -42,17 +64,17 @@ class Plan:
 
 @dataclass
 class Group:
-    """G*: a question with its K trajectories; the replayed o*, where there is one, stands first."""
+    """G*: a question with its K trajectories, an o* and K - 1 new ones, or K new ones."""
 
-    question: Question
-    trajectories: list[Trajectory]
-    has_star: bool = False
+    question: object  # what `Experience` was given
+    star: Trajectory | None  # the replayed o*, where there is one
+    new: list[Trajectory]  # what was generated in this step
     advantages: np.ndarray | None = None  # float32 (K,), by `with_advantages`
 
     @property
-    def new_trajectories(self) -> list[Trajectory]:
-        """The responses that were generated in this step: all but o*."""
-        return self.trajectories[1:] if self.has_star else self.trajectories
+    def trajectories(self) -> list[Trajectory]:
+        """All K, o* first."""
+        return [self.star, *self.new] if self.star else self.new
 
     @property
     def rewards(self) -> np.ndarray:
@@ -66,37 +88,56 @@ class Group:
 
 
 class Experience:
-    """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run."""
+    """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
-    def __init__(self, config: Config, questions: list[Question]):
-        self.config = config
+    knobs: `Knobs`, or whatever has its attributes, as train.py's `Config` does. questions: objects
+    with an `id`, an int, and `prompt_ids`, which `uncertainty` is given. ValueError for other ids.
+    """
+
+    def __init__(self, knobs, questions: list):
+        self.knobs = knobs
         self.questions = {q.id: q for q in questions}
-        self.buffer = ReplayBuffer(config.max_trajectories or None)
-        self.stream = FreshStream(list(self.questions), config.seed)
+        all_differ = len(self.questions) == len(questions)
+        all_ints = all(type(id) is int for id in self.questions)
+        if not (all_differ and all_ints):
+            raise ValueError("the ids of questions must be ints, and no two the same")
+        self.buffer = ReplayBuffer(knobs.max_trajectories or None)
+        self.stream = FreshStream(list(self.questions), knobs.seed)
         # Latched. A resumed run may have another ρ, so that `replays` asks for it again.
-        self.started = config.rho > 0 and config.start_threshold < 0
+        self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
     # ---- the delayed start: all that changes with it (retirement does not wait) ------------------
 
     @property
     def replays(self) -> bool:
         """Whether successes are stored and replayed from now on."""
-        return self.config.rho > 0 and self.started
+        return self.knobs.rho > 0 and self.started
 
     @property
     def clip_eps(self) -> float | None:
         """ε of CLIP for on-policy tokens; None: no clip."""
-        c = self.config
-        if c.clip == "off" or c.clip == "auto" and self.replays:
-            return None
-        return c.clip_eps
+        knobs = self.knobs
+        if knobs.clip == "auto":
+            clips = not self.replays
+        else:
+            clips = knobs.clip == "on"
+        return knobs.clip_eps if clips else None
+
+    @property
+    def retires(self) -> bool:
+        """Whether questions solved K of K leave the stream (lines 25-26)."""
+        if self.knobs.difficulty == "spread":
+            return False
+        if self.knobs.retire == "auto":
+            return self.knobs.rho > 0
+        return self.knobs.retire == "on"
 
     def _start_if_due(self, groups: list[Group]) -> None:
         """Start replay for good, with the next batch, if the Pass@1 of this one is high enough."""
         num_success = sum(g.num_success for g in groups)
         num_responses = sum(len(g.trajectories) for g in groups)
         pass_at_1 = num_success / num_responses
-        if self.config.rho > 0 and pass_at_1 > self.config.start_threshold:
+        if self.knobs.rho > 0 and pass_at_1 > self.knobs.start_threshold:
             self.started = True
 
     # ---- phase 1: plan a batch (lines 3-19) ------------------------------------------------------
@@ -106,21 +147,25 @@ class Experience:
 
         `uncertainty` gives the mean entropy (or NLL) under π_θ of each (prompt ids, response ids).
         """
-        c = self.config
-        rng = generator("plan", c.seed, step)
+        knobs = self.knobs
+        rng = generator("plan", knobs.seed, step)
         none_left = len(self.buffer.retired) == len(self.questions)
-        if c.reinstate_every and step and (none_left or step % c.reinstate_every == 0):
+        if knobs.reinstate_every and step and (none_left or step % knobs.reinstate_every == 0):
             self._reinstate(rng)
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
-        most = int(c.rho * c.batch_size + 1e-9)
+        most = int(knobs.rho * knobs.batch_size + 1e-9)
         n = min(most, len(self.buffer)) if self.replays else 0  # line 7
         buckets = self.buffer.buckets
-        if c.question_selection == "uniform":
+        if knobs.question_selection == "uniform":
             drawn = sample_uniform(buckets, n, rng)
         else:  # lines 5, 6, 8
-            drawn = sample_questions(buckets, n, c.num_rollouts, rng, mu=c.mu, sigma=c.sigma)
+            drawn = sample_questions(
+                buckets, n, knobs.num_rollouts, rng, mu=knobs.mu, sigma=knobs.sigma
+            )
         stars, selected_score, candidate_score = self.choose(drawn, uncertainty, rng)  # lines 9-15
-        fresh = self.stream.draw(c.batch_size - n, self.buffer.retired, skip=drawn)  # lines 16, 18
+        fresh = self.stream.draw(
+            knobs.batch_size - n, self.buffer.retired, skip=drawn
+        )  # lines 16, 18
         if not fresh and not stars:
             return None
         return Plan(
@@ -139,7 +184,7 @@ class Experience:
         That is the default of `trajectory_selection`. Beside it stand two mean scores over the
         questions with more than one response: of their o*, and of all their responses.
         """
-        rule = self.config.trajectory_selection
+        rule = self.knobs.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
         if rule == "random":
             stars = {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}
@@ -154,7 +199,8 @@ class Experience:
             prompt_ids = self.questions[q].prompt_ids
             sequences.append((prompt_ids, t.token_ids))
         scores = {q: [] for q in drawn}  # of a question's responses, by default their entropies
-        for (q, t), score in zip(candidates, uncertainty(sequences), strict=True):
+        all_scores = uncertainty(sequences) if sequences else []
+        for (q, t), score in zip(candidates, all_scores, strict=True):
             if rule == "official":  # a sum over the response, so that shorter ones are preferred
                 score *= len(t.token_ids)
             scores[q].append(score)
@@ -189,21 +235,25 @@ class Experience:
         for q in plan.question_ids:
             first = 1 if q in plan.stars else 0  # place 0 of the group is o*'s
             of_question = []
-            for i in range(first, self.config.num_rollouts):
-                seed = sample_seed(self.config.seed, plan.step, q, i)
+            for i in range(first, self.knobs.num_rollouts):
+                seed = sample_seed(self.knobs.seed, plan.step, q, i)
                 of_question.append(seed)
             seeds.append(of_question)
         return seeds
 
     def group(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
-        """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories."""
+        """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories.
+
+        ValueError where they are not K together.
+        """
         groups = []
         for q, new in zip(plan.question_ids, rollouts, strict=True):
-            question = self.questions[q]
-            if q in plan.stars:
-                group = Group(question, [plan.stars[q], *new], has_star=True)
-            else:
-                group = Group(question, new)
+            group = Group(self.questions[q], plan.stars.get(q), new)
+            if len(group.trajectories) != self.knobs.num_rollouts:
+                raise ValueError(
+                    f"question {q}: {len(new)} new responses, where `seeds` asks for"
+                    f" {self.knobs.num_rollouts}, one less beside an o*"
+                )
             groups.append(group)
         return groups
 
@@ -213,18 +263,18 @@ class Experience:
         Returns of each group its question, its bucket and a checksum of its tokens, for the ranks
         to compare.
         """
-        c = self.config
+        knobs = self.knobs
         collected = []
         # k is the bucket: the success count, unless difficulty is the spread of rewards.
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
             new = self._worth_storing(group)
-            if k == c.num_rollouts and c.difficulty == "success":  # solved K of K
-                if c.retires:
+            if k == knobs.num_rollouts and knobs.difficulty == "success":  # solved K of K
+                if self.retires:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.replays and 0 < k < c.num_rollouts and (new or q in self.buffer):
+            elif self.replays and 0 < k < knobs.num_rollouts and (new or q in self.buffer):
                 # Without new ones (only o* was right, or all were cut) it changes its bucket.
                 self.buffer.add(q, k, new)
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
@@ -234,12 +284,12 @@ class Experience:
 
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
-        if self.config.difficulty == "success":
+        if self.knobs.difficulty == "success":
             return [g.num_success for g in groups]
         spread = np.array([g.rewards.std() for g in groups])
         above = spread - spread.min()
         scaled = above / max(above.max(), 1e-6)  # 0..1
-        buckets = np.rint(scaled * self.config.num_rollouts)  # 0..K
+        buckets = np.rint(scaled * self.knobs.num_rollouts)  # 0..K
         return buckets.astype(int).tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
@@ -247,37 +297,37 @@ class Experience:
 
         Never one that was cut: a response that repeats itself has the lowest entropy of all.
         """
-        bar = group.rewards.mean() if self.config.difficulty == "spread" else SUCCESS_THRESHOLD
-        return [t for t in group.new_trajectories if t.reward > bar and t.finished]
+        bar = group.rewards.mean() if self.knobs.difficulty == "spread" else SUCCESS_THRESHOLD
+        return [t for t in group.new if t.reward > bar and t.finished]
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
     def with_advantages(self, groups: list[Group]) -> list[Group]:
         """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
-        c = self.config
+        knobs = self.knobs
         rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
-        all_advantages = group_advantages(rewards, c.normalize_std).numpy()  # (Q, K)
+        all_advantages = group_advantages(rewards, knobs.normalize_std).numpy()  # (Q, K)
         result = []
         for group, advantages in zip(groups, all_advantages):
             accuracy = group.num_success / len(group.trajectories)
-            if not c.alpha_low <= accuracy <= c.alpha_high:
+            if not knobs.alpha_low <= accuracy <= knobs.alpha_high:
                 advantages = np.zeros_like(advantages)
             result.append(replace(group, advantages=advantages))
         return result
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
         """The groups, shuffled and dealt out, those with an o* first."""
-        c = self.config
-        rng = generator("mini-batches", c.seed, step)
-        with_star = [g for g in groups if g.has_star]
-        without = [g for g in groups if not g.has_star]
+        knobs = self.knobs
+        rng = generator("mini-batches", knobs.seed, step)
+        with_star = [g for g in groups if g.star]
+        without = [g for g in groups if not g.star]
         shuffled = []
         for kind in (with_star, without):
             shuffled += [kind[i] for i in rng.permutation(len(kind))]
         # Dealt like cards, so that the mini-batches share the replayed groups equally.
-        parts = [[] for _ in range(c.mini_batches)]
+        parts = [[] for _ in range(knobs.mini_batches)]
         for i, group in enumerate(shuffled):
-            parts[i % c.mini_batches].append(group)
+            parts[i % knobs.mini_batches].append(group)
         return [part for part in parts if part]
 
     def make_undo(self) -> Callable:

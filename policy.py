@@ -175,9 +175,8 @@ class Policy:
         """A row for every response of a mini-batch, with the log-probs that w or w* divides by."""
         rows = []
         for group in groups:
-            for i, trajectory in enumerate(group.trajectories):
-                is_star = group.has_star and i == 0
-                advantage = float(group.advantages[i])
+            for trajectory, advantage in zip(group.trajectories, group.advantages.tolist()):
+                is_star = trajectory is group.star
                 rows.append(Row(group.question.prompt_ids, trajectory, advantage, is_star))
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
             stars = [row for row in rows if row.is_star]
@@ -266,7 +265,7 @@ class Policy:
         new = []
         sequences = []
         for group in groups:
-            for trajectory in group.new_trajectories:
+            for trajectory in group.new:
                 new.append(trajectory)
                 sequences.append((group.question.prompt_ids, trajectory.token_ids))
         now = [logprobs for logprobs, _ in self.score(sequences)]
@@ -276,8 +275,7 @@ class Policy:
         rescored = {t: replace(t, logprobs=logprobs) for t, logprobs in zip(new, now)}
         result = []
         for group in groups:
-            trajectories = [rescored.get(t, t) for t in group.trajectories]
-            result.append(replace(group, trajectories=trajectories))
+            result.append(replace(group, new=[rescored[t] for t in group.new]))
         return result
 
     def _compare(self, drift: float, mismatch: float) -> None:

@@ -9,13 +9,13 @@ import re
 
 import numpy as np
 
+from buffer import SUCCESS_THRESHOLD
 from config import Config
 from data import Question
 from runtime import ranks
 from runtime.faults import say
 from verifier.pool import Pending, Verifier
 
-SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
 # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
 MAX_BOX = 1000
 # characters, from the end, of a response without a box in which an answer is looked for

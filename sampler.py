@@ -11,6 +11,7 @@ Nothing here touches global randomness: the generator is an argument.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from hashlib import blake2b
 
 import numpy as np
 
@@ -127,6 +128,12 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
 def generator(purpose: str, *key: int) -> np.random.Generator:
     """Random numbers of one purpose: a step's plan shares none with its mini-batches."""
     return np.random.default_rng([*purpose.encode(), *key])
+
+
+def sample_seed(*key) -> int:
+    """A 63-bit seed from any plain values: (run seed, step, question id, index in the group)."""
+    digest = blake2b(repr(key).encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "little") >> 1
 
 
 class FreshStream:

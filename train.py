@@ -16,12 +16,12 @@ from config import Config, from_command_line
 # A wrong command line is refused here, before the imports that take seconds.
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
-from buffer import ReplayBuffer
+from buffer import SUCCESS_THRESHOLD, ReplayBuffer
 from data import Question, load_tokenizer, read_questions, with_built_in_world
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
-from reward import SUCCESS_THRESHOLD, Grader, make_verifier
+from reward import Grader, make_verifier
 from rollout import generate, grade, make_engine
 from runtime import ranks
 from runtime.faults import watchdog

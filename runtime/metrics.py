@@ -9,12 +9,12 @@ def step_metrics(plan, groups: list, buffer, num_questions: int) -> dict[str, fl
     They follow from its plan and groups (exgrpo.py), and from `buffer`, which is E after the step.
     num_questions: all questions of the run, retired ones too.
     """
-    new = [t for g in groups for t in g.new_trajectories]
+    new = [t for g in groups for t in g.new]
     lengths = [len(t.token_ids) for t in new]
     K = len(groups[0].trajectories)
     k = np.array([g.num_success for g in groups])
     silent = np.array([np.ptp(g.rewards) == 0 for g in groups])
-    fresh = np.array([not g.has_star for g in groups])
+    fresh = np.array([g.star is None for g in groups])
     named = sorted({"timeouts"}.union(*(t.named_rewards for t in new)))
     metrics = {
         **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},

@@ -25,9 +25,10 @@ def choose(groups: list, success: float) -> list[tuple]:
     chosen = []
     for group in groups:
         kinds = {}
-        for i, t in enumerate(group.trajectories):
-            new = "right" if t.reward > success else "wrong"
-            kinds.setdefault("o*" if group.has_star and i == 0 else new, t)
+        if group.star:
+            kinds["o*"] = group.star
+        for t in group.new:
+            kinds.setdefault("right" if t.reward > success else "wrong", t)
         for kind, t in kinds.items():
             if left[kind]:
                 left[kind] -= 1
@@ -46,7 +47,7 @@ def record(step: int, group, t, text: str) -> dict:
         "rewards": {
             name: value if math.isfinite(value) else None for name, value in rewards.items()
         },
-        "replayed": bool(group.has_star and t is group.trajectories[0]),
+        "replayed": t is group.star,
         "finished": t.finished,
     }
 

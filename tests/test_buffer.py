@@ -164,11 +164,18 @@ ADDS |= {
 }
 
 
+WHAT_IT_GOT = {
+    "tokens of 64 bits": r"finished=True, int64 \(1,\), float32 \(1,\)",
+    "log-probs of 64 bits": r"finished=True, int32 \(1,\), float64 \(1,\)",
+    "cut off": "finished=False",
+}
+
+
 @pytest.mark.parametrize("name", ADDS)
 def test_an_impossible_add_changes_nothing(name):
     """The add is a ValueError, and not even the good trajectory beside a bad one is taken."""
     replay = example()
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match=WHAT_IT_GOT.get(name)):
         replay.add(*ADDS[name])
     assert everything(replay) == everything(example())
 

@@ -25,7 +25,6 @@ from data import (
     read_questions,
     render,
     rope_warning,
-    sample_seed,
     unreadable,
 )
 from runtime.tables import read_rows
@@ -391,15 +390,7 @@ def test_a_missing_chat_template_is_an_error(tokenizer):
         render(TURNS, Config(), change(tokenizer, chat_template=None))
 
 
-# ---- seeds and trust -----------------------------------------------------------------------------
-
-
-def test_sample_seeds_are_distinct_and_fixed():
-    """Seeds differ in every part of the key, fit 63 bits, and are the same in every process."""
-    keys = product(range(3), range(5), range(20), range(8))  # run seed, step, question, index
-    seeds = {sample_seed(*key) for key in keys}
-    assert len(seeds) == 3 * 5 * 20 * 8 and 0 <= min(seeds) and max(seeds) < 2**63
-    assert sample_seed(0, 1, 2, 3) == 5735612403627336365
+# ---- trust ---------------------------------------------------------------------------------------
 
 
 def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):

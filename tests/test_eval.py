@@ -17,10 +17,11 @@ from transformers import AutoConfig
 
 import eval as evaluation
 from config import Config
-from data import Question, sample_seed
+from data import Question
 from eval import means, respond, validate
 from rollout import HFEngine, Response
 from runtime.responses import LONGEST, in_short, made_with, open_kept
+from sampler import sample_seed
 from verifier.pool import Pending
 
 SCRIPT = {  # {(question, sample): (response, a letter a token; reward; finished)}

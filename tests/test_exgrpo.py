@@ -1,16 +1,18 @@
 """Experience management on scripted runs, with every outcome worked out by hand."""
 
 from collections import Counter
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from buffer import Trajectory
 from config import Config
-from data import Question, sample_seed
-from exgrpo import Experience, Group, Plan
+from data import Question
+from exgrpo import Experience, Group, Knobs, Plan
 from policy import Policy
 from runtime.metrics import step_metrics
+from sampler import sample_seed
 from verifier.worker import TAKEN
 
 K = 8
@@ -154,7 +156,7 @@ def test_rho_zero_is_the_plain_baseline():
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
         plan, groups = take_step(run, step, lambda q: q % 9)
-        assert len(plan.fresh) == 8 and not plan.stars and not any(g.has_star for g in groups)
+        assert len(plan.fresh) == 8 and not plan.stars and not any(g.star for g in groups)
         take_step(retiring, step, lambda q: q % 9)
     assert not run.started and len(run.buffer) == len(run.buffer.retired) == 0
     assert set(retiring.buffer.retired) == {8} and len(retiring.buffer) == 0
@@ -292,6 +294,7 @@ def test_only_contested_choices_are_scored():
         return by_last_token(sequences)
 
     plan = run.plan(0, score)
+    assert experience().plan(0, None).stars == {}  # nothing to choose from, and nobody is asked
     assert {q: t.token_ids.tolist() for q, t in plan.stars.items()} == {0: [5, 1], 1: [5, 9]}
     assert sorted(asked) == [([1, 100], [5, i]) for i in (1, 2, 3)]
     assert plan.selected_score == 1 and plan.candidate_score == 2
@@ -321,15 +324,32 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
     store(run, 3, 4, (9, 9, 9))
     plan = run.plan(0, by_last_token)
     groups = answer(run, plan, lambda q: 2)
-    mixed = next(g for g in groups if g.has_star)
+    mixed = next(g for g in groups if g.star)
     assert mixed.question.id == 3 and len(mixed.trajectories) == K and mixed.num_success == 3
     assert mixed.trajectories[0].token_ids.tolist() == [9, 9, 9]
-    assert mixed.new_trajectories == mixed.trajectories[1:]
+    assert mixed.trajectories == [mixed.star, *mixed.new]
     assert mixed.trajectories[0].logprobs.tolist() == [-0.125, -0.25, -0.375]
     assert mixed.rewards.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
     mixed = run.with_advantages([mixed])[0]
     assert mixed.advantages.tolist() == [0.625] * 3 + [-0.375] * 5  # 1 - 3/8, 0 - 3/8
+
+
+@pytest.mark.parametrize("new, named", [(K, "8 new"), (K - 2, "6 new")])
+def test_a_group_of_another_size_is_refused(new, named):
+    """K new responses beside an o*, or one too few, are told with the question and what is due."""
+    run = experience(1, batch_size=1, rho=1.0, mini_batches=1)
+    store(run, 0, 4)
+    plan = run.plan(0, by_last_token)
+    with pytest.raises(ValueError, match=f"question 0: {named} responses, .* asks for 8, one"):
+        run.group(plan, [[response(1)] * new])
+
+
+@pytest.mark.parametrize("ids", [["a", "b"], [0, 0], [np.int64(0), np.int64(1)]])
+def test_ids_that_are_no_distinct_ints_are_refused(ids):
+    """Other ids would fail late: in the stream's order, in the buffer's file, or in silence."""
+    with pytest.raises(ValueError, match="ids of questions must be ints, and no two the same"):
+        Experience(Knobs(), [SimpleNamespace(id=id, prompt_ids=None) for id in ids])
 
 
 # ---- what a group leaves in E --------------------------------------------------------------------
@@ -543,11 +563,14 @@ def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
     split = run.mini_batches(0, groups)
     assert len(split) == parts
     assert sorted(q for part in split for q in ids(part)) == sorted(g.question.id for g in groups)
-    sizes, shares = [len(part) for part in split], [sum(g.has_star for g in part) for part in split]
+    sizes, shares = (
+        [len(part) for part in split],
+        [sum(g.star is not None for g in part) for part in split],
+    )
     assert (
         np.ptp(sizes) <= 1
         and np.ptp(shares) <= 1
-        and sum(shares) == sum(g.has_star for g in groups)
+        and sum(shares) == sum(g.star is not None for g in groups)
     )
 
 
@@ -556,7 +579,7 @@ def test_mini_batches_are_shuffled_by_seed_and_step():
     run, groups = one_batch()
     splits = set()
     for seed in range(5):
-        run.config.seed = seed
+        run.knobs.seed = seed
         for step in (0, 1, 0):
             splits.add(str([ids(part) for part in run.mini_batches(step, groups)]))
     assert len(splits) == 10

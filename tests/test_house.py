@@ -1,14 +1,23 @@
 """The house: which room may import which."""
 
 import ast
+import json
+import re
+import subprocess
+import sys
+from dataclasses import asdict, fields
 from pathlib import Path
 
 import pytest
+
+from config import parse_config
+from exgrpo import Knobs
 
 HOUSE = Path(__file__).parent.parent
 ROOT = set("train exgrpo sampler buffer loss policy model rollout reward data config eval".split())
 TOP = {"tools", "bench", "studies"}
 LOW = {"worlds", "verifier", "runtime"}
+ISLAND = {"exgrpo", "buffer", "sampler", "loss"}  # what a trainer of somebody else's can take
 
 
 def imported(path: Path) -> set[str]:
@@ -94,3 +103,35 @@ def test_a_wrong_arrow_is_found(tmp_path, file, line, wrong):
 
 def test_the_root_is_the_twelve_modules():
     assert {path.stem for path in HOUSE.glob("*.py")} == ROOT
+
+
+def test_the_island_imports_nothing_but_itself():
+    """Its four files need numpy, torch, safetensors and each other, and no more."""
+    allowed = ISLAND | {"numpy", "torch", "safetensors"} | sys.stdlib_module_names
+    for module in ISLAND:
+        assert imported(HOUSE / f"{module}.py") <= allowed, module
+
+
+def test_the_island_is_there_at_once():
+    """Beside `import torch` it takes at most 0.3 s of a core, and no library that loads slowly."""
+    program = f"""
+import json, sys, time, torch
+start = time.process_time()
+import {", ".join(sorted(ISLAND))}
+print(json.dumps([time.process_time() - start, [*sys.modules]]))
+"""
+    run = subprocess.run(
+        [sys.executable, "-c", program], cwd=HOUSE, capture_output=True, text=True, check=True
+    )
+    seconds, modules = json.loads(run.stdout)
+    assert seconds <= 0.3
+    assert not {"transformers", "vllm", "math_verify", "sympy", "yaml"} & set(modules)
+
+
+def test_the_knobs_of_the_island_are_those_of_the_paper(monkeypatch):
+    """They are the attributes that exgrpo.py reads, no more, with the values of configs/."""
+    monkeypatch.setattr(Path, "exists", lambda path: True)  # the files of questions, too
+    paper = parse_config(["--config", "configs/qwen2.5-math-7b.yaml"])
+    read = set(re.findall(r"\bknobs\.(\w+)", (HOUSE / "exgrpo.py").read_text()))
+    assert read == {f.name for f in fields(Knobs)}
+    assert asdict(Knobs()) == {name: getattr(paper, name) for name in read}

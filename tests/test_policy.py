@@ -49,16 +49,15 @@ def make_groups(policy, seed=0, noise=0.4):
         ]
         advantages = rng.standard_normal(len(lengths)).astype(np.float32)
         question = Question(len(groups), "", prompt_ids, "", "")
-        groups.append(Group(question, trajectories, len(lengths) > 1, advantages))
+        star = trajectories.pop(0) if len(lengths) > 1 else None
+        groups.append(Group(question, star, trajectories, advantages))
     return groups
 
 
 def rows(groups):
     """(group, trajectory, advantage, is it o*) of every response."""
     return [
-        (g, t, float(a), g.has_star and i == 0)
-        for g in groups
-        for i, (t, a) in enumerate(zip(g.trajectories, g.advantages))
+        (g, t, float(a), t is g.star) for g in groups for t, a in zip(g.trajectories, g.advantages)
     ]
 
 
@@ -273,11 +272,9 @@ def shifted(policy, groups, fresh, replayed):
     scores = iter(policy.score(pairs_of(groups)))
     moved = []
     for g in groups:
-        off = [replayed if g.has_star and i == 0 else fresh for i in range(len(g.trajectories))]
-        trajectories = [
-            replace(t, logprobs=next(scores)[0] - x) for t, x in zip(g.trajectories, off)
-        ]
-        moved.append(replace(g, trajectories=trajectories))
+        star = g.star and replace(g.star, logprobs=next(scores)[0] - replayed)
+        new = [replace(t, logprobs=next(scores)[0] - fresh) for t in g.new]
+        moved.append(replace(g, star=star, new=new))
     return moved
 
 

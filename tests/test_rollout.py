@@ -241,7 +241,7 @@ def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, engines):
     engine, policy = engines(kind, dtype="bfloat16", max_drift=100.0)
     prompts, seeds = make_requests(40)
     made = engine.generate(prompts, seeds, T, 20)
-    groups = [Group(Question(0, "", prompt, "", ""), [t]) for prompt, t in zip(prompts, made)]
+    groups = [Group(Question(0, "", prompt, "", ""), None, [t]) for prompt, t in zip(prompts, made)]
     policy.recompute(groups)
     healthy = policy.engine_metrics
     first, second = policy.module.lm.model.layers

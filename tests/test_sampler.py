@@ -3,12 +3,20 @@
 import doctest
 import math
 import random
+from itertools import product
 
 import numpy as np
 import pytest
 
 import sampler
-from sampler import FreshStream, bucket_weights, generator, sample_questions, sample_uniform
+from sampler import (
+    FreshStream,
+    bucket_weights,
+    generator,
+    sample_questions,
+    sample_seed,
+    sample_uniform,
+)
 
 K = 8
 
@@ -287,3 +295,11 @@ def test_purposes_do_not_share_random_numbers():
     }
     assert len(drawn) == 15
     assert generator("plan", 0, 3).integers(2**60) == generator("plan", 0, 3).integers(2**60)
+
+
+def test_sample_seeds_are_distinct_and_fixed():
+    """Seeds differ in every part of the key, fit 63 bits, and are the same in every process."""
+    keys = product(range(3), range(5), range(20), range(8))  # run seed, step, question, index
+    seeds = {sample_seed(*key) for key in keys}
+    assert len(seeds) == 3 * 5 * 20 * 8 and 0 <= min(seeds) and max(seeds) < 2**63
+    assert sample_seed(0, 1, 2, 3) == 5735612403627336365

@@ -84,10 +84,11 @@ ARGS = or_refuse(parse) if __name__ == "__main__" else None
 import numpy as np
 from tqdm import tqdm
 
-from data import load_tokenizer, render, sample_seed, special_tokens
+from data import load_tokenizer, render, special_tokens
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
+from sampler import sample_seed
 
 PROMPT = """\
 Below are a problem, its correct final answer, and a student's solution. Decide whether the student's \

@@ -72,7 +72,7 @@ ARGS = or_refuse(parse) if __name__ == "__main__" else None  # refuses before th
 
 import torch
 
-from reward import SUCCESS_THRESHOLD
+from buffer import SUCCESS_THRESHOLD
 from runtime import ranks
 from tools.stored import newest_checkpoint, number, stored_responses
 

@@ -173,7 +173,9 @@ def test_the_engine_runs_the_merged_weights(device, biased_model):
         prompts = [question.prompt_ids for question in questions]
         responses = engine.generate(prompts, list(range(6)), KNOBS["temperature"], 12)
         return [
-            Group(question, [response], advantages=np.array([(-1.0) ** question.id], np.float32))
+            Group(
+                question, None, [response], advantages=np.array([(-1.0) ** question.id], np.float32)
+            )
             for question, response in zip(questions, responses)
         ]
 

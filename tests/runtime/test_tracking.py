@@ -351,9 +351,10 @@ def group(question: str, rewards: list[float], has_star: bool = False) -> Simple
         )
         for i, r in enumerate(rewards)
     ]
-    return SimpleNamespace(
-        question=SimpleNamespace(text=question, answer="2"), trajectories=said, has_star=has_star
-    )
+    question = SimpleNamespace(text=question, answer="2")
+    if has_star:
+        return SimpleNamespace(question=question, star=said[0], new=said[1:])
+    return SimpleNamespace(question=question, star=None, new=said)
 
 
 GROUPS = [
