@@ -51,10 +51,9 @@ class Plan:
     step: int
     fresh: list[int]  # B_on: question ids
     stars: dict[int, Trajectory]  # B_exp: question id -> o*
-    clip_eps: float | None = None  # ε of CLIP for on-policy tokens, None for no clip
-    selected_score: float = 0.0  # mean entropy of the o* where there was a choice, in nats
-    candidate_score: float = 0.0  # and of all that could have been chosen there
-    drawn_from: tuple[int, ...] = ()  # the bucket k of each replayed question
+    clip_eps: float | None  # ε of CLIP for on-policy tokens, None for no clip
+    scores: dict[Trajectory, float]  # of all that could be o*, where there was a choice
+    drawn_from: list[int]  # the bucket k of each replayed question
 
     @property
     def question_ids(self) -> list[int]:
@@ -162,7 +161,7 @@ class Experience:
             drawn = sample_questions(
                 buckets, n, knobs.num_rollouts, rng, mu=knobs.mu, sigma=knobs.sigma
             )
-        stars, selected_score, candidate_score = self.choose(drawn, uncertainty, rng)  # lines 9-15
+        stars, scores = self.choose(drawn, uncertainty, rng)  # lines 9-15
         fresh = self.stream.draw(
             knobs.batch_size - n, self.buffer.retired, skip=drawn
         )  # lines 16, 18
@@ -173,51 +172,34 @@ class Experience:
             fresh=fresh,
             stars=stars,
             clip_eps=self.clip_eps,
-            selected_score=selected_score,
-            candidate_score=candidate_score,
-            drawn_from=tuple(map(self.buffer.bucket_of, drawn)),
+            scores=scores,
+            drawn_from=[self.buffer.bucket_of(q) for q in drawn],
         )
 
-    def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, float, float]:
-        """{question: o*}, its stored response with the lowest mean entropy under π_θ.
+    def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, dict]:
+        """{question: o*}, the stored response with the lowest score, and {response: its score}.
 
-        That is the default of `trajectory_selection`. Beside it stand two mean scores over the
-        questions with more than one response: of their o*, and of all their responses.
+        By default the score is the mean entropy under π_θ. An only response needs none.
         """
         rule = self.knobs.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
         if rule == "random":
             stars = {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}
-            return stars, 0.0, 0.0
+            return stars, {}
 
-        candidates = []  # a question's only response needs no score
+        rivals = []
+        sequences = []  # theirs: (prompt ids, response ids)
         for q, trajectories in stored.items():
             if len(trajectories) > 1:
-                candidates += [(q, t) for t in trajectories]
-        sequences = []
-        for q, t in candidates:
-            prompt_ids = self.questions[q].prompt_ids
-            sequences.append((prompt_ids, t.token_ids))
-        scores = {q: [] for q in drawn}  # of a question's responses, by default their entropies
-        all_scores = uncertainty(sequences) if sequences else []
-        for (q, t), score in zip(candidates, all_scores, strict=True):
-            if rule == "official":  # a sum over the response, so that shorter ones are preferred
-                score *= len(t.token_ids)
-            scores[q].append(score)
-
-        best = np.argmax if rule == "highest_entropy" else np.argmin
-        stars = {}
-        selected = []
-        for q, trajectories in stored.items():
-            pick = 0
-            if scores[q]:
-                pick = best(scores[q])
-                selected.append(scores[q][pick])
-            stars[q] = trajectories[pick]  # line 13: o*
-        if not selected:
-            return stars, 0.0, 0.0
-        all_scores = sum(scores.values(), [])
-        return stars, float(np.mean(selected)), float(np.mean(all_scores))
+                rivals += trajectories
+                sequences += [(self.questions[q].prompt_ids, t.token_ids) for t in trajectories]
+        scores = uncertainty(sequences) if sequences else []  # lines 9-12
+        scores = dict(zip(rivals, scores, strict=True))
+        if rule == "official":  # a sum over the response, so that shorter ones are preferred
+            scores = {t: score * len(t.token_ids) for t, score in scores.items()}
+        best = max if rule == "highest_entropy" else min
+        stars = {q: best(ts, key=scores.get) for q, ts in stored.items()}  # line 13: o*
+        return stars, scores
 
     def _reinstate(self, rng: np.random.Generator) -> None:
         """Table 7: a tenth of the retired questions goes back to the stream, not into E."""

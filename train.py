@@ -120,7 +120,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         with run.phase("sync"):
             engine.wake(policy.full_weights(engine.dtype))
 
-        metrics |= step_metrics(plan, groups, experience.buffer, len(experience.questions))
+        metrics |= step_metrics(plan, groups, experience)
         run.tracker.sample(step + 1, groups, grader.text, SUCCESS_THRESHOLD)
         if run.validation_is_due:
             with run.phase("validate"):

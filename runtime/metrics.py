@@ -2,13 +2,21 @@
 
 import numpy as np
 
+# What o* is chosen by, under each value of `trajectory_selection`.
+SCORES = {
+    "entropy": "entropy",
+    "highest_entropy": "entropy",
+    "nll": "nll",
+    "official": "entropy_sum",
+}
 
-def step_metrics(plan, groups: list, buffer, num_questions: int) -> dict[str, float]:
+
+def step_metrics(plan, groups: list, experience) -> dict[str, float]:
     """Return the metrics of a step, apart from those of the update.
 
-    They follow from its plan and groups (exgrpo.py), and from `buffer`, which is E after the step.
-    num_questions: all questions of the run, retired ones too.
+    They follow from its plan and groups, and from the experience after the step (exgrpo.py).
     """
+    buffer = experience.buffer
     new = [t for g in groups for t in g.new]
     lengths = [len(t.token_ids) for t in new]
     K = len(groups[0].trajectories)
@@ -34,19 +42,23 @@ def step_metrics(plan, groups: list, buffer, num_questions: int) -> dict[str, fl
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
-        "buckets/left": num_questions - len(buffer.retired),
+        "buckets/left": len(experience.questions) - len(buffer.retired),
         **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
     }
     if not plan.stars:  # what was not replayed has no mean, and no count but that
         return metrics
-    return metrics | {
+    metrics |= {
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
         "replay/silent": _mean(silent[~fresh]),
         **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
         "replay/age": _mean([plan.step - t.step for t in plan.stars.values()]),
-        "replay/selected_score": plan.selected_score,
-        "replay/candidate_score": plan.candidate_score,
     }
+    if plan.scores:
+        score = SCORES[experience.knobs.trajectory_selection]
+        chosen = [plan.scores[t] for t in plan.stars.values() if t in plan.scores]
+        metrics[f"replay/{score}_chosen"] = _mean(chosen)
+        metrics[f"replay/{score}_candidates"] = _mean([*plan.scores.values()])
+    return metrics
 
 
 def _mean(values) -> float:

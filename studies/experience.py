@@ -19,7 +19,7 @@ class WithoutStar(exgrpo.Experience):
         return plan
 
     def choose(self, drawn, uncertainty, rng):
-        return dict.fromkeys(drawn), 0.0, 0.0
+        return dict.fromkeys(drawn), {}
 
 
 if __name__ == "__main__":

@@ -284,7 +284,7 @@ def test_other_trajectory_selections():
 
 
 def test_only_contested_choices_are_scored():
-    """One stored response needs no score, and the plan reports the means of those that do."""
+    """One stored response needs no score; the metrics have the means of those that do, by name."""
     run, asked = experience(), []
     store(run, 0, 4, (5, 3), (5, 1), (5, 2))
     store(run, 1, 4, (5, 9))
@@ -297,7 +297,12 @@ def test_only_contested_choices_are_scored():
     assert experience().plan(0, None).stars == {}  # nothing to choose from, and nobody is asked
     assert {q: t.token_ids.tolist() for q, t in plan.stars.items()} == {0: [5, 1], 1: [5, 9]}
     assert sorted(asked) == [([1, 100], [5, i]) for i in (1, 2, 3)]
-    assert plan.selected_score == 1 and plan.candidate_score == 2
+    metrics = step_metrics(plan, answer(run, plan, lambda q: 1), run)
+    assert metrics["replay/entropy_chosen"] == 1 and metrics["replay/entropy_candidates"] == 2
+    run.knobs.trajectory_selection = "official"  # two tokens each
+    metrics = step_metrics(run.plan(0, score), answer(run, plan, lambda q: 1), run)
+    sums = metrics["replay/entropy_sum_chosen"], metrics["replay/entropy_sum_candidates"]
+    assert sums == (2, 4) and "replay/entropy_chosen" not in metrics
 
 
 # ---- seeds and groups ----------------------------------------------------------------------------
@@ -422,7 +427,7 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     some, none = plan.fresh
     assert run.buffer.bucket_of(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer
-    metrics = step_metrics(plan, groups, run.buffer, len(run.questions))
+    metrics = step_metrics(plan, groups, run)
     # A reward of the user's with one of these names would be lost.
     assert {name for name in metrics if name.startswith("reward/")} == {
         f"reward/{name}" for name in TAKEN

@@ -66,7 +66,7 @@ def test_a_run_logs_what_it_did(run):
     for row in rows[1:]:
         assert 0.5 < row["replay/ratio"] < 2 and row["replay/ratio_max"] < 10
         assert 0 < row["replay/gradient_share"] < 0.5
-        assert row["replay/selected_score"] <= row["replay/candidate_score"]
+        assert row["replay/entropy_chosen"] <= row["replay/entropy_candidates"]
 
 
 def test_a_run_ends_with_table_curve_and_scores(run):
