@@ -20,12 +20,13 @@ from transformers import GenerationConfig
 from buffer import Trajectory
 from config import Config
 from exgrpo import Group
-from loss import combine, policy_loss, token_means
+from loss import policy_loss
 from model import PackedLM, load_model, pack
 from runtime import ranks
 from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
 from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
+from runtime.metrics import combine, token_means, token_sums
 
 # nats a token, of `max_drift: auto`; see bench/README.md
 MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
@@ -216,14 +217,14 @@ class Policy:
         def tensor(values):
             return torch.as_tensor(values, device=self.device)
 
-        old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
-        advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
-        replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
-        loss, sums = policy_loss(
+        old_logprobs = tensor(np.concatenate([row.trajectory.logprobs for row in rows]))  # (R,)
+        advantages = tensor(np.repeat([row.advantage for row in rows], lengths))  # (R,)
+        replayed = tensor(np.repeat([row.is_star for row in rows], lengths))  # (R,)
+        loss, ratio, weight_of_token = policy_loss(
             logprobs,
-            tensor(old_logprobs),
-            tensor(advantages),
-            tensor(replayed),
+            old_logprobs,
+            advantages,
+            replayed,
             max_length=config.max_response_length,
             num_responses=num_responses,
             clip_eps=clip_eps,
@@ -234,8 +235,9 @@ class Policy:
         total = loss - config.entropy_coef * entropy / constant
         # FSDP averages gradients over ranks; the loss is a sum over them.
         (weight * ranks.world_size() * total).backward()
-        sums |= {"loss": loss, "total": total, "entropy": entropy}
-        return {name: weight * float(value.detach()) for name, value in sums.items()}
+        sums = token_sums(logprobs, old_logprobs, ratio, weight_of_token, advantages, replayed)
+        sums |= {"loss": float(loss), "total": float(total), "entropy": float(entropy)}
+        return {name: weight * value for name, value in sums.items()}
 
     def _step(self) -> float:
         """Step, unless the gradient is too large; returns its norm before clipping."""

@@ -1,6 +1,7 @@
-"""Count what a step did, in the metrics that need no tensors (docs/metrics.md explains each)."""
+"""Count what a step and its update did (docs/metrics.md explains each metric)."""
 
 import numpy as np
+import torch
 
 # What o* is chosen by, under each value of `trajectory_selection`.
 SCORES = {
@@ -59,6 +60,82 @@ def step_metrics(plan, groups: list, experience) -> dict[str, float]:
         metrics[f"replay/{score}_chosen"] = _mean(chosen)
         metrics[f"replay/{score}_candidates"] = _mean([*plan.scores.values()])
     return metrics
+
+
+# ---- the update: sums over tokens, which add up over micro-batches and ranks ---------------------
+
+
+@torch.no_grad()
+def token_sums(logprobs, old_logprobs, ratio, weight, advantages, replayed) -> dict[str, float]:
+    """Return sums over the tokens given, and maxima in `*_max`; all inputs are (R,).
+
+    ratio, weight: from `loss.policy_loss`, the others as it is given them. R is at least 1.
+    """
+    new = ~replayed
+    drift = (logprobs.float() - old_logprobs.float())[new]
+    w = ratio[new]
+    w_star = ratio[replayed]
+    pull = weight * advantages.float().abs()  # how hard each token pulls on its log π_θ
+    sums = {
+        # How far π_θ has moved from what made the new tokens.
+        "new_tokens": new.sum(),
+        "ratio": w.sum(),
+        "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is new
+        "clipped": (weight[new] == 0).sum(),  # w itself is never 0
+        # Before the first optimiser step, how far apart engine and policy are: 0 but for rounding.
+        "drift": drift.abs().sum(),
+        "mismatch": ((w - 1).abs() > 0.1).sum(),
+        # How far it has moved from what made the replayed tokens.
+        "replay_tokens": replayed.sum(),
+        "replay_ratio": w_star.sum(),
+        "replay_ratio_squared": w_star.square().sum(),
+        "replay_ratio_max": ratio.masked_fill(new, 0).max(),
+        "replay_above_2": (w_star > 2).sum(),
+        "replay_above_10": (w_star > 10).sum(),
+        # Who rules the update: replay's part of the pull, and what a replayed token weighs.
+        "pull": pull.sum(),
+        "replay_pull": pull[replayed].sum(),
+        "replay_weight": weight[replayed].sum(),
+    }
+    return {name: float(value) for name, value in sums.items()}
+
+
+def combine(parts: list[dict]) -> dict:
+    """Return the sums of the whole from those of its parts, and the maxima of `*_max`."""
+    whole = {}
+    for name in parts[0]:
+        values = [part[name] for part in parts]
+        whole[name] = max(values) if name.endswith("_max") else sum(values)
+    return whole
+
+
+def token_means(sums: dict) -> dict:
+    """Return means and shares from the sums of `token_sums`; of replay only where some was."""
+    new = sums["new_tokens"]
+    replayed = sums["replay_tokens"]
+
+    def per(name, whole):
+        return sums[name] / whole if whole else 0.0
+
+    means = {
+        "loss/ratio": per("ratio", new),
+        "loss/ratio_max": sums["ratio_max"],
+        "loss/clipped": per("clipped", new),
+    }
+    if not replayed:
+        return means
+    # The effective sample size as a share of the n replayed tokens: Σw*/n · Σw*/Σw*².
+    ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
+    return means | {
+        "replay/token_share": per("replay_tokens", new + replayed),
+        "replay/gradient_share": per("replay_pull", sums["pull"]),
+        "replay/ratio": per("replay_ratio", replayed),
+        "replay/ratio_max": sums["replay_ratio_max"],
+        "replay/ratio_above_2": per("replay_above_2", replayed),
+        "replay/ratio_above_10": per("replay_above_10", replayed),
+        "replay/weight": per("replay_weight", replayed),
+        "replay/ess": ess,
+    }
 
 
 def _mean(values) -> float:

@@ -1,4 +1,4 @@
-"""Faults planted one at a time into copies of loss.py and sampler.py: their tests catch every one.
+"""Faults planted one at a time into copies of the files in FILES: their tests catch every one.
 
 python tests/test_planted.py        # a line for each, "caught" or "MISSED"
 """
@@ -15,12 +15,17 @@ import pytest
 from conftest import FORKS
 
 ROOT = Path(__file__).parent.parent
-NEEDED = ["pyproject.toml", "loss.py", "sampler.py"]
-NEEDED += ["tests/conftest.py", "tests/test_loss.py", "tests/test_sampler.py"]
+FILES = {"loss": "loss.py", "sampler": "sampler.py", "metrics": "runtime/metrics.py"}
+TESTS = {
+    "loss": "tests/test_loss.py",
+    "sampler": "tests/test_sampler.py",
+    "metrics": "tests/runtime/test_metrics.py",
+}
+NEEDED = ["pyproject.toml", "tests/conftest.py", *FILES.values(), *TESTS.values()]
 
 
 class Fault(NamedTuple):
-    module: str
+    module: str  # of FILES
     old: str  # stands in the module exactly once
     new: str
     what: str
@@ -47,7 +52,7 @@ FAULTS = [
         "loss",
         "torch.where(replayed, shaped * advantages, on_policy)",
         "torch.where(replayed, on_policy, shaped * advantages)",
-        "replayed and fresh swapped",
+        "replayed and new swapped",
     ),
     Fault("loss", "ratio.masked_fill(on_policy < plain, 0)", "ratio", "the pull of what CLIP cut"),
     Fault(
@@ -63,11 +68,11 @@ FAULTS = [
         "no gradient",
     ),
     Fault("loss", "shaped * (1 - shaped)", "shaped", "the value of f for its slope"),
-    Fault("loss", "weight * advantages.abs()", "weight * advantages", "pulls that cancel"),
-    Fault("loss", "ratio.masked_fill(replayed, 0)", "ratio", "w* among the maxima of w"),
-    Fault("loss", "ratio[replayed]", "ratio", "w among the sums of w*"),
+    Fault("metrics", "advantages.float().abs()", "advantages", "pulls that cancel"),
+    Fault("metrics", "ratio.masked_fill(replayed, 0)", "ratio", "w* among the maxima of w"),
+    Fault("metrics", "ratio[replayed]", "ratio", "w among the sums of w*"),
     Fault(
-        "loss", "max(values) if name.endswith", "sum(values) if name.endswith", "sums for maxima"
+        "metrics", "max(values) if name.endswith", "sum(values) if name.endswith", "sums for maxima"
     ),
     Fault(
         "loss",
@@ -124,19 +129,19 @@ FAULTS = [
 def passes(module: str, fault: Fault | None = None) -> bool:
     """Whether the tests of `module` pass in a copy of what they need, with the fault in it.
 
-    The copy holds a `transformers.py` that cannot be imported, and nothing of runtime/: they need
-    neither.
+    The copy holds a `transformers.py` that cannot be imported: they do not need it.
     """
     with tempfile.TemporaryDirectory() as directory:
         copy = Path(directory)
-        (copy / "tests").mkdir()
+        (copy / "tests" / "runtime").mkdir(parents=True)
+        (copy / "runtime").mkdir()
         for name in NEEDED:
             shutil.copy(ROOT / name, copy / name)
         (copy / "transformers.py").write_text(
             "raise ImportError('these tests should not need transformers')"
         )
         if fault:
-            file = copy / f"{fault.module}.py"
+            file = copy / FILES[fault.module]
             file.write_text(file.read_text().replace(fault.old, fault.new))
         run = FORKS.Process(target=run_tests, args=(directory, module))
         run.start()
@@ -153,13 +158,13 @@ def run_tests(copy: str, module: str) -> None:
     """
     for loaded in [*sys.modules]:
         if loaded in ("conftest", "loss", "sampler") or loaded.startswith(
-            ("test_", "transformers")
+            ("test_", "transformers", "runtime")
         ):
             del sys.modules[loaded]
     os.chdir(copy)
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     sys.path.insert(0, copy)
-    sys.exit(pytest.main(["-x", "-p", "no:cacheprovider", f"tests/test_{module}.py"]))
+    sys.exit(pytest.main(["-x", "-p", "no:cacheprovider", TESTS[module]]))
 
 
 def missed() -> list[Fault]:
@@ -168,7 +173,9 @@ def missed() -> list[Fault]:
         passed = pool.map(lambda fault: passes(fault.module, fault), FAULTS)
         unseen = []
         for fault, silent in zip(FAULTS, passed):
-            print("MISSED" if silent else "caught", f"{fault.module}.py:", fault.what, flush=True)
+            print(
+                "MISSED" if silent else "caught", f"{FILES[fault.module]}:", fault.what, flush=True
+            )
             unseen += [fault] if silent else []
     return unseen
 
@@ -176,13 +183,13 @@ def missed() -> list[Fault]:
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.what)
 def test_there_is_one_place_for_each_fault(fault):
     """The text that a fault replaces stands in its file once, so that it really gets planted."""
-    assert (ROOT / f"{fault.module}.py").read_text().count(fault.old) == 1
+    assert (ROOT / FILES[fault.module]).read_text().count(fault.old) == 1
 
 
 @pytest.mark.slow
 def test_every_fault_is_caught():
     """The tests pass on the code as it is, without transformers, and fail on every fault."""
-    assert passes("loss") and passes("sampler")
+    assert all(map(passes, FILES))
     assert missed() == []
 
 
