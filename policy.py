@@ -26,7 +26,7 @@ from runtime import ranks
 from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
 from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
-from runtime.metrics import combine, token_means, token_sums
+from runtime.metrics import combine, engine_gap, token_means, token_sums
 
 # nats a token, of `max_drift: auto`; see bench/README.md
 MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
@@ -117,13 +117,13 @@ class Policy:
             return []
         results = {}
         with torch.no_grad():
-            for items in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
-                # A forward is a collective: a rank without work runs a sequence, to no effect.
-                scored = [sequences[i] for i in items or [0]]
+            for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
+                scored = [sequences[i] for i in batch.indices]
                 scores = self.module(pack(scored, self.device))
                 ends = np.cumsum([len(response) for _, response in scored])[:-1]
                 logprobs, entropies = [np.split(flat.cpu().numpy(), ends) for flat in scores]
-                results |= dict(zip(items, zip(logprobs, entropies)))
+                if batch.weight:
+                    results |= zip(batch.indices, zip(logprobs, entropies))
                 ranks.leave_if_asked()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
@@ -152,13 +152,12 @@ class Policy:
         parts = []
         norms = []
         # All rows come before the first step, so that a π_past to be scored is the π_θ before it.
-        for rows in [self._rows(groups) for groups in mini_batches]:
-            part = self._accumulate(rows, clip_eps)
-            if not parts and self.config.behavior_logprobs == "engine":
-                # No step was made yet, so π_θ should still be the π_old of the new tokens.
-                tokens = max(part["new_tokens"], 1)
-                self._compare(part["drift"] / tokens, part["mismatch"] / tokens)
-            parts.append(part)
+        all_rows = [self._rows(groups) for groups in mini_batches]
+        for number, rows in enumerate(all_rows):
+            sums = self._accumulate(rows, clip_eps)
+            if number == 0 and self.config.behavior_logprobs == "engine":
+                self._compare(**engine_gap(sums))  # no step was made yet
+            parts.append(sums)
             norms.append(self._step())
         sums = combine(parts)
         return {
@@ -189,26 +188,20 @@ class Policy:
     def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         sequences = [row.sequence for row in rows]
-        bins = ranks.micro_batches(sequences, self.tokens_per_micro_batch)
         parts = []
-        for items in bins:
+        for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
             # Between nodes the gradient is reduced once, not per micro-batch.
-            self.module.set_requires_all_reduce(items is bins[-1])
-            # Forward and backward are collectives: a rank without work runs a row with weight 0.
-            has_work = bool(items)
-            part = self._backward(
-                [rows[i] for i in items or [0]],
-                weight=float(has_work),
-                num_responses=len(rows),
-                clip_eps=clip_eps,
-            )
-            parts.append(part)
+            self.module.set_requires_all_reduce(batch.is_last)
+            loss, sums = self._loss([rows[i] for i in batch.indices], len(rows), clip_eps)
+            # FSDP averages gradients over ranks; the loss is a sum over them.
+            (batch.weight * ranks.world_size() * loss).backward()
+            parts.append({name: batch.weight * value for name, value in sums.items()})
         return combine(ranks.gather(combine(parts)))
 
-    def _backward(
-        self, rows: list[Row], *, weight: float, num_responses: int, clip_eps: float | None
-    ) -> dict:
-        """Forward and backward of a micro-batch that counts `weight` times; its metric sums."""
+    def _loss(
+        self, rows: list[Row], num_responses: int, clip_eps: float | None
+    ) -> tuple[torch.Tensor, dict]:
+        """What a micro-batch adds to the loss, entropy bonus included, and to the metric sums."""
         config = self.config
         packed = pack([row.sequence for row in rows], self.device)
         logprobs, entropies = self.module(packed)  # (R,), (R,)
@@ -220,7 +213,7 @@ class Policy:
         old_logprobs = tensor(np.concatenate([row.trajectory.logprobs for row in rows]))  # (R,)
         advantages = tensor(np.repeat([row.advantage for row in rows], lengths))  # (R,)
         replayed = tensor(np.repeat([row.is_star for row in rows], lengths))  # (R,)
-        loss, ratio, weight_of_token = policy_loss(
+        loss, ratio, weight = policy_loss(
             logprobs,
             old_logprobs,
             advantages,
@@ -233,11 +226,9 @@ class Policy:
         entropy = entropies.sum()
         constant = config.max_response_length * num_responses
         total = loss - config.entropy_coef * entropy / constant
-        # FSDP averages gradients over ranks; the loss is a sum over them.
-        (weight * ranks.world_size() * total).backward()
-        sums = token_sums(logprobs, old_logprobs, ratio, weight_of_token, advantages, replayed)
-        sums |= {"loss": float(loss), "total": float(total), "entropy": float(entropy)}
-        return {name: weight * value for name, value in sums.items()}
+        sums = token_sums(logprobs, old_logprobs, ratio, weight, advantages, replayed)
+        sums |= {"loss": loss.item(), "total": total.item(), "entropy": entropy.item()}
+        return total, sums
 
     def _step(self) -> float:
         """Step, unless the gradient is too large; returns its norm before clipping."""

@@ -109,6 +109,12 @@ def combine(parts: list[dict]) -> dict:
     return whole
 
 
+def engine_gap(sums: dict) -> dict[str, float]:
+    """Return how far apart engine and policy are, from the sums before the first optimiser step."""
+    tokens = max(sums["new_tokens"], 1)
+    return {"drift": sums["drift"] / tokens, "mismatch": sums["mismatch"] / tokens}
+
+
 def token_means(sums: dict) -> dict:
     """Return means and shares from the sums of `token_sums`; of replay only where some was."""
     new = sums["new_tokens"]

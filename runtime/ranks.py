@@ -11,6 +11,7 @@ import socket
 import time
 import traceback
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 
@@ -218,13 +219,21 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
     return [sorted(part) for part in lists]
 
 
-def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[list[int]]:
-    """Return this rank's share of the sequences, in lists of at most `budget` tokens.
+@dataclass
+class MicroBatch:
+    """What this rank runs in one forward pass, which is a collective."""
 
-    sequences: pairs of (prompt ids, response ids), of which the lists hold indices. Every rank has
-    as many lists, empty ones where work is short. Neighbours with one prompt stay together, as a
-    list shares it, in units small enough to balance. A pair that is longer than the budget stands
-    alone.
+    indices: list[int]  # of the sequences
+    weight: float  # 0 where this rank has no work left, and runs a sequence to no effect; else 1
+    is_last: bool
+
+
+def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[MicroBatch]:
+    """Return this rank's share of the sequences, at most `budget` tokens at a time.
+
+    sequences: pairs of (prompt ids, response ids). Every rank has as many micro-batches. Neighbours
+    with one prompt stay together, as a micro-batch shares it, in units small enough to balance. A
+    pair that is longer than the budget stands alone.
     """
     limit = min(budget, sum(len(p) + len(r) for p, r in sequences) // (8 * world_size()))
     units = []
@@ -240,8 +249,14 @@ def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -
     while True:
         bins = split(sizes, world_size() * count)
         if all(sum(sizes[u] for u in b) <= budget or len(b) == 1 for b in bins):
-            return [[i for u in b for i in units[u]] for b in bins[rank() :: world_size()]]
+            break
         count += 1
+    batches = []
+    for b in bins[rank() :: world_size()]:
+        indices = [i for u in b for i in units[u]]
+        batches.append(MicroBatch(indices or [0], weight=1.0 if indices else 0.0, is_last=False))
+    batches[-1].is_last = True
+    return batches
 
 
 def map_shares(costs: Sequence[float], work: Callable[[list[int]], list], group: int = 1) -> list:
