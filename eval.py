@@ -104,7 +104,7 @@ from buffer import SUCCESS_THRESHOLD, Trajectory
 from data import Question, first_of_each_source, load_questions, load_tokenizer, unreadable
 from model import model_config
 from reward import Grader, last_box, make_verifier
-from rollout import generate, grade, make_engine
+from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.claim import check_shared
@@ -134,8 +134,7 @@ def respond(
     """
     questions = [q for q, _ in wanted]
     seeds = [[sample_seed("eval", seed, q.id, number)] for q, number in wanted]
-    temperature = grader.config.eval_temperature
-    rollouts = grade(grader, generate(engine, grader, questions, seeds, temperature))
+    rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
     grader.warn(questions, rollouts)
     return [
         _record(*pair, trajectory, grader, texts) for pair, [trajectory] in zip(wanted, rollouts)

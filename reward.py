@@ -98,7 +98,6 @@ class Grader:
         self.config = config
         self.tokenizer = tokenizer
         self.verifier = verifier
-        self.pending = {}  # what `rollout.generate` has handed in, for `rollout.grade` to wait for
 
     def text(self, token_ids: np.ndarray) -> str:
         """The response as text, without special tokens."""

@@ -1,4 +1,4 @@
-"""Generation (Alg. 1, line 23): `generate` asks the engines, `grade` adds the rewards.
+"""Rollouts (Alg. 1, lines 23 and 24): `roll_out` asks the engines and has the responses graded.
 
 An engine takes prompt ids and a seed, and gives a `Response`, which nothing outside of this file
 looks into. `VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face
@@ -20,7 +20,6 @@ from transformers import GenerationConfig, LogitsProcessorList
 
 from buffer import Trajectory
 from config import Config
-from data import Question
 from model import extend_context, load_model, model_config
 from runtime import ranks
 from runtime.faults import watchdog
@@ -29,90 +28,71 @@ from runtime.memory import KV_CACHE_ON_CPU
 
 @dataclass(slots=True, eq=False)
 class Response:
-    """What an engine made of a prompt and a seed; `grade` makes a `Trajectory` of it."""
+    """What an engine made of a prompt and a seed; with a reward it is a `Trajectory`."""
 
     token_ids: np.ndarray  # int32 (T,), EOS included where there is one
     logprobs: np.ndarray  # float32 (T,), of the distribution that was sampled from
     finished: bool  # ended by EOS, not by the length limit
 
 
-def generate(
-    engine, grader, questions: list[Question], seeds: list[list[int]], temperature: float
-) -> list[list[Response]]:
-    """A response for each seed of each question, split over the engines (a collective).
+def roll_out(
+    engine, grader, questions: list, seeds: list[list[int]], temperature: float, step: int = 0
+) -> list[list[Trajectory]]:
+    """A graded response for each seed of each question, split over the engines (a collective).
 
-    The grader begins with a response as soon as it ends, while others are still generated; the
-    first of the `rollout_tp` ranks of an engine grades.
+    The first of the `rollout_tp` ranks of an engine grades. It begins with a response as soon as
+    that ends, while others are still generated.
     """
     config = grader.config
-    grader.pending = {}
+    grades = ranks.rank() % config.rollout_tp == 0
 
     def work(share):
-        """The responses to the questions with these indices, this rank's share."""
-        places = []  # the question's index and the sample's number, for each response
+        """The trajectories of the questions with these indices, this rank's share."""
+        asked = []  # (question, seed) of each response
         for i in share:
-            places += [(i, j) for j in range(len(seeds[i]))]
+            asked += [(questions[i], seed) for seed in seeds[i]]
+        gradings = {}  # under way, by the response's number
 
-        def on_finish(index, response):
-            i, j = places[index]
-            if ranks.rank() % config.rollout_tp == 0:
-                grader.pending[i, j] = grader.submit(questions[i], response.token_ids)
+        def on_finish(number, response):
+            if grades:
+                question, _ = asked[number]
+                gradings[number] = grader.submit(question, response.token_ids)
 
-        made = engine.generate(
-            [questions[i].prompt_ids for i, _ in places],
-            [seeds[i][j] for i, j in places],
+        responses = engine.generate(
+            [question.prompt_ids for question, _ in asked],
+            [seed for _, seed in asked],
             temperature,
             config.max_response_length,
             on_finish,
         )
-        of_question = {i: [] for i in share}
-        for (i, _), response in zip(places, made):
-            if not np.isfinite(response.logprobs).all():  # None, of vLLM, is nan by now
-                raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
-            of_question[i].append(response)
-        return list(of_question.values())
+        if not grades:
+            return []
+        for grading in gradings.values():
+            watchdog.wait(grading.under_way())
+        trajectories = []
+        for number, response in enumerate(responses):
+            [rewards] = gradings[number].rewards()
+            trajectories.append(_trajectory(response, rewards, step))
+        made = iter(trajectories)
+        return [[next(made) for _ in seeds[i]] for i in share]
 
     return ranks.map_shares([len(s) for s in seeds], work, config.rollout_tp)
 
 
-def grade(grader, responses: list[list[Response]], step: int = 0) -> list[list[Trajectory]]:
-    """The responses of the last `generate` with their rewards, in the same lists (a collective).
-
-    Every rank waits for what it has under way: its share is the same as there. The rewards are then
-    the same on all ranks.
-    """
-    tp = grader.config.rollout_tp
-
-    def work(share):
-        """The rewards by name of the responses to these questions; other ranks have none."""
-        if ranks.rank() % tp:
-            return []
-        futures = []
-        for grading in grader.pending.values():
-            futures += grading.under_way()
-        watchdog.wait(futures)
-        rewards = {i: [] for i in share}
-        for i in share:
-            for j in range(len(responses[i])):
-                rewards[i] += grader.pending[i, j].rewards()
-        return list(rewards.values())
-
-    all_rewards = ranks.map_shares([len(r) for r in responses], work, tp)
-    graded = []
-    for of_question, rewards in zip(responses, all_rewards):
-        trajectories = []
-        for response, named_rewards in zip(of_question, rewards):
-            trajectory = Trajectory(
-                token_ids=response.token_ids,
-                logprobs=response.logprobs,
-                step=step,
-                reward=named_rewards.pop("score"),
-                finished=response.finished,
-                named_rewards=named_rewards,
-            )
-            trajectories.append(trajectory)
-        graded.append(trajectories)
-    return graded
+def _trajectory(response: Response, rewards: dict[str, float], step: int) -> Trajectory:
+    """A response with its rewards; RuntimeError for log-probs that are no numbers."""
+    if not np.isfinite(response.logprobs).all():  # None, of vLLM, is nan by now
+        raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
+    named_rewards = dict(rewards)
+    score = named_rewards.pop("score")
+    return Trajectory(
+        token_ids=response.token_ids,
+        logprobs=response.logprobs,
+        step=step,
+        reward=score,
+        finished=response.finished,
+        named_rewards=named_rewards,
+    )
 
 
 def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):

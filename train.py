@@ -22,7 +22,7 @@ from eval import validate
 from exgrpo import Experience
 from policy import Policy
 from reward import Grader, make_verifier
-from rollout import generate, grade, make_engine
+from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.faults import watchdog
 from runtime.metrics import step_metrics
@@ -99,8 +99,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         with run.phase("rollout"):
             asked = [experience.questions[q] for q in plan.question_ids]
             seeds = experience.seeds(plan)  # one a response: K, or K - 1 beside an o*
-            responses = generate(engine, grader, asked, seeds, config.temperature)
-            rollouts = grade(grader, responses, step)
+            rollouts = roll_out(engine, grader, asked, seeds, config.temperature, step)
             groups = experience.group(plan, rollouts)
             grader.warn(asked, rollouts)  # where no response has a box, for example
 
@@ -136,8 +135,7 @@ def example_response(engine, grader: Grader, question: Question) -> str:
     watchdog.enter("example")
     config = grader.config
     seeds = [[config.seed]]
-    responses = generate(engine, grader, [question], seeds, config.eval_temperature)
-    [[trajectory]] = grade(grader, responses)
+    [[trajectory]] = roll_out(engine, grader, [question], seeds, config.eval_temperature)
     text = grader.text(trajectory.token_ids)
     if config.reward.startswith("worlds.arithmetic:"):
         text = marked(question.text, text)

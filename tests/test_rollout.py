@@ -299,11 +299,17 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
     broken = Response(
         np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32), True
     )
-    engine = SimpleNamespace(generate=lambda *_: [broken])
-    grader = SimpleNamespace(config=make_config())
+
+    def generate(prompts, seeds, temperature, max_tokens, on_finish):
+        on_finish(0, broken)
+        return [broken]
+
+    engine = SimpleNamespace(generate=generate)
+    grading = SimpleNamespace(under_way=list, rewards=lambda: [{"score": 1.0}])
+    grader = SimpleNamespace(config=make_config(), submit=lambda *_: grading)
     question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")
     with pytest.raises(RuntimeError, match="^log-probs of the engine are no numbers"):
-        rollout.generate(engine, grader, [question], [[1]], 1.0)
+        rollout.roll_out(engine, grader, [question], [[1]], 1.0)
 
 
 @pytest.mark.parametrize(

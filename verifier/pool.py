@@ -225,16 +225,14 @@ class Verifier:
     ) -> Pending:
         """Start what `score` does, and return what is under way.
 
-        Equal pairs are graded once. rows: what a function with a parameter `row` is given, as plain
-        JSON values; else None.
+        rows: what a function with a parameter `row` is given, as plain JSON values; else None.
         """
-        pairs = list(zip(texts, answers, map(json.dumps, rows or [None] * len(texts)), strict=True))
-        futures = {
-            pair: self.threads.submit(self._grade, *pair)
-            for pair in dict.fromkeys(pairs)
-            if pair[0] is not None
-        }
-        return Pending([futures.get(pair) for pair in pairs])
+        rows = map(json.dumps, rows or [None] * len(texts))
+        futures = []
+        for pair in list(zip(texts, answers, rows, strict=True)):
+            graded = pair[0] is not None
+            futures.append(self.threads.submit(self._grade, *pair) if graded else None)
+        return Pending(futures)
 
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """Return for each answer whether it can serve as a gold.

@@ -301,7 +301,7 @@ def test_named_rewards(module):
 
 
 def test_a_function_that_takes_the_row_gets_it(module):
-    """The row goes to a parameter called row; equal pairs with other rows are graded apart."""
+    """The row goes to a parameter called row; one that is not given it sees none."""
     rows = [{"extra_info": {"k": k, "weight": None}, "data_source": "ä"} for k in (1, 2, 1)]
     name = module("""
         def reward(response, answer, row):
