@@ -28,7 +28,7 @@ WORLDS = ".cache"  # where the built-in world is built once and kept
 class Question:
     """A question q with its verifiable answer."""
 
-    id: int  # its index among the questions that are kept
+    id: int  # its number in the files; where answers cannot be read, some are left out
     text: str  # the last user turn
     prompt_ids: np.ndarray  # int32 (P,), with the generation prompt
     answer: str
@@ -81,33 +81,27 @@ def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question]
 
 
 def read_questions(
-    config: Config, tokenizer, check_golds: Callable, checkpoints, tell: Callable
-) -> tuple[list, list, dict]:
+    config: Config, tokenizer, check_golds: Callable, tell: Callable
+) -> tuple[list[Question], list[Question], dict]:
     """Training and validation questions whose answers can be read (a collective).
 
-    Beside them what a checkpoint keeps: the ids of the others, by reward and data. A verdict varies
-    with the time limit, and a resumed run must see the same questions.
+    Beside them what a resumed run must share: hashes of what was read and of what was kept.
     """
     train_set, tests = read_data(config, tokenizer, tell)
-    checkpoints.check_origins(questions=fingerprint(train_set), validation=fingerprint(tests))
-    saved = (checkpoints.saved or {}).get("unreadable", {})
-    kept = []
-    dropped = {}
+    readable_sets = []
     for questions in (train_set, tests):
-        # Another reward, and other data, are checked anew.
-        key = f"{config.reward} {fingerprint(questions)}"
-        if key in saved:
-            ids = saved[key]
-        else:
-            ids, as_text = unreadable(questions, check_golds)
-            if as_text:
-                tell(f"{as_text} of {len(questions)} golds are compared as text")
-        if ids:
-            tell(f"{len(ids)} questions are dropped, whose answers the verifier cannot read")
-        dropped[key] = ids
-        gone = set(ids)
-        kept.append([q for q in questions if q.id not in gone])
-    return kept[0], first_of_each_source(kept[1], config.eval_questions), dropped
+        kept, counts = readable(questions, check_golds)
+        if any(counts.values()):
+            tell(f"of {len(questions)} questions: {counts}")
+        readable_sets.append(kept)
+    readable_train_set, readable_tests = readable_sets
+    origins = {
+        "questions": fingerprint(train_set),
+        "validation": fingerprint(tests),
+        "readable": fingerprint(readable_train_set + readable_tests),
+    }
+    tests = first_of_each_source(readable_tests, config.eval_questions)
+    return readable_train_set, tests, origins
 
 
 def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
@@ -120,23 +114,30 @@ def first_of_each_source(questions: list[Question], n: int) -> list[Question]:
     return first
 
 
-def unreadable(questions: list[Question], check_golds: Callable):
-    """Ids of the questions whose answer the verifier cannot read (a collective).
+def readable(questions: list[Question], check_golds: Callable) -> tuple[list[Question], dict]:
+    """The questions whose answers the verifier can read, and counts (a collective).
 
-    Beside them how many of the others are compared as text. ValueError where it can read none.
+    Where that runs out of time the question is kept: a busy machine drops no other questions than
+    an idle one. ValueError where none can be read.
     """
     answers = [q.answer for q in questions]
     checks = ranks.map_shares(
         [1] * len(answers), lambda share: check_golds([answers[i] for i in share])
     )
-    ids = [q.id for q, check in zip(questions, checks) if not check["score"]]
-    if ids and len(ids) == len(answers):
+    kept = []
+    as_text = 0
+    for question, check in zip(questions, checks):
+        if check["score"] or check.get("timeouts"):
+            kept.append(question)
+            as_text += bool(check.get("as_text"))
+    if questions and not kept:
         raise ValueError(
             f"the verifier can read none of the answers, {answers[0]!r:.80} for example; "
             "tools.convert --extract takes them out of solutions, a --reward of your own "
             "reads what it likes"
         )
-    return ids, sum(bool(check["score"] and check.get("as_text")) for check in checks)
+    unreadable = len(questions) - len(kept)
+    return kept, {"answers unreadable": unreadable, "answers compared as text": as_text}
 
 
 # ---- files ---------------------------------------------------------------------------------------

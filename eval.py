@@ -101,7 +101,7 @@ import numpy as np
 from tqdm import tqdm
 
 from buffer import SUCCESS_THRESHOLD, Trajectory
-from data import Question, first_of_each_source, load_questions, load_tokenizer, unreadable
+from data import Question, first_of_each_source, load_questions, load_tokenizer, readable
 from model import model_config
 from reward import Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
@@ -240,14 +240,15 @@ def main(argv: list[str] | None = None) -> dict:
         settings = made_with({name: getattr(config, name) for name in DECISIVE})
         kept = open_kept(Path(config.output), settings)
     with make_verifier(config) as verifier:
-        dropped, as_text = unreadable(questions, verifier.check_golds)
-        counts |= {"answers unreadable": len(dropped), "answers compared as text": as_text}
-        readable = [q for q in questions if q.id not in dropped]
-        readable = first_of_each_source(readable, config.eval_questions)
+        questions, of_answers = readable(questions, verifier.check_golds)
+        counts |= of_answers
+        questions = first_of_each_source(questions, config.eval_questions)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         watchdog.enter("evaluation")
         try:
-            records = respond_in_blocks(engine, Grader(config, tokenizer, verifier), readable, kept)
+            records = respond_in_blocks(
+                engine, Grader(config, tokenizer, verifier), questions, kept
+            )
         except Interrupted:
             if rank_0:
                 kept_in = config.output or "nothing"

@@ -312,36 +312,32 @@ class Experience:
             parts[i % knobs.mini_batches].append(group)
         return [part for part in parts if part]
 
-    def make_undo(self) -> Callable:
-        """A function that undoes what `plan` changes: the stream, and what it takes out of S."""
-        state = self.state_dict()
-        retired = set(self.buffer.retired)
-
-        def undo():
-            self.buffer.retired |= retired
-            self.load_state_dict(state, self.buffer)
-
-        return undo
+    # ---- what a checkpoint keeps, and what an abandoned plan is undone by ------------------------
 
     def state_dict(self) -> dict:
-        """What a checkpoint keeps beside the buffer, as JSON: the stream and the delayed start."""
+        """All that `plan` changes, and the delayed start, as JSON; E has a file of its own."""
         return {
             "epoch": self.stream.epoch,
             "queue": list(self.stream.queue),
+            "retired": sorted(self.buffer.retired),
             "started": self.started,
         }
 
-    def load_state_dict(self, state: dict, buffer: ReplayBuffer) -> None:
-        """Go on from `state_dict()` and a loaded buffer; ValueError for an unknown question."""
-        named = {*buffer.stored, *buffer.retired, *state["queue"]}
-        unknown = named - self.questions.keys()
+    def load_buffer(self, path) -> None:
+        """Go on with the buffer that `buffer.save` has written there; `load_state_dict` follows."""
+        self.buffer = ReplayBuffer.load(path)
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()`; ValueError for an unknown question."""
+        unknown = {*self.buffer.stored, *state["retired"], *state["queue"]} - self.questions.keys()
         if unknown:
             raise ValueError(
                 f"the checkpoint names question {min(unknown)}, which this run has not: were its"
                 " files or its reward changed?"
             )
-        self.buffer = buffer
-        # A resumed run may have been given a threshold below 0, which starts replay at once.
-        self.started = self.started or state["started"]
         self.stream.epoch = state["epoch"]
         self.stream.queue = list(state["queue"])
+        for q in state["retired"]:  # a plan may have put some back
+            self.buffer.retire(q)
+        # A resumed run may have been given a threshold below 0, which starts replay at once.
+        self.started = self.started or state["started"]

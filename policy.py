@@ -297,11 +297,19 @@ class Policy:
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
+    def state_dict(self) -> dict:
+        """What a checkpoint keeps beside `shards`, as JSON."""
+        return {"skipped_in_row": self.skipped_in_row}
+
+    def load_state_dict(self, state: dict) -> None:
+        """Go on from `state_dict()`."""
+        self.skipped_in_row = state["skipped_in_row"]
+
     def shards(self) -> dict:
         """This rank's part of every weight, and of AdamW's state of it as `name:key`.
 
-        A checkpoint is made of these. They share memory with the policy's own; state that no step
-        has made yet is made here.
+        They share memory with the policy's own, so that a checkpoint is read into them. State that
+        no step has made yet is made here.
         """
         self.module.reshard()  # not done by a `score` that was interrupted
         shards = {}

@@ -9,14 +9,13 @@ Every rank runs this script on the same plan; see runtime/ranks.py for what is s
 """
 
 from dataclasses import asdict
-from pathlib import Path
 
 from config import Config, from_command_line
 
 # A wrong command line is refused here, before the imports that take seconds.
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
-from buffer import SUCCESS_THRESHOLD, ReplayBuffer
+from buffer import SUCCESS_THRESHOLD
 from data import Question, load_tokenizer, read_questions, with_built_in_world
 from eval import validate
 from exgrpo import Experience
@@ -38,32 +37,15 @@ def train(config: Config) -> dict:
     tokenizer = load_tokenizer(config, config.model)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier)
-        questions, tests, unreadable = read_questions(
-            config, tokenizer, verifier.check_golds, run.checkpoints, run.print
+        questions, tests, origins = read_questions(
+            config, tokenizer, verifier.check_golds, run.print
         )
+        run.checkpoints.check_origins(**origins)
         engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, config.model, device)
         experience = Experience(config, questions)
-
-        def state() -> dict:
-            return {
-                "experience": experience.state_dict(),
-                "unreadable": unreadable,
-                "skipped_in_row": policy.skipped_in_row,
-            }
-
-        def load(saved: dict, buffer_file: Path) -> None:
-            experience.load_state_dict(saved["experience"], ReplayBuffer.load(buffer_file))
-            policy.skipped_in_row = saved["skipped_in_row"]
-
-        run.start(
-            tensors=policy.shards,
-            state=state,
-            save_buffer=lambda path: experience.buffer.save(path),  # `load` replaces the buffer
-            load=load,
-            make_undo=experience.make_undo,
-        )
+        run.start(policy, experience)
         engine.wake(policy.full_weights(engine.dtype))
         run.print(policy.memory_line)
 

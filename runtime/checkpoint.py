@@ -40,6 +40,8 @@ ORIGINS = {
     " tokenizer, prompt_template, response_prefix and max_prompt_length",
     "validation": "with other validation questions, so that scores of two tests would stand in one"
     " table: give it the same val_files",
+    "readable": "whose verifier could read other answers: give it the same grader and version of"
+    " math-verify",
     "reward_source": "with another reward, or another source of its function: rewards of two"
     " scales would stand in one curve. Put it back, or start another run with --run_dir NEW",
 }

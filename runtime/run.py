@@ -1,7 +1,7 @@
 """Surround the loop of train.py with run_dir, console, metrics, checkpoints, clock and Ctrl-C.
 
 with open_run(knobs) as run:
-    run.start(...)                    # from the newest checkpoint, where there is one
+    run.start(policy, experience)     # from the newest checkpoint, where there is one
     for step in run.steps():
         with run.phase("plan"):       # timed, watched, left or finished on Ctrl-C
             ...
@@ -10,12 +10,11 @@ with open_run(knobs) as run:
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from runtime import ranks
 from runtime.card import describe_model
@@ -54,30 +53,22 @@ class Run:
         self.step = 0  # the step under way, which is also how many are done
         self.seconds = {}  # of each phase, since the last row of metrics
 
-    def start(
-        self,
-        *,
-        tensors: Callable[[], dict[str, Tensor]],
-        state: Callable[[], dict],
-        save_buffer: Callable[[Path], None],
-        load: Callable[[dict, Path], None],
-        make_undo: Callable[[], Callable],
-    ) -> None:
+    def start(self, policy, experience) -> None:
         """Take what a checkpoint is made of, and go on from the newest one, where there is one.
 
-        tensors: weights and optimiser state. state: plain values. save_buffer: writes the buffer to
-        a path. load: puts back the plain values and a buffer's file. make_undo: returns a function
-        that undoes what planning a step changes.
+        Both give and take plain values by `state_dict` and `load_state_dict`. Beside them stand the
+        tensors of `policy.shards()`, which are read into, and the buffer's file, by
+        `experience.buffer.save` and `experience.load_buffer`.
         """
-        self.tensors = tensors
-        self.state = state
-        self.save_buffer = save_buffer
-        self.make_undo = make_undo
+        self.policy = policy
+        self.experience = experience
         saved = self.checkpoints.saved
         if not saved:
             self.tracker.start()
             return
-        metrics = self.checkpoints.restore(tensors(), lambda path: load(saved, path))
+        metrics = self.checkpoints.restore(policy.shards(), experience.load_buffer)
+        policy.load_state_dict(saved["policy"])
+        experience.load_state_dict(saved["experience"])
         self.step = saved["step"]
         self.tracker.start(metrics, self.step)
 
@@ -102,14 +93,14 @@ class Run:
         """Yield the steps that are left; Interrupted leaves the loop when somebody asked for it."""
         for step in range(self.step, self.knobs["steps"]):
             self.step = step
-            self.undo = self.make_undo()
+            self.before = self.experience.state_dict()
             yield step
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Run a part of a step under the watchdog's eye and the clock.
 
-        Where "plan" or "rollout" is interrupted, what the step has changed is undone, and the run
+        Where "plan" or "rollout" is interrupted, what the plan has changed is undone, and the run
         is saved. Where "validate" is, the scores are left out, and the step stands. Other phases
         are finished.
         """
@@ -127,7 +118,7 @@ class Run:
                 self.print(f"interrupted: step {self.step + 1} is not validated")
             else:
                 if name in ("plan", "rollout"):
-                    self.undo()
+                    self.experience.load_state_dict(self.before)
                     self.interrupted = True
                     self.save(self.step)
                 raise
@@ -154,9 +145,9 @@ class Run:
 
     def save(self, done: int) -> None:
         """Write the checkpoint of `done` steps."""
-        self.checkpoints.save(
-            done, self.tensors(), self.state(), self.save_buffer, self.tracker.text()
-        )
+        state = {"policy": self.policy.state_dict(), "experience": self.experience.state_dict()}
+        save_buffer = self.experience.buffer.save
+        self.checkpoints.save(done, self.policy.shards(), state, save_buffer, self.tracker.text())
         if self.interrupted:
             said = f"interrupted: saved after step {done}, the same command with --resume goes on"
             self.print(said)

@@ -6,7 +6,6 @@ import datetime
 import json
 import shutil
 from itertools import product
-from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -23,9 +22,9 @@ from data import (
     load_tokenizer,
     read_data,
     read_questions,
+    readable,
     render,
     rope_warning,
-    unreadable,
 )
 from runtime.tables import read_rows
 
@@ -230,48 +229,49 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
 
 
 def test_answers_compared_as_text_are_counted_and_unreadable_ones_named(write, tokenizer):
-    """An answer of words stays and is counted, one that the verifier cannot read goes."""
-    rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "5")]
+    """One of words stays and is counted, one that cannot be read goes, one out of time stays."""
+    rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "slow")]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
 
     def check(answers):
-        return [{"score": float(a != "?"), "as_text": float(not a.isdigit())} for a in answers]
+        slow = {"score": 0.0, "timeouts": 1.0}
+        return [
+            slow if a == "slow" else {"score": float(a != "?"), "as_text": float(not a.isdigit())}
+            for a in answers
+        ]
 
-    assert unreadable(questions, check) == ([2], 1) and unreadable([], check) == ([], 0)
+    kept, counts = readable(questions, check)
+    assert [q.id for q in kept] == [0, 1, 3]
+    assert counts == {"answers unreadable": 1, "answers compared as text": 1}
+    assert readable([], check) == ([], {"answers unreadable": 0, "answers compared as text": 0})
     with pytest.raises(ValueError, match=r"can read none of the answers, '\?' for example"):
-        unreadable(questions[2:3], check)
+        readable(questions[2:3], check)
 
 
-def test_what_cannot_be_read_is_decided_once(monkeypatch, device):
-    """A run that resumes drops the saved ids unasked, unless its data or reward changed.
+def test_what_is_read_and_what_is_kept(monkeypatch, device):
+    """A gold more or less that can be read changes one hash, and no id.
 
-    The first questions of each source are counted after that.
+    The first questions of each source are counted after that, and do not enter it.
     """
     sets = [
         [Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
         for name in "ab"
     ]
     monkeypatch.setattr("data.read_data", lambda *_: sets)
-    asked, said = [], []
+    said = []
 
-    def check(answers):
-        asked.append(answers)
-        return [{"score": answer != "2", "as_text": answer == "1"} for answer in answers]
+    def read(config, wrong):
+        def check(answers):
+            return [{"score": a != wrong, "as_text": a == "1"} for a in answers]
 
-    checkpoints = SimpleNamespace(saved=None, check_origins=lambda **_: None)
+        questions, tests, origins = read_questions(config, None, check, said.append)
+        return [q.id for q in questions], [q.id for q in tests], origins
 
-    def kept(config):
-        questions, tests, dropped = read_questions(config, None, check, checkpoints, said.append)
-        return [q.id for q in questions], [q.id for q in tests], dropped
-
-    *ids, dropped = kept(Config(eval_questions=2))
-    assert ids == [[0, 1, 3, 4, 5], [0, 4, 1, 3]] and len(asked) == 2 and len(said) == 4
-    checkpoints.saved = {"unreadable": json.loads(json.dumps(dropped))}
-    assert [*kept(Config(eval_questions=2))[:2]] == ids and len(asked) == 2
-    kept(Config(reward="mine:score"))
-    assert len(asked) == 4
-    sets[1] = sets[1][:5]
-    assert kept(Config())[1] == [0, 1, 3, 4] and len(asked) == 5
+    train_ids, test_ids, origins = read(Config(eval_questions=2), wrong="2")
+    assert (train_ids, test_ids) == ([0, 1, 3, 4, 5], [0, 4, 1, 3]) and len(said) == 2
+    assert read(Config(), wrong="2")[2] == origins
+    others = read(Config(), wrong="3")[2]
+    assert [name for name in origins if origins[name] != others[name]] == ["readable"]
 
 
 def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):

@@ -118,7 +118,7 @@ def test_the_start_counts_successes_not_rewards():
 def test_resuming_with_another_rho_or_threshold(before, after, started):
     """ρ = 0 ends collecting and brings the clip back, a start stays, a threshold below 0 starts."""
     old, new = experience(**before), experience(**after)
-    new.load_state_dict(old.state_dict(), old.buffer)
+    new.load_state_dict(old.state_dict())
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
 
 
@@ -533,18 +533,20 @@ def test_a_replayed_response_keeps_its_reward():
     assert groups[1].advantages.tolist() == [0, -0.25, 0, 0.25]
 
 
-def test_a_checkpoint_that_names_other_questions_is_refused():
+def test_a_checkpoint_that_names_other_questions_is_refused(tmp_path):
     """Ids in the buffer, the retired set or the stream must be those of questions there are."""
     for spoil in (
         lambda run: store(run, 5, 4),
         lambda run: run.buffer.retire(7),
         lambda run: run.stream.queue.append(-1),
     ):
-        run = experience(3)
-        run.load_state_dict(run.state_dict(), run.buffer)
+        run, resumed = experience(3), experience(3)
+        resumed.load_state_dict(run.state_dict())
         spoil(run)
+        run.buffer.save(tmp_path / "buffer")
+        resumed.load_buffer(tmp_path / "buffer")
         with pytest.raises(ValueError, match="names question (5|7|-1), which this run has not"):
-            experience(3).load_state_dict(run.state_dict(), run.buffer)
+            resumed.load_state_dict(run.state_dict())
 
 
 # ---- the batch of Eq. 4 --------------------------------------------------------------------------
