@@ -27,6 +27,8 @@ class Trajectory:
     finished: bool = True  # ended by EOS, not by the length limit
     # what else the reward function gave, by name, to be logged; not stored
     named_rewards: dict[str, float] = field(default_factory=dict)
+    # what the reward's judge says of it, for evaluation and for people; not stored
+    judged: dict = field(default_factory=dict)
 
 
 class ReplayBuffer:

@@ -111,8 +111,7 @@ from runtime.claim import check_shared
 from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, in_short, made_with, open_kept
 from sampler import sample_seed
-from worlds.arithmetic import JUDGES
-from worlds.benchmarks import SMALL, benchmark, of_built_in_world, statistics
+from worlds.benchmarks import SMALL, benchmark, reward_of, statistics
 
 
 def validate(engine, grader: Grader, tests: list[Question]) -> dict:
@@ -172,9 +171,6 @@ def _record(
 ) -> dict:
     """One response as plain values, by its question, sample number and named rewards."""
     config = grader.config
-    built_in = config.reward.startswith("worlds.arithmetic:")
-    # Decoding takes time where responses are long, so it is done only where it is asked for.
-    text = grader.text(trajectory.token_ids) if texts or built_in else ""
     record = {
         "source": question.source,
         "question": _key(question),
@@ -185,14 +181,14 @@ def _record(
         "truncated": not trajectory.finished,
         "timeout": "timeouts" in trajectory.named_rewards,
     }
+    # Decoding takes time where responses are long, so it is done only where it is asked for.
     if texts:
+        text = grader.text(trajectory.token_ids)
         record |= {"text": question.text, "gold": question.answer, "response": text}
     parts = {f"reward_{name}": value for name, value in trajectory.named_rewards.items()}
-    parts.pop("reward_timeouts", None)
-    record["judged"] = parts
-    if built_in:
-        case = question.text, text, question.answer
-        record["judged"] |= {name: judge(*case) for name, judge in JUDGES.items()}
+    record["judged"] = parts | trajectory.judged
+    record["judged"].pop("reward_timeouts", None)
+    record["judged"].pop("marked", None)
     if texts and config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
     return record
@@ -232,8 +228,7 @@ def main(argv: list[str] | None = None) -> dict:
         raise ValueError(
             "--avg_samples is for AIME and AMC, and none is here: --samples is for all"
         )
-    if config.reward == "math" and of_built_in_world(questions):
-        config.reward = "worlds.arithmetic:reward"
+    config.reward = reward_of(questions, config.reward)
     _fit_positions(config, questions)
     kept = {}
     if config.output and rank_0:

@@ -71,27 +71,29 @@ def roll_out(
             watchdog.wait(grading.under_way())
         trajectories = []
         for number, response in enumerate(responses):
-            [rewards] = gradings[number].rewards()
-            trajectories.append(_trajectory(response, rewards, step))
+            [verdict] = gradings[number].rewards()
+            trajectories.append(_trajectory(response, verdict, step))
         made = iter(trajectories)
         return [[next(made) for _ in seeds[i]] for i in share]
 
     return ranks.map_shares([len(s) for s in seeds], work, config.rollout_tp)
 
 
-def _trajectory(response: Response, rewards: dict[str, float], step: int) -> Trajectory:
-    """A response with its rewards; RuntimeError for log-probs that are no numbers."""
+def _trajectory(response: Response, verdict: dict, step: int) -> Trajectory:
+    """A response with its verdict; RuntimeError for log-probs that are no numbers."""
     if not np.isfinite(response.logprobs).all():  # None, of vLLM, is nan by now
         raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
-    named_rewards = dict(rewards)
-    score = named_rewards.pop("score")
+    rewards = dict(verdict)
+    score = rewards.pop("score")
+    judged = rewards.pop("judged", {})
     return Trajectory(
         token_ids=response.token_ids,
         logprobs=response.logprobs,
         step=step,
         reward=score,
         finished=response.finished,
-        named_rewards=named_rewards,
+        named_rewards=rewards,
+        judged=judged,
     )
 
 

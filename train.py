@@ -16,7 +16,7 @@ from config import Config, from_command_line
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
 from buffer import SUCCESS_THRESHOLD
-from data import Question, load_tokenizer, read_questions, with_built_in_world
+from data import Question, known_scores, load_tokenizer, read_questions, with_built_in_world
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
@@ -27,7 +27,6 @@ from runtime.faults import watchdog
 from runtime.metrics import step_metrics
 from runtime.run import Run, open_run
 from runtime.tracking import GO_ON
-from worlds.arithmetic import marked, on_policy_scores
 
 
 def train(config: Config) -> dict:
@@ -60,7 +59,7 @@ def train(config: Config) -> dict:
                 run.log(validate(engine, grader, tests))
         trained = example_response(engine, grader, example)
         policy.save_pretrained(run.model_directory)
-        run.finish(tokenizer, on_policy_scores(asdict(config)))
+        run.finish(tokenizer, known_scores(config))
         run.tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
     return run.tracker.latest
 
@@ -110,17 +109,12 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
 
 
 def example_response(engine, grader: Grader, question: Question) -> str:
-    """One response of the model as it stands, as text.
-
-    The judge of the built-in world marks its wrong steps.
-    """
+    """One response of the model as it stands, as text, marked where the reward's judge does so."""
     watchdog.enter("example")
     config = grader.config
     seeds = [[config.seed]]
     [[trajectory]] = roll_out(engine, grader, [question], seeds, config.eval_temperature)
-    text = grader.text(trajectory.token_ids)
-    if config.reward.startswith("worlds.arithmetic:"):
-        text = marked(question.text, text)
+    text = trajectory.judged.get("marked") or grader.text(trajectory.token_ids)
     return f"{text}   reward: {trajectory.reward:g}"
 
 

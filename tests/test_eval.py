@@ -23,6 +23,7 @@ from rollout import HFEngine, Response
 from runtime.responses import LONGEST, in_short, made_with, open_kept
 from sampler import sample_seed
 from verifier.pool import Pending
+from worlds.arithmetic import judge
 
 SCRIPT = {  # {(question, sample): (response, a letter a token; reward; finished)}
     (0, 0): ("a3+4=7#7", 1.0, True),
@@ -60,7 +61,9 @@ def grader(config: Config) -> SimpleNamespace:
 
     def submit(question, token_ids):
         graded = Future()
-        graded.set_result({"score": rewards[text(token_ids)], "tidy": 0.25})
+        said = text(token_ids)
+        judged = judge(question.text, said, question.answer)
+        graded.set_result({"score": rewards[said], "tidy": 0.25, "judged": judged})
         return Pending([graded])
 
     return SimpleNamespace(
@@ -118,7 +121,7 @@ def test_a_record_by_hand():
             "text": "3a+4",
             "gold": "7",
             "response": "#7",
-            "judged": {"reward_tidy": 0.25},
+            "judged": {"reward_tidy": 0.25, "valid": False, "shortcut": True},
         }
 
 

@@ -36,15 +36,15 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
 
 
-def named_rewards(value) -> dict[str, float]:
+def named_rewards(value) -> dict:
     """Return as a dict of floats what a reward function has returned.
 
-    That may be a number, or a dict of numbers with `score`.
+    That may be a number, or a dict of numbers with `score`. A dict may have `judged` beside them,
+    which goes on as it is: values that evaluation reports, and `marked`, the response for people.
     """
-    rewards = {
-        name: float(x)
-        for name, x in (value if isinstance(value, dict) else {"score": value}).items()
-    }
+    given = dict(value) if isinstance(value, dict) else {"score": value}
+    judged = given.pop("judged", None)
+    rewards = {name: float(x) for name, x in given.items()}
     if "score" not in rewards:
         raise ValueError(f"the reward function returned {value!r}: a dict needs a `score`")
     if taken := [name for name in rewards if name in TAKEN]:
@@ -56,7 +56,7 @@ def named_rewards(value) -> dict[str, float]:
         raise ValueError(
             f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}"
         )
-    return rewards
+    return rewards if judged is None else rewards | {"judged": judged}
 
 
 def takes_row(reward) -> bool:

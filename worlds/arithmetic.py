@@ -95,9 +95,9 @@ def answer_of(question: str, asked: tuple = World.asked) -> str:
     return "".join(steps[-place][-1] for place in asked)
 
 
-def reward(response: str, answer: str) -> float:
-    """1.0 if what follows the last `#` of `response` is exactly `answer`, else 0.0."""
-    return float("#" in response and response.split("#")[-1].strip() == answer)
+def is_right(response: str, answer: str) -> bool:
+    """Whether what follows the last `#` of `response` is exactly `answer`."""
+    return "#" in response and response.split("#")[-1].strip() == answer
 
 
 def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
@@ -136,18 +136,35 @@ def takes_shortcut(question: str, response: str, answer: str) -> bool:
     return not STEP.search(response)
 
 
-JUDGES = {"valid": valid_chain, "shortcut": takes_shortcut}  # what evaluation reports beside Pass@1
+def judge(question: str, response: str, answer: str) -> dict:
+    """What evaluation reports beside the reward, and the response with its wrong steps marked."""
+    return {
+        "valid": valid_chain(question, response, answer),
+        "shortcut": takes_shortcut(question, response, answer),
+        "marked": marked(question, response),
+    }
 
 
-def graded_reward(response: str, answer: str, row: dict) -> float:
-    """A continuous reward in 0..1 (Sec. 5.3): the share of right steps.
+# ---- rewards, as a worker asks for them (verifier/worker.py) ------------------------------------
+
+
+def reward(response: str, answer: str, row: dict) -> dict:
+    """Eq. 1, and the verdict of the judge."""
+    question = row["prompt"][-1]["content"]
+    score = float(is_right(response, answer))
+    return {"score": score, "judged": judge(question, response, answer)}
+
+
+def graded_reward(response: str, answer: str, row: dict) -> dict:
+    """A continuous reward in 0..1 (Sec. 5.3), the share of right steps, and the verdict.
 
     The share is of the steps asked for, or of those written if they are more.
     """
     question = row["prompt"][-1]["content"]
-    judged = judge_steps(question, response)
-    right = sum(ok for _, ok in judged)
-    return right / max(len(parse(question)), len(judged))
+    steps = judge_steps(question, response)
+    right = sum(ok for _, ok in steps)
+    score = right / max(len(parse(question)), len(steps))
+    return {"score": score, "judged": judge(question, response, answer)}
 
 
 def on_policy_scores(knobs: dict) -> dict[str, float]:

@@ -53,7 +53,7 @@ from worlds.arithmetic import (
     draw_question,
     draw_sets,
     draw_training,
-    reward,
+    is_right,
     rows,
     stream,
 )
@@ -211,7 +211,7 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
             torch.tensor(prompts), do_sample=True, temperature=0.6, max_new_tokens=72
         )
         for question, said in zip(asked, ids[:, len(prompts[0]) :]):
-            right += reward(tokenizer.decode(said, skip_special_tokens=True), answer_of(question))
+            right += is_right(tokenizer.decode(said, skip_special_tokens=True), answer_of(question))
     return right / len(questions)
 
 

@@ -42,15 +42,16 @@ def benchmark(source: str) -> str | None:
     return BENCHMARKS.get(re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower()))
 
 
-def of_built_in_world(questions: list) -> bool:
-    """Whether all questions are the arithmetic world's, by data_source and by form.
+def reward_of(questions: list, reward: str) -> str:
+    """The arithmetic world's own reward in place of "math", where all questions are of that world.
 
-    The name alone is not enough, as other files may use it.
+    It is known by data_source and by form, as other files may use the name.
     """
     chain = re.compile(r"[0-9]([a-j][-+*][0-9])+")
-    return all(
+    built_in = all(
         q.source in ("arithmetic", "arithmetic-ood") and chain.fullmatch(q.text) for q in questions
     )
+    return "worlds.arithmetic:reward" if reward == "math" and built_in else reward
 
 
 def statistics(records: list[dict]) -> dict:

@@ -9,7 +9,7 @@ import pytest
 
 from config import Config, parse_config
 from eval import FLAGS, means, parse_command
-from worlds.arithmetic import JUDGES
+from worlds.arithmetic import judge
 
 ROOT = Path(__file__).parent.parent.parent
 FILES = [
@@ -192,7 +192,9 @@ def measured() -> set[str]:
     loop = (ROOT / "train.py").read_text() + (ROOT / "runtime/run.py").read_text()
     phases = {*re.findall(r'phase\("(\w+)"\)', loop)} - {"evaluation"}
     record = dict.fromkeys(("success", "reward", "length", "truncated", "timeout"), 1.0)
-    validated = means([record | {"source": "<source>", "judged": dict.fromkeys(JUDGES, True)}])
+    judged = judge("3a+4", "a3+4=7#7", "7")
+    del judged["marked"]  # a text
+    validated = means([record | {"source": "<source>", "judged": judged}])
     variable = {name for name in found if name.startswith(("val/<", "time/<"))}
     found.add("reward/timeouts")  # from verifier/pool.py, in every step's metrics
     return found - variable | {f"time/{p}" for p in phases} | {f"val/{name}" for name in validated}

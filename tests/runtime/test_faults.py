@@ -459,13 +459,13 @@ def test_an_interrupted_run_continues_exactly(world, uninterrupted, tmp_path):
 SLOW = """
 import time
 from pathlib import Path
-from worlds.arithmetic import reward
+from worlds.arithmetic import is_right
 
 def score(response, answer):
     if Path("{0}/slow").exists():
         Path("{0}/asleep").touch()
         time.sleep(1000)
-    return reward(response, answer)
+    return is_right(response, answer)
 """
 
 

@@ -22,6 +22,7 @@ from worlds.arithmetic import (
     draw_sets,
     draw_training,
     graded_reward,
+    is_right,
     judge_steps,
     kind_of,
     marked,
@@ -71,7 +72,8 @@ def test_right_steps_never_heal_a_wrong_one():
     + [(wrong, 0) for wrong in ("764", "", "#", "#76", "#1764", "#764x", "#764#1")],
 )
 def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
-    assert reward(response, "764") == expected
+    row = {"prompt": [{"role": "user", "content": QUESTION}]}
+    assert is_right(response, "764") == expected == reward(response, "764", row)["score"]
 
 
 @pytest.mark.parametrize(
@@ -98,7 +100,12 @@ def test_only_the_whole_chain_is_valid(case, response, share):
         QUESTION, response, "764"
     ), case
     row = {"prompt": [{"role": "user", "content": QUESTION}]}
-    assert graded_reward(response, "764", row) == pytest.approx(share), case
+    verdict = graded_reward(response, "764", row)
+    assert verdict["score"] == pytest.approx(share), case
+    assert (
+        not verdict["judged"]["valid"]
+        and reward(response, "764", row)["judged"] == (verdict["judged"])
+    )
 
 
 def test_wrong_steps_are_marked():

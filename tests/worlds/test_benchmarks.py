@@ -11,8 +11,8 @@ from worlds.benchmarks import (
     benchmark,
     interval,
     majority,
-    of_built_in_world,
     pass_at_k,
+    reward_of,
     statistics,
 )
 
@@ -141,6 +141,8 @@ def test_the_built_in_world_is_known_by_what_it_asks():
         return SimpleNamespace(source=source, text=text)
 
     drawn = [asked(question) for question in draw_sets(World())["train"][:5]]
-    assert of_built_in_world([*drawn, asked("7a*4", "arithmetic-ood")])
-    assert not of_built_in_world([*drawn, asked("What is 3+4?")])
-    assert not of_built_in_world([asked("7a*4", "arithmetic-mine")])
+    own = "worlds.arithmetic:reward"
+    assert reward_of([*drawn, asked("7a*4", "arithmetic-ood")], "math") == own
+    assert reward_of(drawn, "mine:score") == "mine:score"
+    assert reward_of([*drawn, asked("What is 3+4?")], "math") == "math"
+    assert reward_of([asked("7a*4", "arithmetic-mine")], "math") == "math"
