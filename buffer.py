@@ -17,7 +17,7 @@ SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """One response o, fresh or stored."""
+    """One response o, new or stored."""
 
     token_ids: np.ndarray  # int32 (T,), T >= 1, EOS included where there is one
     # float32 (T,), under the policy that generated it: π_old, or π_past once stored
@@ -32,7 +32,7 @@ class Trajectory:
 
 
 class ReplayBuffer:
-    """E and S. `len` counts questions in buckets; `in` finds shelved ones too (see `shelve`).
+    """E and S. `len` is |E|: the questions in buckets, without those that `shelve` took out.
 
     max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops
     the responses that were stored longest ago; a question left with none leaves. Stored anew counts
@@ -46,21 +46,18 @@ class ReplayBuffer:
         self.retired = set()  # S: question ids
         self.stored = {}  # {question id: its responses, oldest first}
         self._place = {}  # {question id: (k, position in that bucket)}
-        self._by_age = OrderedDict()  # {response: its question id}, oldest first
+        self._owners = OrderedDict()  # {response: its question id}, by age: oldest first
 
     def __len__(self) -> int:
         return len(self._place)
 
-    def __contains__(self, question_id: int) -> bool:
-        return question_id in self.stored
-
     @property
     def num_trajectories(self) -> int:
-        return len(self._by_age)
+        return len(self._owners)
 
     @property
     def nbytes(self) -> int:  # of token ids and log-probs: 8 a token
-        tokens = sum(len(t.token_ids) for t in self._by_age)
+        tokens = sum(len(t.token_ids) for t in self._owners)
         return 8 * tokens
 
     def bucket_of(self, question_id: int) -> int:
@@ -75,29 +72,28 @@ class ReplayBuffer:
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
         """Store successes of a question and put it into bucket num_success (lines 27-28).
 
-        The latest count wins. A response with the tokens of a stored one replaces it; it is kept
-        before the other is dropped, as a question left with none leaves E. Arrays are copied. A
-        question that has some stored may bring none: it changes its bucket. ValueError, with
-        nothing changed, if it is retired, if there is nothing stored nor to store, or if a
-        trajectory is malformed.
+        num_success: k, or whatever else the buckets go by; the latest wins. A response with the
+        tokens of a stored one replaces it. Arrays are copied. A question that has some stored may
+        bring none: it changes its bucket. ValueError, with nothing changed, if it is retired, if
+        there is nothing stored nor to store, or if a trajectory is malformed.
         """
         copies = [_checked_copy(t) for t in trajectories]  # all of them before anything changes
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
-        if num_success < 0 or not (copies or question_id in self):
+        if num_success < 0 or not (copies or question_id in self.stored):
             raise ValueError(
                 f"question {question_id}: {num_success} successes, none stored or to store"
             )
         self._move(question_id, num_success)
         for new in copies:
             before = self.trajectories(question_id)
-            self._keep(question_id, new)
+            self._keep(question_id, new)  # first: with its last response a question leaves E
             for old in before:
                 if np.array_equal(old.token_ids, new.token_ids):
                     self._drop(question_id, old)
         if self.max_trajectories:
-            while len(self._by_age) > self.max_trajectories:
-                oldest, owner = next(iter(self._by_age.items()))
+            while len(self._owners) > self.max_trajectories:
+                oldest, owner = next(iter(self._owners.items()))
                 self._drop(owner, oldest)
 
     def shelve(self, question_id: int) -> None:
@@ -121,11 +117,11 @@ class ReplayBuffer:
             return
         if k is not None:
             bucket = self.buckets[k]
-            last = bucket[-1]  # may be the question itself
-            bucket[position] = last
-            self._place[last] = k, position
-            del bucket[-1]
             del self._place[question_id]
+            last = bucket.pop()
+            if last != question_id:
+                bucket[position] = last
+                self._place[last] = k, position
             if not bucket:
                 del self.buckets[k]
         if to is not None:
@@ -136,11 +132,11 @@ class ReplayBuffer:
     def _keep(self, question_id: int, new: Trajectory) -> None:
         """Store a response as the newest."""
         self.stored.setdefault(question_id, []).append(new)
-        self._by_age[new] = question_id
+        self._owners[new] = question_id
 
     def _drop(self, question_id: int, old: Trajectory) -> None:
         """Forget a response, and with its last one the question."""
-        del self._by_age[old]
+        del self._owners[old]
         self.stored[question_id].remove(old)
         if not self.stored[question_id]:
             self._move(question_id, None)
@@ -148,20 +144,20 @@ class ReplayBuffer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file. A checkpoint sees to it that it reaches the disk."""
-        stored = self._by_age
+        stored = self._owners
         questions = [(q, k) for k, ids in self.buckets.items() for q in ids]
         trajectories = [(q, t.step, len(t.token_ids)) for t, q in stored.items()]
         rewards = [t.reward for t in stored]
-        token_ids = b"".join(t.token_ids for t in stored)
-        logprobs = b"".join(t.logprobs for t in stored)
+        token_ids = [t.token_ids for t in stored]
+        logprobs = [t.logprobs for t in stored]
         tensors = {
             "max_trajectories": np.array(self.max_trajectories or 0),
             "questions": np.array(questions, np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
             "trajectories": np.array(trajectories, np.int64),
             "rewards": np.array(rewards, np.float64),
-            "token_ids": np.frombuffer(token_ids, np.int32),
-            "logprobs": np.frombuffer(logprobs, np.float32),
+            "token_ids": np.concatenate([np.array([], np.int32), *token_ids]),
+            "logprobs": np.concatenate([np.array([], np.float32), *logprobs]),
         }
         safetensors.numpy.save_file(tensors, path)
 

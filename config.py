@@ -137,7 +137,7 @@ class Config:
         1.0,
         "σ, the width of the bucket weights N(k; μK, σ), in successes as in the official code; "
         "`--sigma 8`, which is K times as much, is the paper's text, N(k/K; μ, σ) [1.0].",
-        POSITIVE,
+        0.001,
     )
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = knob(
         "entropy",

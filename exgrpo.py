@@ -14,7 +14,7 @@ import torch
 
 from buffer import SUCCESS_THRESHOLD, ReplayBuffer, Trajectory
 from loss import group_advantages
-from sampler import FreshStream, generator, sample_questions, sample_seed, sample_uniform
+from sampler import FreshStream, rng_for, sample_questions, sample_seed, sample_uniform
 
 REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
 
@@ -147,7 +147,7 @@ class Experience:
         `uncertainty` gives the mean entropy (or NLL) under π_θ of each (prompt ids, response ids).
         """
         knobs = self.knobs
-        rng = generator("plan", knobs.seed, step)
+        rng = rng_for("plan", knobs.seed, step)
         none_left = len(self.buffer.retired) == len(self.questions)
         if knobs.reinstate_every and step and (none_left or step % knobs.reinstate_every == 0):
             self._reinstate(rng)
@@ -239,30 +239,30 @@ class Experience:
             groups.append(group)
         return groups
 
-    def collect(self, groups: list[Group]) -> list[tuple]:
+    def store(self, groups: list[Group]) -> list[tuple]:
         """Store successes, retire what is always solved, see whether replay may start (25-30, 32).
 
         Returns of each group its question, its bucket and a checksum of its tokens, for the ranks
         to compare.
         """
-        knobs = self.knobs
-        collected = []
-        # k is the bucket: the success count, unless difficulty is the spread of rewards.
+        K = self.knobs.num_rollouts
+        stored = []
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
-            new = self._worth_storing(group)
-            if k == knobs.num_rollouts and knobs.difficulty == "success":  # solved K of K
+            if k == K and self.knobs.difficulty == "success":  # solved K of K
                 if self.retires:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.replays and 0 < k < knobs.num_rollouts and (new or q in self.buffer):
-                # Without new ones (only o* was right, or all were cut) it changes its bucket.
-                self.buffer.add(q, k, new)
+            elif self.replays and 0 < k < K:
+                new = self._worth_storing(group)
+                # Where only o* was right, or all were cut, the question changes its bucket.
+                if new or q in self.buffer.stored:
+                    self.buffer.add(q, k, new)
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
-            collected.append((q, k, crc32(tokens)))
+            stored.append((q, k, crc32(tokens)))
         self._start_if_due(groups)
-        return collected
+        return stored
 
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
@@ -300,7 +300,7 @@ class Experience:
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
         """The groups, shuffled and dealt out, those with an o* first."""
         knobs = self.knobs
-        rng = generator("mini-batches", knobs.seed, step)
+        rng = rng_for("mini-batches", knobs.seed, step)
         with_star = [g for g in groups if g.star]
         without = [g for g in groups if not g.star]
         shuffled = []

@@ -334,7 +334,9 @@ class HFEngine:
     def sleep(self) -> None:
         """Nothing to free: this engine keeps its copy."""
 
-    wake = load
+    def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+        """Take over new weights: there is nothing to wake."""
+        self.load(tensors)
 
 
 class _GumbelSampler:
@@ -350,10 +352,9 @@ class _GumbelSampler:
         logprobs = (scores.float() / max(self.temperature, 1e-6)).log_softmax(-1)  # (N, V)
         noisy = logprobs
         if self.temperature > 0:
-            draws = [
-                torch.empty(scores.shape[1]).exponential_(generator=g) for g in self.generators
-            ]
-            # -log Exp(1) is Gumbel noise.
-            noisy = logprobs - torch.stack(draws).to(scores.device).log()
+            size = scores.shape[1]
+            draws = [torch.empty(size).exponential_(generator=g) for g in self.generators]
+            gumbel = -torch.stack(draws).to(scores.device).log()  # (N, V)
+            noisy = logprobs + gumbel
         self.logprobs.append(logprobs.gather(1, noisy.argmax(-1, keepdim=True))[:, 0])
         return noisy

@@ -22,12 +22,9 @@ def bucket_weights(
     """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 [buckets], sums to 1.
 
     success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
-    successes, any positive number, however small. ValueError for anything else.
+    successes, at least 0.001. ValueError for anything else.
     """
-    if not sigma > 0:  # also where sigma is nan
-        raise ValueError(
-            f"sigma must be positive, got {sigma}; for equal chances use sample_uniform"
-        )
+    _refuse_narrow(sigma)
     k = np.asarray(success_counts, dtype=np.float64)  # [buckets]
     if not np.all((k >= 0) & (k <= num_rollouts)):
         raise ValueError(
@@ -36,13 +33,9 @@ def bucket_weights(
     if not k.size:
         return k
     squared_distance = (k - mu * num_rollouts) ** 2
-    # Relative to the nearest bucket, which gets the weight exp(0) = 1: however small sigma is, not
-    # all weights vanish.
+    # The nearest bucket gets the weight exp(0) = 1, so that not all vanish where sigma is small.
     excess = squared_distance - squared_distance.min()
-    with np.errstate(over="ignore"):
-        # The density divides by sigma². That is done in two divisions, because the square of a tiny
-        # sigma is 0 in floating point, and the nearest bucket would get 0 / 0.
-        weights = np.exp(-0.5 * (excess / sigma) / sigma)
+    weights = np.exp(-excess / (2 * sigma**2))
     return weights / weights.sum()
 
 
@@ -69,6 +62,7 @@ def sample_questions(
     >>> [sum(q // 10 == k for q in drawn) for k in (4, 5, 7)]
     [1, 2, 3]
     """
+    _refuse_narrow(sigma)  # also where nothing is drawn
     sizes = _sizes(buckets, n)
     taken = dict.fromkeys(sizes, 0)
     remaining = min(n, sum(sizes.values()))
@@ -83,7 +77,7 @@ def sample_questions(
             count = min(count, sizes[k] - taken[k])
             taken[k] += count
             remaining -= count
-        # Step 4: what is missing is drawn again. Each round ends the draw or empties a bucket.
+        # Step 4: what is still missing is drawn in the next round, from the buckets with some left.
     # Step 5: which questions.
     return _distinct(buckets, taken, rng)
 
@@ -100,6 +94,14 @@ def sample_uniform(
     counts = rng.multivariate_hypergeometric(list(sizes.values()), n)
     taken = dict(zip(sizes, counts.tolist()))
     return _distinct(buckets, taken, rng)
+
+
+def _refuse_narrow(sigma: float) -> None:
+    """ValueError for a sigma below 0.001, and for nan."""
+    if not sigma >= 0.001:
+        raise ValueError(
+            f"sigma must be at least 0.001, got {sigma}; for equal chances use sample_uniform"
+        )
 
 
 def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng) -> list[int]:
@@ -125,7 +127,7 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
     return sizes
 
 
-def generator(purpose: str, *key: int) -> np.random.Generator:
+def rng_for(purpose: str, *key: int) -> np.random.Generator:
     """Random numbers of one purpose: a step's plan shares none with its mini-batches."""
     return np.random.default_rng([*purpose.encode(), *key])
 
@@ -148,7 +150,8 @@ class FreshStream:
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
-        No question is both. Those passed over go back to the front.
+        `skip` names none that is retired. A question that is passed over, since it is in `skip` or
+        among the n already, stays the first to come in the next draw.
         """
         skip = set(skip)
         available = len(self.ids) - len(retired) - len(skip)
@@ -159,7 +162,7 @@ class FreshStream:
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
-                order = generator("stream", self.seed, self.epoch).permutation(self.ids)
+                order = rng_for("stream", self.seed, self.epoch).permutation(self.ids)
                 self.queue = list(reversed(order.tolist()))
             question = self.queue.pop()
             if question in retired:
@@ -168,7 +171,7 @@ class FreshStream:
                 passed[question] = None  # once, though this epoch and the next may both hold it
             else:
                 taken[question] = None
-        self.queue += reversed(passed)
+        self.queue += reversed(passed)  # the end of the queue is drawn first
         return list(taken)
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:

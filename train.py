@@ -26,7 +26,6 @@ from runtime import ranks
 from runtime.faults import watchdog
 from runtime.metrics import step_metrics
 from runtime.run import Run, open_run
-from runtime.tracking import GO_ON
 
 
 def train(config: Config) -> dict:
@@ -72,8 +71,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         with run.phase("plan"):
             plan = experience.plan(step, uncertainty)
         if plan is None:
-            run.print(f"every question is retired: the run ends here. {GO_ON}")
-            run.save(step)
+            run.end_early("every question is retired: the run ends here")
             break
 
         # ---- phase 2: rollouts and rewards, lines 20-24 ----
@@ -85,11 +83,11 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             grader.warn(asked, rollouts)  # where no response has a box, for example
 
         # ---- store successes, retire, lines 25-30 and 32 ----
-        with run.phase("collect"):
+        with run.phase("store"):
             if config.behavior_logprobs == "recompute":
                 groups = policy.recompute(groups)
-            collected = experience.collect(groups)
-            ranks.check_same(plan=plan.question_ids, collected=collected)
+            stored = experience.store(groups)
+            ranks.check_same(plan=plan.question_ids, stored=stored)
 
         # ---- update θ with Eq. 4, line 31 ----
         with run.phase("update"):
@@ -101,7 +99,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             engine.wake(policy.full_weights(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience)
-        run.tracker.sample(step + 1, groups, grader.text, SUCCESS_THRESHOLD)
+        run.sample(groups, grader.text, SUCCESS_THRESHOLD)
         if run.validation_is_due:
             with run.phase("validate"):
                 metrics |= validate(engine, grader, tests)

@@ -30,7 +30,7 @@ TURN = 0.5
 # Phases that are left at once when interrupted.
 LEFT = ("plan", "rollout", "validate", "evaluation")
 # Phases that are finished first, because they change what is saved.
-FINISHED = ("collect", "update", "sync", "save")
+FINISHED = ("store", "update", "sync", "save")
 OUT_OF_MEMORY = (
     "Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
     "(lora_rank), or run fewer ranks here; python -m tools.doctor --gpus N --memory GB adds up "

@@ -10,7 +10,7 @@ with open_run(knobs) as run:
 """
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
@@ -22,9 +22,9 @@ from runtime.checkpoint import Checkpoints
 from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, watchdog
 from runtime.memory import advice
-from runtime.tracking import Tracker, validation
+from runtime.tracking import GO_ON, Tracker, validation
 
-OF_THE_POLICY = ("plan", "collect", "update")  # phases that may run out of the policy's memory
+OF_THE_POLICY = ("plan", "store", "update")  # phases that may run out of the policy's memory
 
 
 @contextmanager
@@ -90,7 +90,10 @@ class Run:
         return done == self.knobs["steps"] or bool(every and done % every == 0)
 
     def steps(self) -> Iterator[int]:
-        """Yield the steps that are left; Interrupted leaves the loop when somebody asked for it."""
+        """Yield the steps that are left; Interrupted leaves the loop when somebody asked for it.
+
+        They count from 0. Rows of metrics, samples and checkpoints bear the number of steps done.
+        """
         for step in range(self.step, self.knobs["steps"]):
             self.step = step
             self.before = self.experience.state_dict()
@@ -124,6 +127,15 @@ class Run:
                 raise
         watchdog.enter(f"after {name}")
         self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
+
+    def sample(self, groups: list, text: Callable, success: float) -> None:
+        """Keep a few responses of the step, for people to read: see `Tracker.sample`."""
+        self.tracker.sample(self.step + 1, groups, text, success)
+
+    def end_early(self, why: str) -> None:
+        """Say why no further step is made, and save."""
+        self.print(f"{why}. {GO_ON}")
+        self.save(self.step)
 
     def end_step(self, metrics: dict[str, float]) -> None:
         """Write a row of metrics and, where it is due, a checkpoint.

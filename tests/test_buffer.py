@@ -111,7 +111,7 @@ def test_any_history_equals_a_naive_buffer(cap, tmp_path):
             replay = ReplayBuffer.load(tmp_path / "buffer")
         assert replay.buckets == naive.buckets and replay.retired == naive.retired
         assert all(contents(replay, q) == naive.of(q) for q in range(10))
-        assert all((q in replay) == bool(naive.of(q)) for q in range(10))
+        assert all((q in replay.stored) == bool(naive.of(q)) for q in range(10))
         assert all(replay.bucket_of(q) == k for k, ids in naive.buckets.items() for q in ids)
         in_buckets = sum(map(len, naive.buckets.values()))
         assert (len(replay), replay.num_trajectories) == (in_buckets, len(naive.stored))
@@ -138,7 +138,7 @@ def test_stored_values_come_back_bit_for_bit():
 def test_a_shelved_question_is_not_drawn_but_keeps_its_responses():
     """The question is in no bucket and not in `len`, until an add, even of nothing, returns it."""
     replay = example()
-    assert 14 in replay and len(replay) == 4 and replay.num_trajectories == 10
+    assert 14 in replay.stored and len(replay) == 4 and replay.num_trajectories == 10
     for question_id in (14, 50, 99):  # on the shelf already, unknown, retired
         replay.shelve(question_id)
     assert everything(replay) == everything(example())

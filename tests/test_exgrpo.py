@@ -59,7 +59,7 @@ def answer(run: Experience, plan: Plan, successes) -> list[Group]:
 def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
     plan = run.plan(step, by_last_token)
     groups = answer(run, plan, successes)
-    run.collect(groups)
+    run.store(groups)
     return plan, groups
 
 
@@ -90,7 +90,7 @@ def test_delayed_start_is_exact_and_latched():
     plan, _ = take_step(run, 1, first(15))
     assert run.started and plan.clip_eps == 0.2 and len(run.buffer) == 0
 
-    plan, _ = take_step(run, 2, lambda q: 3)  # the next collects; E was empty when it was planned
+    plan, _ = take_step(run, 2, lambda q: 3)  # the next stores; E was empty when it was planned
     assert plan.clip_eps is None and not plan.stars and len(run.buffer) == 5
 
     # The one after that replays, and a Pass@1 near 0 changes nothing.
@@ -116,7 +116,7 @@ def test_the_start_counts_successes_not_rewards():
     ],
 )
 def test_resuming_with_another_rho_or_threshold(before, after, started):
-    """ρ = 0 ends collecting and brings the clip back, a start stays, a threshold below 0 starts."""
+    """ρ = 0 ends storing and brings the clip back, a start stays, a threshold below 0 starts."""
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict())
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
@@ -212,7 +212,7 @@ def test_the_run_ends_when_every_question_is_retired():
         if plan is None:
             break
         sizes.append(len(plan.question_ids))
-        run.collect(answer(run, plan, lambda q: K))
+        run.store(answer(run, plan, lambda q: K))
     assert sizes == [8, 2] and plan is None and len(run.buffer.retired) == 10
 
 
@@ -423,10 +423,10 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
         for q, last in zip(plan.question_ids, (0, 2))
     ]
     groups = run.group(plan, rows)
-    run.collect(groups)
+    run.store(groups)
     some, none = plan.fresh
     assert run.buffer.bucket_of(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
-    assert none not in run.buffer
+    assert none not in run.buffer.stored
     metrics = step_metrics(plan, groups, run)
     # A reward of the user's with one of these names would be lost.
     assert {name for name in metrics if name.startswith("reward/")} == {
@@ -449,7 +449,9 @@ def test_a_replayed_question_that_the_cap_pushed_out():
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
     plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
-    assert list(plan.stars) == [0] and 0 not in run.buffer and run.buffer.num_trajectories == 4
+    assert (
+        list(plan.stars) == [0] and 0 not in run.buffer.stored and run.buffer.num_trajectories == 4
+    )
 
 
 def test_success_is_a_reward_above_a_half():
@@ -503,7 +505,7 @@ def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan,
         for q, row in zip(plan.question_ids, rewards)
     ]
     groups = run.group(plan, rollouts)
-    run.collect(groups)
+    run.store(groups)
     return plan, groups
 
 

@@ -91,9 +91,7 @@ FAULTS = [
     ),
     Fault("sampler", "(k - mu * num_rollouts)", "(k - mu * (num_rollouts - 1))", "off by one in K"),
     Fault("sampler", "(k - mu * num_rollouts)", "(k - mu)", "μ not times K"),
-    Fault(
-        "sampler", "np.exp(-0.5 * (excess", "np.exp(-1.0 * (excess", "a density without its half"
-    ),
+    Fault("sampler", "(2 * sigma**2)", "sigma**2", "a density without its half"),
     Fault(
         "sampler",
         "squared_distance - squared_distance.min()",

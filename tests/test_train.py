@@ -25,7 +25,7 @@ from train import train
 # On CPUs test_a_run_with_vllm_continues_exactly makes a whole run with vLLM.
 ENGINE = "vllm" if importlib.util.find_spec("vllm") and torch.cuda.device_count() > 1 else "hf"
 STEPS = 3
-PHASES = {"plan", "rollout", "collect", "update", "sync"}
+PHASES = {"plan", "rollout", "store", "update", "sync"}
 
 
 def train_from(argv: list[str]) -> dict[str, float]:
@@ -283,14 +283,14 @@ class Recorded(Exception):
 def first_step(argv: list[str]) -> dict:
     """Plan, responses, rewards and metrics of the first step of a run."""
     record = {}
-    collect, update = Experience.collect, Policy.update
+    store, update = Experience.store, Policy.update
 
-    def recorded_collect(self, groups):
+    def recorded_store(self, groups):
         record["questions"] = [g.question.id for g in groups]
         record["responses"] = [t.token_ids.tolist() for g in groups for t in g.trajectories]
         record["logprobs"] = np.concatenate([t.logprobs for g in groups for t in g.trajectories])
         record["rewards"] = np.concatenate([g.rewards for g in groups]).tolist()
-        changes = collect(self, groups)
+        changes = store(self, groups)
         record["buffer"] = {k: list(questions) for k, questions in self.buffer.buckets.items()}
         return changes
 
@@ -302,13 +302,13 @@ def first_step(argv: list[str]) -> dict:
         record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.full_weights()}
         raise Recorded
 
-    Experience.collect, Policy.update = recorded_collect, recorded_update
+    Experience.store, Policy.update = recorded_store, recorded_update
     try:
         train_from(argv)
     except Recorded:
         return record
     finally:
-        Experience.collect, Policy.update = collect, update
+        Experience.store, Policy.update = store, update
 
 
 def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):

@@ -210,7 +210,7 @@ def test_out_of_memory_names_the_knobs():
 def disagree():
     mine = {3: [5, 6 + ranks.rank()], 4: "left"}
     try:
-        ranks.check_same(plan=[1, 2], collected=mine)
+        ranks.check_same(plan=[1, 2], stored=mine)
     except RuntimeError as error:
         return str(error)
 
@@ -239,7 +239,7 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
 def test_ranks_that_drift_apart_are_told_of_what(device):
     """Both ranks' message names what differs, and nothing else."""
     first, second = on_ranks(2, disagree)
-    assert first == second and first.startswith("ranks disagree on collected: ")
+    assert first == second and first.startswith("ranks disagree on stored: ")
 
 
 def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
