@@ -8,7 +8,18 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import stats
 
-from studies.arms import BLOCKS, CHOOSING, DECIDING, FARTHER, GRID, RATES, SHORT, STEPS, Run
+from studies.arms import (
+    AT_EDGE,
+    BEYOND,
+    BLOCKS,
+    CHOOSING,
+    DECIDING,
+    RATES,
+    SHORT,
+    STEPS,
+    Run,
+    rates_of,
+)
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
@@ -72,6 +83,18 @@ def steps_until(record: dict, level: float = 0.8) -> float:
     return np.interp(level, scores[after - 1 : after + 1], steps[after - 1 : after + 1])
 
 
+OUTCOMES = {  # head of a column -> what of a record stands in it
+    "near": near,
+    "far": far,
+    "score": score,
+    "near, end": lambda record: curve(record, "near")[-1],
+    "far, end": lambda record: curve(record, "far")[-1],
+    "million tokens": lambda record: record["tokens"] / 1e6,
+    "silent at first": lambda record: record["silent_first"],
+    "silent": lambda record: record["silent"],
+}
+
+
 # ---- statistics ----------------------------------------------------------------------------------
 
 
@@ -113,7 +136,7 @@ def shown(values: np.ndarray) -> str:
 def outcomes(records: dict, block: str) -> str:
     """Of each arm and rate of a block the means over bases, and the range of the score."""
     found = {}
-    for run in [run for run in records if run in BLOCKS[block]() or is_farther(run, block)]:
+    for run in BLOCKS[block]():
         found.setdefault((run.world, run.arm, run.lr), []).append(records[run])
     lines = []
     for (world, arm, lr), group in sorted(found.items()):
@@ -124,19 +147,12 @@ def outcomes(records: dict, block: str) -> str:
                 world,
                 arm,
                 f"{lr:g}",
-                f"{np.mean([near(record) for record in group]):.3f}",
-                f"{np.mean([far(record) for record in group]):.3f}",
-                f"{np.mean(scores):.3f} ({min(scores):.2f}–{max(scores):.2f})",
-                f"{np.mean([curve(record, 'near')[-1] for record in group]):.3f}",
-                f"{np.mean([curve(record, 'far')[-1] for record in group]):.3f}",
+                *(f"{np.mean([of(record) for record in group]):.3f}" for of in OUTCOMES.values()),
+                f"{min(scores):.2f}–{max(scores):.2f}",
                 f"{np.mean(until):.0f} ({len(until)} of {len(group)})" if until else "–",
-                f"{np.mean([record['tokens'] for record in group]) / 1e6:.2f}",
-                f"{np.mean([record['silent_first'] for record in group]):.0%}",
-                f"{np.mean([record['silent'] for record in group]):.0%}",
             ]
         )
-    head = ["questions", "arm", "rate", "near", "far", "score (low–high)", "near, end", "far, end"]
-    head += ["steps until 0.8", "million tokens", "silent at first", "silent"]
+    head = ["questions", "arm", "rate", *OUTCOMES, "score, low–high", "steps until 0.8"]
     return table(head, lines)
 
 
@@ -160,23 +176,13 @@ def gates(records: dict, block: str) -> str:
     return table([*head, "far, from step 80", "cut, most", "replay from step"], lines)
 
 
-def is_farther(run: Run, block: str) -> bool:
-    """Whether a run was made as the best rate stood at an edge of the grid."""
-    return block == "rates" and run.base in CHOOSING and run.lr in FARTHER.values()
-
-
 def choice(records: dict, arm: str, bases: tuple = CHOOSING) -> float:
     """The lowest rate whose mean score over the bases is near enough to the best."""
     means = {}
-    for lr in rates_of(records, arm):
+    for lr in rates_of(arm):
         means[lr] = np.mean([score(records[Run("default", arm, lr, base)]) for base in bases])
     best = max(means.values())
     return min(lr for lr, mean in means.items() if mean >= best - NEAR_ENOUGH)
-
-
-def rates_of(records: dict, arm: str) -> list[float]:
-    """The rates that were run for an arm on the bases that choose."""
-    return sorted({run.lr for run in records if run.arm == arm and run.base in CHOOSING})
 
 
 def chosen(records: dict, block: str) -> str:
@@ -184,9 +190,10 @@ def chosen(records: dict, block: str) -> str:
     lines = []
     for arm in dict.fromkeys(run.arm for run in BLOCKS[block]()):
         lr = choice(records, arm)
-        at_edge = lr in FARTHER and len(rates_of(records, arm)) == len(GRID)
         alone = [f"{choice(records, arm, (base,)):g}" for base in CHOOSING]
-        note = f"an edge: run it at {FARTHER[lr]:g}, too" if at_edge else ""
+        note = ""
+        if lr in BEYOND and arm not in AT_EDGE:
+            note = f"an edge: run it at {BEYOND[lr]:g}, too"
         lines.append([arm, f"{lr:g}", ", ".join(alone), note])
     return table(["arm", "chosen rate", "by each base alone", ""], lines)
 

@@ -7,8 +7,9 @@ DECIDING = tuple(range(40, 52))  # the bases that decide
 SHORT = DECIDING[:6]
 STEPS = 120
 GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)
-FARTHER = {GRID[0]: 1.4e-4, GRID[-1]: 9e-4}  # an edge -> the rate beyond it
-# The rates that block 1 chose.
+BEYOND = {GRID[0]: 1.4e-4, GRID[-1]: 9e-4}  # an edge of the grid -> the rate beyond it
+# What block 1 came to: the arms that stood at an edge, with the rate beyond, and the chosen rates.
+AT_EDGE = {}
 RATES = {}
 
 
@@ -46,15 +47,19 @@ def gates() -> list[Run]:
     return [Run("default", arm, 3e-4, base) for base in CHOOSING for arm in ("R0", "P")]
 
 
+def rates_of(arm: str) -> list[float]:
+    """The rates of which block 1 chooses one."""
+    farther = [AT_EDGE[arm]] if arm in AT_EDGE else []
+    return sorted([*GRID, *farther])
+
+
 def rates() -> list[Run]:
     """Block 1, which the runs of the gates belong to."""
-    grid = [
-        Run("default", arm, lr, base)
-        for base in CHOOSING
-        for lr in GRID
-        for arm in ("R0", "P", "PC", "HC")
-    ]
-    return list(dict.fromkeys(gates() + grid))
+    runs = gates()
+    for base in CHOOSING:
+        for arm in ("R0", "P", "PC", "HC"):
+            runs += [Run("default", arm, lr, base) for lr in rates_of(arm)]
+    return list(dict.fromkeys(runs))
 
 
 def main() -> list[Run]:

@@ -3,8 +3,8 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from studies.analysis import Row, comparisons, curve, differences, far, interval, near, rates_of
-from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, GRID, RATES, SHORT, STEPS, Run
+from studies.analysis import Row, comparisons, curve, differences, far, interval, near
+from studies.arms import ARMS, BLOCKS, CHOOSING, DECIDING, GRID, RATES, SHORT, STEPS, Run, rates_of
 from studies.runs import ROOT
 
 CURVE = ROOT / "docs/assets/curve.png"  # README's
@@ -33,12 +33,11 @@ def draw_rates(records: dict, path) -> None:
     figure, axes = plt.subplots(2, sharex=True, figsize=(7, 7), constrained_layout=True)
     for axis, outcome in zip(axes, (near, far)):
         for arm in ("R0", "P", "PC", "HC"):
-            rates = rates_of(records, arm)
             means = []
-            for lr in rates:
+            for lr in rates_of(arm):
                 found = [records[Run("default", arm, lr, base)] for base in CHOOSING]
                 means.append(np.mean([outcome(record) for record in found]))
-            axis.plot(rates, means, marker="o", label=ARMS[arm].phrase)
+            axis.plot(rates_of(arm), means, marker="o", label=ARMS[arm].phrase)
         axis.set(xscale="log", ylabel=f"{outcome.__name__}, mean of four bases")
         axis.set_xticks(GRID, [f"{lr:g}" for lr in GRID])
         axis.set_xticks([], minor=True)

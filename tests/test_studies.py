@@ -33,7 +33,6 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
         for base in CHOOSING:
             one = level + (base == 30) * (lr == 4.5e-4) * 0.04
             records[Run("default", "R0", lr, base)] = record([0.0] + [one] * 6, [0.0] + [one] * 6)
-    records[Run("default", "R0", 9e-4, 40)] = {}  # of another base: does not count
     assert analysis.choice(records, "R0") == 3e-4
     assert analysis.choice(records, "R0", (30,)) == 4.5e-4
 

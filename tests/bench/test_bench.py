@@ -1,6 +1,5 @@
 """The benchmarks measure what they say."""
 
-
 import pytest
 
 from bench.grading import sample_answers
