@@ -52,6 +52,12 @@ def test_nothing_is_shown_of_an_unfinished_block():
     assert "0.123" not in report
 
 
+def test_the_page_of_the_world_holds_the_table_of_its_gates():
+    """docs/world.md has every figure that the records say, bold or not."""
+    page = (runs.ROOT / "docs" / "world.md").read_text().replace("**", "")
+    assert set(analysis.gates(runs.read(), "gates").splitlines()) <= set(page.splitlines())
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"commit": "b"}, "several commits"), ({"weights": "other"}, "built twice")],
