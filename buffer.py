@@ -80,7 +80,8 @@ class ReplayBuffer:
         copies = [_checked_copy(t) for t in trajectories]  # all of them before anything changes
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
-        if num_success < 0 or not (copies or question_id in self.stored):
+        some = copies or question_id in self.stored
+        if num_success < 0 or not some:
             raise ValueError(
                 f"question {question_id}: {num_success} successes, none stored or to store"
             )
@@ -148,16 +149,19 @@ class ReplayBuffer:
         questions = [(q, k) for k, ids in self.buckets.items() for q in ids]
         trajectories = [(q, t.step, len(t.token_ids)) for t, q in stored.items()]
         rewards = [t.reward for t in stored]
-        token_ids = [t.token_ids for t in stored]
-        logprobs = [t.logprobs for t in stored]
+        token_ids = [np.array([], np.int32)]  # where nothing is stored
+        logprobs = [np.array([], np.float32)]
+        for t in stored:
+            token_ids.append(t.token_ids)
+            logprobs.append(t.logprobs)
         tensors = {
             "max_trajectories": np.array(self.max_trajectories or 0),
             "questions": np.array(questions, np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
             "trajectories": np.array(trajectories, np.int64),
             "rewards": np.array(rewards, np.float64),
-            "token_ids": np.concatenate([np.array([], np.int32), *token_ids]),
-            "logprobs": np.concatenate([np.array([], np.float32), *logprobs]),
+            "token_ids": np.concatenate(token_ids),
+            "logprobs": np.concatenate(logprobs),
         }
         safetensors.numpy.save_file(tensors, path)
 

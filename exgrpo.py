@@ -158,13 +158,11 @@ class Experience:
         if knobs.question_selection == "uniform":
             drawn = sample_uniform(buckets, n, rng)
         else:  # lines 5, 6, 8
-            drawn = sample_questions(
-                buckets, n, knobs.num_rollouts, rng, mu=knobs.mu, sigma=knobs.sigma
-            )
+            K = knobs.num_rollouts
+            drawn = sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)
         stars, scores = self.choose(drawn, uncertainty, rng)  # lines 9-15
-        fresh = self.stream.draw(
-            knobs.batch_size - n, self.buffer.retired, skip=drawn
-        )  # lines 16, 18
+        left = knobs.batch_size - n
+        fresh = self.stream.draw(left, self.buffer.retired, skip=drawn)  # lines 16, 18
         if not fresh and not stars:
             return None
         return Plan(

@@ -7,11 +7,12 @@ Shapes: Q questions with K responses each; R response tokens, one response after
 """
 
 import torch
+from torch import Tensor
 
 MAX_LOG_RATIO = 20.0  # log w is clamped to ±this before it is exponentiated
 
 
-def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torch.Tensor:
+def group_advantages(rewards: Tensor, normalize_std: bool = False) -> Tensor:
     """A_i = r_i - mean of the group (Eq. 2 without the division, as Dr. GRPO).
 
     rewards: (Q, K) -> (Q, K) float32. With `normalize_std` the group's standard deviation divides
@@ -25,7 +26,7 @@ def group_advantages(rewards: torch.Tensor, normalize_std: bool = False) -> torc
     return advantages.masked_fill(equal, 0.0)
 
 
-def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
+def shape(ratio: Tensor, beta: float = 0.1) -> Tensor:
     """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
 
     Against ∇ log π_θ a replayed token weighs d f / d log w = β w / (w + β)², where the plain ratio
@@ -36,16 +37,16 @@ def shape(ratio: torch.Tensor, beta: float = 0.1) -> torch.Tensor:
 
 
 def policy_loss(
-    logprobs: torch.Tensor,
-    old_logprobs: torch.Tensor,
-    advantages: torch.Tensor,
-    replayed: torch.Tensor,
+    logprobs: Tensor,
+    old_logprobs: Tensor,
+    advantages: Tensor,
+    replayed: Tensor,
     *,
     max_length: int,
     num_responses: int,
     clip_eps: float | None = None,
     beta: float | None = 0.1,
-) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+) -> tuple[Tensor, Tensor, Tensor]:
     """Minus the objective of Eq. 4; and, for metrics, each token's ratio and weight, (R,) each.
 
     The loss is -Σ_tokens / (max_length · num_responses), where max_length stands for |o|. Eq. 4

@@ -133,11 +133,19 @@ class Policy:
 
     def mean_entropy(self, sequences) -> list[float]:
         """Mean full-vocabulary entropy in nats of each response, EOS included (lines 10-12)."""
-        return [float(entropies.mean(dtype=np.float64)) for _, entropies in self.score(sequences)]
+        means = []
+        for _, entropies in self.score(sequences):
+            mean = entropies.mean(dtype=np.float64)
+            means.append(float(mean))
+        return means
 
     def mean_nll(self, sequences) -> list[float]:
         """Mean negative log-likelihood in nats of each response's tokens, EOS included."""
-        return [-float(logprobs.mean(dtype=np.float64)) for logprobs, _ in self.score(sequences)]
+        means = []
+        for logprobs, _ in self.score(sequences):
+            mean = logprobs.mean(dtype=np.float64)
+            means.append(-float(mean))
+        return means
 
     # ---- the update ------------------------------------------------------------------------------
 
@@ -192,7 +200,8 @@ class Policy:
         for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
-            loss, sums = self._loss([rows[i] for i in batch.indices], len(rows), clip_eps)
+            part = [rows[i] for i in batch.indices]
+            loss, sums = self._loss(part, len(rows), clip_eps)
             # FSDP averages gradients over ranks; the loss is a sum over them.
             (batch.weight * ranks.world_size() * loss).backward()
             parts.append({name: batch.weight * value for name, value in sums.items()})
@@ -206,18 +215,14 @@ class Policy:
         packed = pack([row.sequence for row in rows], self.device)
         logprobs, entropies = self.module(packed)  # (R,), (R,)
         lengths = [len(row.trajectory.token_ids) for row in rows]
-
-        def tensor(values):
-            return torch.as_tensor(values, device=self.device)
-
-        old_logprobs = tensor(np.concatenate([row.trajectory.logprobs for row in rows]))  # (R,)
-        advantages = tensor(np.repeat([row.advantage for row in rows], lengths))  # (R,)
-        replayed = tensor(np.repeat([row.is_star for row in rows], lengths))  # (R,)
+        old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
+        advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
+        replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
+        inputs = [logprobs]
+        for array in (old_logprobs, advantages, replayed):
+            inputs.append(torch.as_tensor(array, device=self.device))
         loss, ratio, weight = policy_loss(
-            logprobs,
-            old_logprobs,
-            advantages,
-            replayed,
+            *inputs,
             max_length=config.max_response_length,
             num_responses=num_responses,
             clip_eps=clip_eps,
@@ -226,8 +231,10 @@ class Policy:
         entropy = entropies.sum()
         constant = config.max_response_length * num_responses
         total = loss - config.entropy_coef * entropy / constant
-        sums = token_sums(logprobs, old_logprobs, ratio, weight, advantages, replayed)
-        sums |= {"loss": loss.item(), "total": total.item(), "entropy": entropy.item()}
+        sums = token_sums(*inputs, ratio, weight)
+        sums["loss"] = loss.item()
+        sums["total"] = total.item()
+        sums["entropy"] = entropy.item()
         return total, sums
 
     def _step(self) -> float:
@@ -262,13 +269,16 @@ class Policy:
                 new.append(trajectory)
                 sequences.append((group.question.prompt_ids, trajectory.token_ids))
         now = [logprobs for logprobs, _ in self.score(sequences)]
-        log_ratio = np.concatenate(now) - np.concatenate([t.logprobs for t in new])
+        engines = [t.logprobs for t in new]
+        log_ratio = np.concatenate(now) - np.concatenate(engines)
+        drift = np.abs(log_ratio).mean()
         mismatch = np.abs(np.expm1(log_ratio)) > 0.1
-        self._compare(float(np.abs(log_ratio).mean()), float(mismatch.mean()))
+        self._compare(float(drift), float(mismatch.mean()))
         rescored = {t: replace(t, logprobs=logprobs) for t, logprobs in zip(new, now)}
         result = []
         for group in groups:
-            result.append(replace(group, new=[rescored[t] for t in group.new]))
+            own = [rescored[t] for t in group.new]
+            result.append(replace(group, new=own))
         return result
 
     def _compare(self, drift: float, mismatch: float) -> None:

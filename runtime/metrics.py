@@ -66,10 +66,10 @@ def step_metrics(plan, groups: list, experience) -> dict[str, float]:
 
 
 @torch.no_grad()
-def token_sums(logprobs, old_logprobs, ratio, weight, advantages, replayed) -> dict[str, float]:
+def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> dict[str, float]:
     """Return sums over the tokens given, and maxima in `*_max`; all inputs are (R,).
 
-    ratio, weight: from `loss.policy_loss`, the others as it is given them. R is at least 1.
+    What `loss.policy_loss` is given and what it gives. R is at least 1.
     """
     new = ~replayed
     drift = (logprobs.float() - old_logprobs.float())[new]
