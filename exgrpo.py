@@ -148,9 +148,11 @@ class Experience:
         """
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
-        none_left = len(self.buffer.retired) == len(self.questions)
-        if knobs.reinstate_every and step and (none_left or step % knobs.reinstate_every == 0):
-            self._reinstate(rng)
+        every = knobs.reinstate_every
+        if every and step:
+            none_left = len(self.buffer.retired) == len(self.questions)
+            if none_left or step % every == 0:
+                self._reinstate(rng)
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
         most = int(knobs.rho * knobs.batch_size + 1e-9)
         n = min(most, len(self.buffer)) if self.replays else 0  # line 7

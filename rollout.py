@@ -48,18 +48,18 @@ def roll_out(
 
     def work(share):
         """The trajectories of the questions with these indices, this rank's share."""
-        asked = []  # (question, seed) of each response
+        asked = []  # of each response its question's index, and its seed
         for i in share:
-            asked += [(questions[i], seed) for seed in seeds[i]]
-        gradings = {}  # under way, by the response's number
+            asked += [(i, seed) for seed in seeds[i]]
+        gradings = {}  # under way, by the number of the response
 
         def on_finish(number, response):
             if grades:
-                question, _ = asked[number]
-                gradings[number] = grader.submit(question, response.token_ids)
+                i, _ = asked[number]
+                gradings[number] = grader.submit(questions[i], response.token_ids)
 
         responses = engine.generate(
-            [question.prompt_ids for question, _ in asked],
+            [questions[i].prompt_ids for i, _ in asked],
             [seed for _, seed in asked],
             temperature,
             config.max_response_length,
@@ -69,12 +69,11 @@ def roll_out(
             return []
         for grading in gradings.values():
             watchdog.wait(grading.under_way())
-        trajectories = []
-        for number, response in enumerate(responses):
+        rollouts = {i: [] for i in share}
+        for number, (i, _) in enumerate(asked):
             [verdict] = gradings[number].rewards()
-            trajectories.append(_trajectory(response, verdict, step))
-        made = iter(trajectories)
-        return [[next(made) for _ in seeds[i]] for i in share]
+            rollouts[i].append(_trajectory(responses[number], verdict, step))
+        return list(rollouts.values())
 
     return ranks.map_shares([len(s) for s in seeds], work, config.rollout_tp)
 

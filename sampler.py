@@ -24,7 +24,7 @@ def bucket_weights(
     success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
     successes, at least 0.001. ValueError for anything else.
     """
-    _refuse_narrow(sigma)
+    _check_sigma(sigma)
     k = np.asarray(success_counts, dtype=np.float64)  # [buckets]
     if not np.all((k >= 0) & (k <= num_rollouts)):
         raise ValueError(
@@ -62,7 +62,7 @@ def sample_questions(
     >>> [sum(q // 10 == k for q in drawn) for k in (4, 5, 7)]
     [1, 2, 3]
     """
-    _refuse_narrow(sigma)  # also where nothing is drawn
+    _check_sigma(sigma)  # also where nothing is drawn
     sizes = _sizes(buckets, n)
     taken = dict.fromkeys(sizes, 0)
     remaining = min(n, sum(sizes.values()))
@@ -96,7 +96,7 @@ def sample_uniform(
     return _distinct(buckets, taken, rng)
 
 
-def _refuse_narrow(sigma: float) -> None:
+def _check_sigma(sigma: float) -> None:
     """ValueError for a sigma below 0.001, and for nan."""
     if not sigma >= 0.001:
         raise ValueError(
