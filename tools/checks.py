@@ -7,6 +7,8 @@ in the same order.
 import os
 import re
 import shutil
+import sys
+import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -183,6 +185,17 @@ def needed_by_engine() -> set[str]:
     return needed
 
 
+def c_compiler(case: Case) -> Finding:
+    """Check that a C compiler and Python's headers are there, with which Triton makes kernels."""
+    compiler = os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc")
+    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    there = [compiler or "no C compiler", f"{'' if header.exists() else 'no '}{header}"]
+    lacking = not (compiler and header.exists())
+    python = "python{}.{}-dev".format(*sys.version_info)
+    on_gpu = torch.version.cuda is not None  # Triton has nothing to do on a CPU
+    return judge(", ".join(there), lacking and on_gpu, f"apt-get install gcc {python}")
+
+
 def ranks_reach_each_other(case: Case) -> Finding:
     """Join the process group, and check that ranks add up tensors on their devices."""
     case.device = ranks.setup(START_LIMIT)  # the longest that one rank may wait for another
@@ -259,4 +272,12 @@ def memory(case: Case) -> Finding:
     return judge(found, needed > free, advice)
 
 
-MACHINE = (driver, libraries, ranks_reach_each_other, shared_memory, model_and_questions, memory)
+MACHINE = (
+    driver,
+    libraries,
+    c_compiler,
+    ranks_reach_each_other,
+    shared_memory,
+    model_and_questions,
+    memory,
+)

@@ -77,6 +77,18 @@ def other_version(patch, case, directory):
     patch.setattr(checks, "needed_by_engine", lambda: {"torch"})
 
 
+def no_compiler(patch, case, directory):
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.delenv("CC", raising=False)
+    patch.setenv("PATH", str(directory))
+
+
+def no_headers(patch, case, directory):
+    patch.setattr(torch.version, "cuda", "13.0")
+    patch.setenv("CC", "cc")
+    patch.setattr(checks.sysconfig, "get_paths", lambda: {"include": str(directory)})
+
+
 def wrong_sums(patch, case, directory):
     patch.setattr(torch.distributed, "all_reduce", lambda tensor: tensor.add_(1))
 
@@ -142,6 +154,8 @@ def no_gradient(patch, case, directory):
     [
         ("driver", old_driver, "needs 580"),
         ("libraries", other_version, "torch 1.0, not 2."),
+        ("c_compiler", no_compiler, "no C compiler, /"),
+        ("c_compiler", no_headers, "apt-get install gcc python3."),
         ("ranks_reach_each_other", wrong_sums, "NCCL_DEBUG"),
         ("shared_memory", container, "--ipc=host"),
         ("model_and_questions", long_prompts, "raise max_prompt_length"),
@@ -174,6 +188,13 @@ def test_a_library_that_the_engine_does_not_need_is_a_remark(healthy, monkeypatc
     told = []
     assert examine(replace(healthy[0]), [CHECKS["libraries"]], told.append)
     assert told[0].startswith("ok") and "ruff 0, not" in told[0]
+
+
+def test_a_cpu_needs_no_compiler(healthy, monkeypatch, tmp_path):
+    """Where torch is for the CPU nothing is wrong without one."""
+    no_compiler(monkeypatch, None, tmp_path)
+    monkeypatch.setattr(torch.version, "cuda", None)
+    assert examine(replace(healthy[0]), [CHECKS["c_compiler"]], lambda line: None)
 
 
 @needs_cpu_vllm
@@ -224,7 +245,7 @@ def test_the_worst_rank_counts(tiny_model, tmp_path):
 @pytest.mark.slow
 @needs_cpu_vllm
 @pytest.mark.parametrize(
-    "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok"] * 4 + ["wrong"])]
+    "length, code, verdicts", [(64, 0, ["ok"] * len(CHECKS)), (1, 1, ["ok"] * 5 + ["wrong"])]
 )
 def test_the_command(tiny_model, tmp_path, length, code, verdicts):
     """With vLLM each check is one line of stdout, and the exit code is 1 if anything is wrong."""
