@@ -23,6 +23,7 @@ from config import Config
 from model import extend_context, load_model, model_config
 from runtime import ranks
 from runtime.faults import watchdog
+from runtime.flags import once
 from runtime.memory import KV_CACHE_ON_CPU
 
 
@@ -138,6 +139,11 @@ class VLLMEngine:
         if on_gpu and config.dtype == "float32":
             # Otherwise attention multiplies in TF32 and drifts from the policy.
             os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
+        if on_gpu:
+            once(
+                "the first start of vLLM may take minutes: it compiles kernels for this GPU, some"
+                " by FlashInfer, and captures graphs"
+            )
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length

@@ -119,6 +119,12 @@ def test_vllm_takes_the_arguments_for_a_gpu(recorded):
     assert arguments.distributed_executor_backend == "external_launcher"
 
 
+def test_a_long_start_is_announced(recorded, capsys):
+    """Before the engine starts on a GPU one line says that it may take minutes, and why."""
+    recorded(Config(max_prompt_length=100, max_response_length=100))
+    assert "first start of vLLM may take minutes: it compiles" in capsys.readouterr().err
+
+
 def test_order_of_sleep_and_wake(recorded):
     """Waking makes space, loads all weights, drops old prefixes, and only then wakes the cache."""
     engine = recorded(Config(max_prompt_length=100, max_response_length=100))
