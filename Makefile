@@ -1,7 +1,9 @@
 # make train: from a fresh clone to a trained model.   make test: from a fresh clone to proof.
 VENV := .venv
 BIN := $(VENV)/bin
-GPUS := $(strip $(shell nvidia-smi --list-gpus 2>/dev/null | wc -l))
+# a line for each GPU, and one below it for each MIG instance; a driver that fails prints lines, too
+COUNTS := $(shell nvidia-smi --list-gpus 2>/dev/null | awk '/^GPU / {g++} /^ +MIG / {m++} END {print g + 0, m + 0}')
+GPUS := $(word 1,$(COUNTS))
 ifneq ($(GPUS),0)
 ifneq ($(origin CUDA_VISIBLE_DEVICES),undefined)
 COMMA := ,
@@ -18,6 +20,10 @@ RANKS := 2
 else
 REQUIREMENTS := requirements.txt
 RANKS := $(GPUS)
+ifneq ($(word 2,$(COUNTS)),0)
+RANKS := 1
+SAY_RANKS := @echo "MIG is on, and a process sees one instance at most: one rank is started"
+endif
 endif
 # one thread per rank unless the user says otherwise: ranks and engines must not fight over cores
 export OMP_NUM_THREADS ?= 1
@@ -27,6 +33,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .PHONY: train test install bench chaos lint smollm smollm-ready
 train: install
+	$(SAY_RANKS)
 	$(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS) train.py $(ARGS)
 
 # left to itself xdist starts the files with the most tests first; conftest.py, those with the slowest

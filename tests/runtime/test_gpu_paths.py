@@ -3,7 +3,9 @@
 import gc
 import json
 import os
+import re
 import struct
+import subprocess
 from pathlib import Path
 
 import psutil
@@ -22,6 +24,9 @@ from runtime.memory import Shape
 from tools.doctor import SHAPES
 
 EOS = 2
+ROOT = Path(__file__).parent.parent.parent
+A_GPU = "GPU {}: NVIDIA H100 80GB HBM3 (UUID: GPU-5a1b)"
+AN_INSTANCE = "  MIG 3g.40gb     Device  {}: (UUID: MIG-77d0)"
 
 
 def hf_config(shape: Shape) -> PreTrainedConfig:
@@ -197,3 +202,28 @@ def test_objects_travel_over_the_cpu(device):
     for rank, (asked, device_name, everyone) in enumerate(results):
         assert asked == ["cpu:gloo,cuda:nccl"] and device_name == f"cuda:{rank}"
         assert everyone == [{"rank": 0}, {"rank": 1}]
+
+
+@pytest.mark.parametrize(
+    "lines, code, cpu, ranks",
+    [
+        ([], 0, True, 2),
+        ([A_GPU.format(0)], 0, False, 1),
+        ([A_GPU.format(i) for i in range(8)], 0, False, 8),
+        (["NVIDIA-SMI has failed because it couldn't communicate with", "the driver."], 9, True, 2),
+        ([A_GPU.format(0), AN_INSTANCE.format(0), AN_INSTANCE.format(1)], 0, False, 1),
+    ],
+    ids=["none", "one", "eight", "failing", "MIG"],
+)
+def test_make_counts_gpus(lines, code, cpu, ranks, tmp_path):
+    """`make train` starts a rank a GPU, one where MIG splits it, and two where there is none."""
+    stub = tmp_path / "nvidia-smi"
+    stub.write_text("\n".join(["#!/bin/sh", "cat <<END", *lines, "END", f"exit {code}"]))
+    stub.chmod(0o755)
+    environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    command = ["make", "-n", "train", f"VENV={tmp_path}"]
+    said = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
+    assert re.findall(r"nproc_per_node=(\d+)", said) == [str(ranks)]
+    assert ("requirements-cpu.txt" in said) == cpu and ("MIG is on" in said) == (
+        "MIG" in str(lines)
+    )
