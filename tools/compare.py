@@ -147,8 +147,8 @@ def paired(first: Arm, others: list[Arm]) -> str:
     number = len(first.runs)
     if number == 1:
         note = (
-            "The interval tells what other questions might have shown, not what other runs might:"
-            " a run with another seed ends elsewhere. --against takes several runs an arm."
+            "The interval covers the choice of questions only, not training runs: with another seed"
+            " a run ends elsewhere. --against takes several runs an arm."
         )
     else:
         note = f"Mean over {number} pairs of runs, and from the lowest pair to the highest."

@@ -89,8 +89,8 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
         "| --- | --- |",
         "| x | +16.7 [-16.0, +49.3] of 3 |",
         "",
-        "The interval tells what other questions might have shown, not what other runs might: a run"
-        " with another seed ends elsewhere. --against takes several runs an arm.",
+        "The interval covers the choice of questions only, not training runs: with another seed a"
+        " run ends elsewhere. --against takes several runs an arm.",
         "",
         "eval_temperature differs: 0.6 (before), 1.0 (after)",
     ]
