@@ -6,7 +6,6 @@ Text becomes token ids here, once. Rows of files are read by runtime/tables.py.
 import dataclasses
 import hashlib
 import json
-import re
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
+from runtime.chat import special_tokens
 from runtime.console import printable
 from runtime.faults import say
 from runtime.tables import check_row, read_rows
@@ -264,12 +264,6 @@ def rope_warning(config: Config, model: str) -> str | None:
         f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose"
         " positions it garbles: set it to 0 for the model's own, or above it for a longer context"
     )
-
-
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
-    """Finds the tokenizer's special tokens in a text, the reserved ones too, which have no role."""
-    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    return re.compile("|".join(map(re.escape, {*tokenizer.all_special_tokens, *added})) or "(?!)")
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:

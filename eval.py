@@ -107,6 +107,7 @@ from reward import Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
+from runtime.chat import turn_ends
 from runtime.claim import check_shared
 from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, in_short, made_with, open_kept
@@ -217,6 +218,7 @@ def main(argv: list[str] | None = None) -> dict:
     rank_0 = ranks.rank() == 0
     check_shared(config.output)
     tokenizer = load_tokenizer(config, config.model)
+    ends = turn_ends(config.model, tokenizer)
     questions, counts = load_questions(config.train_files, config, tokenizer)
     if counts.get("repeated") and config.samples == 1 and not config.avg_samples:
         raise ValueError(
@@ -232,13 +234,13 @@ def main(argv: list[str] | None = None) -> dict:
     _fit_positions(config, questions)
     kept = {}
     if config.output and rank_0:
-        settings = made_with({name: getattr(config, name) for name in DECISIVE})
-        kept = open_kept(Path(config.output), settings)
+        settings = {name: getattr(config, name) for name in DECISIVE} | {"turn_ends": ends}
+        kept = open_kept(Path(config.output), made_with(settings))
     with make_verifier(config) as verifier:
         questions, of_answers = readable(questions, verifier.check_golds)
         counts |= of_answers
         questions = first_of_each_source(questions, config.eval_questions)
-        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
+        engine = make_engine(config, config.model, ends, device)
         watchdog.enter("evaluation")
         try:
             records = respond_in_blocks(

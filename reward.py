@@ -16,6 +16,7 @@ from runtime import ranks
 from runtime.faults import say
 from verifier.pool import Pending, Verifier
 
+CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 # characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
 MAX_BOX = 1000
 # characters, from the end, of a response without a box in which an answer is looked for
@@ -121,8 +122,14 @@ class Grader:
             say(warning)
 
     def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
-        """A warning where no response has what the grader looks for; None if one may be right."""
+        """A warning where most are cut, or none has what the grader looks for; else None."""
         graded = [t for trajectories in rollouts for t in trajectories]
+        cut = sum(not t.finished for t in graded)
+        if cut >= CUT * max(len(graded), 1):
+            return (
+                f"warning: {cut} of {len(graded)} responses are cut: raise max_response_length, or"
+                " see which token should end them beside those named at the start"
+            )
         best = max((t.reward for t in graded), default=0.0)
         spread = self.config.difficulty == "spread" and self.config.start_threshold < 0
         if 0 < best <= SUCCESS_THRESHOLD and not spread:

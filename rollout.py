@@ -97,8 +97,8 @@ def _trajectory(response: Response, verdict: dict, step: int) -> Trajectory:
     )
 
 
-def make_engine(config: Config, model: str, eos_token_id: int, device: torch.device):
-    """The engine that is asked for.
+def make_engine(config: Config, model: str, turn_ends: list[int], device: torch.device):
+    """The engine that is asked for; each of the token ids `turn_ends` ends a response.
 
     ValueError where prompt and response exceed the model's positions, or where `rollout_tp` does
     not divide a node's ranks.
@@ -117,7 +117,7 @@ def make_engine(config: Config, model: str, eos_token_id: int, device: torch.dev
             f"rollout_tp={config.rollout_tp} needs the vllm engine and must divide the ranks of "
             f"a node, not {local} with {kind.__name__}"
         )
-    return kind(config, model, eos_token_id, device)
+    return kind(config, model, turn_ends, device)
 
 
 # Every `LLM` made: vLLM destroys the process group, which is ours, when one is collected.
@@ -130,7 +130,7 @@ class VLLMEngine:
     RuntimeError for a second one on a GPU.
     """
 
-    def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
+    def __init__(self, config: Config, model: str, turn_ends: list[int], device: torch.device):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
@@ -147,7 +147,7 @@ class VLLMEngine:
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
-        self.eos_token_id = eos_token_id
+        self.turn_ends = turn_ends
         self.on_gpu = on_gpu
         self.dtype = getattr(torch, config.dtype)
         # The names that `load` must be given: vLLM would make up a weight that is missing. The
@@ -173,7 +173,7 @@ class VLLMEngine:
             # It rewinds the generator of a seeded request, which a CPU generator cannot do.
             enable_chunked_prefill=on_gpu,
             max_num_batched_tokens=max(8192, length),
-            generation_config="vllm",  # else the model's own stop tokens and penalties fill in
+            generation_config="vllm",  # else the model's own penalties fill in
             enable_prefix_caching=True,
             enable_sleep_mode=on_gpu,
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
@@ -213,7 +213,7 @@ class VLLMEngine:
                 max_tokens=max_tokens,
                 seed=seed,
                 logprobs=0,
-                stop_token_ids=[self.eos_token_id],
+                stop_token_ids=self.turn_ends,
                 detokenize=False,
                 output_kind=RequestOutputKind.FINAL_ONLY,
             )
@@ -275,8 +275,8 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
 class HFEngine:
     """Hugging Face `generate`, seeded: with Gumbel noise the arg max of log p is a sample of p."""
 
-    def __init__(self, config: Config, model: str, eos_token_id: int, device: torch.device):
-        self.eos_token_id = eos_token_id
+    def __init__(self, config: Config, model: str, turn_ends: list[int], device: torch.device):
+        self.turn_ends = turn_ends
         self.device = device
         self.dtype = getattr(torch, config.dtype)
         length = config.max_prompt_length + config.max_response_length
@@ -314,10 +314,10 @@ class HFEngine:
     def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Response]:
         """Prompts padded on the left, generated together."""
         rows = [torch.as_tensor(prompt).long() for prompt in prompts]
-        ids = pad_sequence(rows, True, self.eos_token_id, "left")  # (N, P)
+        ids = pad_sequence(rows, True, self.turn_ends[0], "left")  # (N, P)
         mask = pad_sequence([torch.ones_like(row) for row in rows], True, 0, "left")
         sampler = _GumbelSampler(seeds, temperature)
-        eos = {"eos_token_id": self.eos_token_id, "pad_token_id": self.eos_token_id}
+        eos = {"eos_token_id": self.turn_ends, "pad_token_id": self.turn_ends[0]}
         out = self.model.generate(
             ids.to(self.device),
             attention_mask=mask.to(self.device),
@@ -326,7 +326,7 @@ class HFEngine:
         )[:, ids.shape[1] :].cpu()
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
         for tokens, of_tokens in zip(out.numpy().astype(np.int32), logprobs):
-            ends = np.flatnonzero(tokens == self.eos_token_id)
+            ends = np.flatnonzero(np.isin(tokens, self.turn_ends))
             t = ends[0] + 1 if len(ends) else len(tokens)
             yield Response(tokens[:t].copy(), of_tokens[:t].copy(), finished=len(ends) > 0)
 

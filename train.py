@@ -23,6 +23,7 @@ from policy import Policy
 from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
+from runtime.chat import turn_ends
 from runtime.faults import watchdog
 from runtime.metrics import step_metrics
 from runtime.run import Run, open_run
@@ -33,13 +34,14 @@ def train(config: Config) -> dict:
     device = ranks.setup(config.hang_timeout)
     config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
+    ends = turn_ends(config.model, tokenizer)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier)
         questions, tests, origins = read_questions(
             config, tokenizer, verifier.check_golds, run.print
         )
-        run.checkpoints.check_origins(**origins)
-        engine = make_engine(config, config.model, tokenizer.eos_token_id, device)
+        run.checkpoints.check_origins(turn_ends=ends, **origins)
+        engine = make_engine(config, config.model, ends, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, config.model, device)
         experience = Experience(config, questions)

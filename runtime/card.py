@@ -15,18 +15,23 @@ LEFT_OUT = ("model", "train_files", "val_files", "run_dir", "world_seed")
 TAGS = "tags: [exgrpo, grpo, rlvr]"  # by this line of a card a model from here is known
 
 
-def describe_model(directory: Path, knobs: dict, tokenizer, rows: list[dict], step: int) -> None:
+def describe_model(directory: Path, state: dict, tokenizer, rows: list[dict]) -> None:
     """Write README.md and generation_config.json into the directory of a trained model.
 
-    knobs: the run's. rows: its metrics so far. step: how many steps the weights have had.
+    state: the plain state of a checkpoint, with the step and the run's knobs. rows: the run's
+    metrics so far.
 
-    The model generates as in validation, with the one stop token of training: the base model's own
-    settings (penalties, further stop tokens) are not what was trained.
+    The model generates as in validation, and ends its turns as in training: the base model's own
+    settings (penalties) are not what was trained.
     """
     from transformers import GenerationConfig
 
+    knobs = state["config"]
+    step = state["step"]
     ids = {
-        f"{name}_token_id": getattr(tokenizer, f"{name}_token_id") for name in ("bos", "eos", "pad")
+        "bos_token_id": tokenizer.bos_token_id,
+        "eos_token_id": state["turn_ends"],
+        "pad_token_id": tokenizer.pad_token_id,
     }
     sampling = {"do_sample": False}
     if knobs["eval_temperature"]:

@@ -34,7 +34,7 @@ from runtime.shards import load_shards, save_shards
 # A line of SHA256SUMS; no name in it can lead out of the checkpoint.
 SUM = re.compile(r"([0-9a-f]{64})  ((?:weights/)?[A-Za-z0-9_][A-Za-z0-9_.-]*)\n")
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
-# What a resumed run must share beside the knobs of SAME; a checkpoint keeps a hash of each.
+# What a resumed run must share beside the knobs of SAME; a checkpoint keeps it, or a hash of it.
 ORIGINS = {
     "questions": "on other training questions, or other prompts: give it the same train_files,"
     " tokenizer, prompt_template, response_prefix and max_prompt_length",
@@ -42,6 +42,8 @@ ORIGINS = {
     " table: give it the same val_files",
     "readable": "whose verifier could read other answers: give it the same grader and version of"
     " math-verify",
+    "turn_ends": "whose responses end with other tokens: give it the tokenizer, chat template and"
+    " generation_config.json that it began with, or start another run with --run_dir NEW",
     "reward_source": "with another reward, or another source of its function: rewards of two"
     " scales would stand in one curve. Put it back, or start another run with --run_dir NEW",
 }
@@ -113,15 +115,19 @@ class Checkpoints:
             self.say(f"note: resumed with other knobs than the run was saved with: {noted}")
         return state
 
-    def check_origins(self, **origins: str) -> None:
+    def check_origins(self, **origins) -> None:
         """Raise ValueError where the checkpoint to continue from differs in one of ORIGINS.
 
-        Each of `origins` is a hash; that of the reward's source is added here.
+        Each of `origins` is a hash or plain; that of the reward's source is added here.
         """
-        self.origins = {"reward_source": source_hash(self.knobs["reward"])} | origins
+        self.origins |= {"reward_source": source_hash(self.knobs["reward"])} | origins
         for name, value in self.origins.items():
             if self.saved and self.saved.get(name, value) != value:
                 raise ValueError(f"{self.newest} belongs to a run {ORIGINS[name]}")
+
+    def head(self, step: int) -> dict:
+        """Return what state.json begins with: the step, the knobs and the origins."""
+        return {"step": step, "config": self.knobs, **self.origins}
 
     def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
         """Fill the tensors and the buffer with what was saved, and return its metrics.jsonl.
@@ -182,10 +188,9 @@ class Checkpoints:
         ranks.barrier()
         names = [f"weights/{name}" for name in save_shards(tensors, aside / "weights")]
         if main:
-            head = {"step": step, "config": self.knobs, **self.origins}
             save_buffer(aside / "buffer.safetensors")
             (aside / "metrics.jsonl").write_text(metrics)
-            (aside / "state.json").write_text(json.dumps(head | state))
+            (aside / "state.json").write_text(json.dumps(self.head(step) | state))
             names += PLAIN_FILES
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])

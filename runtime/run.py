@@ -184,7 +184,8 @@ class Run:
         if self.tracker.main:
             tokenizer.save_pretrained(self.model_directory)
             rows = self.tracker.rows
-            describe_model(self.model_directory, self.knobs, tokenizer, rows, rows[-1]["step"])
+            state = self.checkpoints.head(rows[-1]["step"])
+            describe_model(self.model_directory, state, tokenizer, rows)
         self.tracker.finish(on_policy)
 
     @staticmethod

@@ -340,6 +340,7 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
     assert kept() == [(text, i) for text in texts[:4] for i in range(2)]
     whole = (out / "responses.jsonl").read_text()
     (out / "responses.jsonl").write_text(whole[:-9])  # killed in the middle of its last line
+    assert json.loads((out / "settings.json").read_text())["turn_ends"] == [2]
     assert evaluation.main(argv) == one_go and asked == [4, 4, 2, 3]
     assert kept() == [(text, i) for text in texts for i in range(2)]
     scores = json.loads((out / "scores.json").read_text())

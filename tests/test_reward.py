@@ -107,8 +107,8 @@ def test_rewards_of_responses():
 
 
 class Ended:
-    def __init__(self, text: str, reward: float = 0.0):
-        self.token_ids, self.reward = tokens(text), reward
+    def __init__(self, text: str, reward: float = 0.0, finished: bool = True):
+        self.token_ids, self.reward, self.finished = tokens(text), reward, finished
 
 
 @pytest.mark.parametrize(
@@ -140,6 +140,18 @@ def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, s
     if said:  # one that was right, whatever it looks like
         rollouts[1][0].reward = 1.0
         assert grader.complaint([question] * 2, rollouts) is None
+
+
+@pytest.mark.parametrize("cut, told", [(8, False), (9, True), (10, True)])
+@pytest.mark.parametrize("reward", ["math", "mine:score"])
+def test_a_batch_that_is_cut_is_told_with_any_reward(reward, cut, told):
+    """Nine of ten that are cut are told, be they right or wrong."""
+    grader = Grader(Config(reward=reward), Letters(), None)
+    question = Question(0, "", tokens("1+1?")[:-1], "2", "")
+    for right in (0.0, 1.0):
+        batch = [Ended(r"\boxed{3}", right, finished=i >= cut) for i in range(10)]
+        found = grader.complaint([question], [batch])
+        assert told == (f"{cut} of 10 responses are cut: raise max_resp" in (found or ""))
 
 
 @pytest.mark.parametrize(

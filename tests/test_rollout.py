@@ -60,7 +60,7 @@ def engines(device, tokenizer, tiny_models):
             if kind is VLLMEngine and device.type == "cuda" and rollout.KEPT:
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
             config, model = replace(make_config(), **knobs), tiny_models[tied]
-            made[key] = kind(config, model, EOS, device), Policy(config, model, device)
+            made[key] = kind(config, model, [EOS], device), Policy(config, model, device)
         return made[key]
 
     return get
@@ -214,6 +214,24 @@ def test_responses_end_as_they_say(engine):
     assert engine.generate([], [], T, 30) == []
 
 
+def test_every_token_of_the_set_ends_a_response(engine, monkeypatch):
+    """A response goes up to the first of them, which stays, and is otherwise what it was."""
+    prompt = make_requests()[0][3]
+    requests = [prompt] * 60, list(range(60)), T, 30
+    whole = engine.generate(*requests)
+    usual = np.bincount(np.concatenate([r.token_ids[:-1] for r in whole])).argmax()
+    ends = [EOS, int(usual)]
+    monkeypatch.setattr(engine, "turn_ends", ends)
+    last = set()
+    for before, now in zip(whole, engine.generate(*requests)):
+        found = np.flatnonzero(np.isin(before.token_ids, ends))
+        length = found[0] + 1 if len(found) else 30
+        assert now.token_ids.tolist() == before.token_ids[:length].tolist()
+        assert len(now.logprobs) == length and now.finished == bool(len(found))
+        last |= {now.token_ids[-1]} & set(ends)
+    assert last == set(ends)
+
+
 def test_first_tokens_follow_the_softmax(engine, tiny_model):
     """Frequencies of 2,000 first tokens lie within 4.5 standard deviations, each."""
     n, prompt = 2000, make_requests()[0][4]
@@ -270,9 +288,9 @@ def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_m
     moved = weights.pop(old)
     weights |= {new: moved} if new else {}
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    eos = [EOS] if kind else []
+    ends = [[EOS]] if kind else []
     with pytest.raises(ValueError, match=f"'lacks': .'{old}'.*{new or ''}.*is it whole"):
-        (kind or Policy)(make_config(), str(tmp_path), *eos, device)
+        (kind or Policy)(make_config(), str(tmp_path), *ends, device)
 
 
 def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
@@ -281,14 +299,14 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.raises(ValueError, match="'has to spare': .'model.layers.1"):
-        HFEngine(make_config(), str(tmp_path), EOS, device)
+        HFEngine(make_config(), str(tmp_path), [EOS], device)
 
 
 def test_engine_choice(device, tiny_model, monkeypatch):
     """`hf` is Hugging Face; where vLLM is missing, `auto` is too and `vllm` says what to do."""
-    assert isinstance(make_engine(make_config(engine="hf"), tiny_model, EOS, device), HFEngine)
+    assert isinstance(make_engine(make_config(engine="hf"), tiny_model, [EOS], device), HFEngine)
     monkeypatch.setattr(rollout.importlib.util, "find_spec", lambda name: None)
-    assert isinstance(make_engine(make_config(), tiny_model, EOS, device), HFEngine)
+    assert isinstance(make_engine(make_config(), tiny_model, [EOS], device), HFEngine)
     monkeypatch.setattr("config.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="make install"):
         make_config(engine="vllm")

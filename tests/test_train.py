@@ -180,6 +180,32 @@ def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
     assert evaluation.main(evaluate_args(world, tmp_path, "hf")) == scores[0]
 
 
+def test_a_turn_that_ends_otherwise_ends_in_run_and_export_alike(world, tmp_path, device):
+    """Where eos_token is not what the template writes, both know the two, and scores are equal.
+
+    The same tokens must end responses after a resume.
+    """
+    model = shutil.copytree(world / "model", tmp_path / "model")
+    for name, changes in (
+        ("tokenizer_config", {"eos_token": "<pad>"}),
+        ("generation_config", {"eos_token_id": 0}),
+    ):
+        path = model / f"{name}.json"
+        path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    template = model / "chat_template.jinja"
+    template.write_text(template.read_text().replace("+ eos_token", "+ '<eos>'"))
+    run_dir = tmp_path / "run"
+    argv = arguments(world, run_dir, "--model", str(model), "--engine", "hf", "--steps", "1")
+    scores = train_from(argv)
+    assert scores["truncated/arithmetic"] < 1
+    settings = json.loads((run_dir / "model" / "generation_config.json").read_text())
+    assert settings["eos_token_id"] == [0, 2]
+    assert evaluation.main(evaluate_args(world, run_dir, "hf")) == scores
+    template.write_text(template.read_text().replace("'<eos>'", "eos_token"))
+    with pytest.raises(ValueError, match="whose responses end with other tokens: give it"):
+        train_from([*argv, "--steps", "2", "--resume"])
+
+
 def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
     """Save a small model of an architecture, taught to think a little and to answer 2 or 3."""
     auto = AutoConfig.for_model(

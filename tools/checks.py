@@ -25,6 +25,7 @@ from data import load_tokenizer, read_rows, render, with_built_in_world
 from model import model_config
 from policy import Policy
 from runtime import ranks
+from runtime.chat import turn_ends
 from runtime.faults import watchdog
 from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Budget, Shape, budget, host_needs
 
@@ -54,7 +55,7 @@ class Case:
     config: Config
     device: torch.device | None = None
     shape: Shape | None = None
-    eos: int = 0
+    turn_ends: list[int] = field(default_factory=list)
     prompts: list[np.ndarray] = field(default_factory=list)  # token ids of a batch's prompts
     engine: object = None
     policy: Policy | None = None
@@ -238,7 +239,7 @@ def model_and_questions(case: Case) -> Finding:
     case.config = c = with_built_in_world(case.config)
     case.shape = Shape.of(model_config(c, c.model).to_dict())
     tokenizer = load_tokenizer(c, c.model)
-    case.eos = tokenizer.eos_token_id
+    case.turn_ends = turn_ends(c.model, tokenizer)
     rows = chain.from_iterable(map(read_rows, c.train_files))
     prompts = [render(row["prompt"], c, tokenizer) for row in islice(rows, 2 * c.batch_size)]
     fitting = [ids for ids in prompts if 0 < len(ids) <= c.max_prompt_length]

@@ -49,6 +49,7 @@ from data import load_tokenizer
 from policy import Policy
 from runtime import ranks
 from runtime.card import describe_model, is_hub_name
+from runtime.chat import turn_ends
 from runtime.checkpoint import known_knobs, problem
 from runtime.shards import load_shards
 
@@ -93,14 +94,16 @@ def main(argv: list[str] | None = None) -> None:
     if why := problem(args.checkpoint):
         raise ValueError(f"{args.checkpoint} is no whole checkpoint: {why}")
     state = json.loads((args.checkpoint / "state.json").read_text())
-    saved = state["config"]
-    config = configuration(saved | {"train_files": []}, args.checkpoint.absolute().parent.parent)
+    saved = state["config"] | {"train_files": []}
+    config = configuration(saved, args.checkpoint.absolute().parent.parent)
     tokenizer = load_tokenizer(config, config.model)
     load_policy(config, args.checkpoint, device).save_pretrained(args.output)
     if ranks.rank() == 0:
         rows = read_jsonl(args.checkpoint / "metrics.jsonl")
         tokenizer.save_pretrained(args.output)
-        describe_model(args.output, saved, tokenizer, rows, state["step"])
+        # A checkpoint of an earlier version does not have them.
+        state = {"turn_ends": turn_ends(config.model, tokenizer)} | state
+        describe_model(args.output, state, tokenizer, rows)
         print(f"wrote {args.output}")
 
 

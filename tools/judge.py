@@ -84,10 +84,11 @@ ARGS = or_refuse(parse) if __name__ == "__main__" else None
 import numpy as np
 from tqdm import tqdm
 
-from data import load_tokenizer, render, special_tokens
+from data import load_tokenizer, render
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
+from runtime.chat import special_tokens, turn_ends
 from sampler import sample_seed
 
 PROMPT = """\
@@ -184,7 +185,7 @@ def main(argv: list[str] | None = None) -> None:
         rollout_tp=args.rollout_tp,
     )
     tokenizer = load_tokenizer(config, args.model)
-    engine = make_engine(config, args.model, tokenizer.eos_token_id, device)
+    engine = make_engine(config, args.model, turn_ends(args.model, tokenizer), device)
     verdicts = []
     with open(args.out if main_rank else os.devnull, "w") as file:
         for start in tqdm(

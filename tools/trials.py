@@ -36,7 +36,7 @@ def engine_start(case: Case) -> Finding:
     """Check that the engine starts, sleeps while the policy loads, and wakes with its weights."""
     c = case.config
     start = time.perf_counter()
-    case.engine = make_engine(c, c.model, case.eos, case.device)
+    case.engine = make_engine(c, c.model, case.turn_ends, case.device)
     seconds = time.perf_counter() - start
     case.engine.sleep()
     case.policy = Policy(c, c.model, case.device)

@@ -33,7 +33,9 @@ class Run:
 
     def __init__(self, run_dir, resume=False, **knobs):
         self.checkpoints = Checkpoints(KNOBS | dict(run_dir=str(run_dir), resume=resume) | knobs)
-        self.checkpoints.check_origins(questions="these", validation="these", readable="these")
+        self.checkpoints.check_origins(
+            questions="these", validation="these", readable="these", turn_ends=[2]
+        )
         self.tensors = {"weight": torch.zeros(5)}
         self.buffer, self.metrics = b"", ""
         if self.checkpoints.saved:
@@ -207,7 +209,8 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert pick(copy, resume=False) == "step-0000002"  # torchrun's own restart needs no flag
     for name, sentence in ORIGINS.items():
-        now = dict.fromkeys(ORIGINS, "these") | {"reward_source": ""} | {name: "others"}
+        now = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_source": ""}
+        now[name] = "others"
         source = now.pop("reward_source")
         monkeypatch.setattr(checkpoint, "source_hash", lambda reward, source=source: source)
         resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))

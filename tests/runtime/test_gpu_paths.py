@@ -103,7 +103,7 @@ def recorded(monkeypatch, tiny_model):
     monkeypatch.setattr(rollout, "KEPT", [])
     for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "TRITON_F32_DEFAULT"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    return lambda config: VLLMEngine(config, tiny_model, EOS, torch.device("cuda"))
+    return lambda config: VLLMEngine(config, tiny_model, [EOS], torch.device("cuda"))
 
 
 def test_vllm_takes_the_arguments_for_a_gpu(recorded):

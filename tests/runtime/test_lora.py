@@ -166,7 +166,7 @@ def biased_model(tmp_path_factory, tokenizer) -> str:
 def test_the_engine_runs_the_merged_weights(device, biased_model):
     """After the sync the engine's log-probs are within 1e-5 nats of the policy's, before not."""
     policy = make_policy(biased_model, **LORA)
-    engine = HFEngine(policy.config, biased_model, 2, device)
+    engine = HFEngine(policy.config, biased_model, [2], device)
     questions = [Question(i, "", np.array([1, 5 + i, 9], np.int32), "", "") for i in range(6)]
 
     def generated():

@@ -79,26 +79,31 @@ def test_a_base_is_told_what_a_task_may_be(config, tmp_path, capfd):
     assert capfd.readouterr().err == ""
 
 
+def state(config, step: int, turn_ends=(2,)) -> dict:
+    """What a checkpoint says of the model."""
+    return {"config": dataclasses.asdict(config), "step": step, "turn_ends": list(turn_ends)}
+
+
 def test_a_step_without_validation_says_so(config, tokenizer, tmp_path):
     """The card of step 3 has neither the base's scores nor those of step 2 under its name."""
     rows = [{"step": 0, "val/reward/x": 0.25}, {"step": 2, "val/reward/x": 0.5}, {"step": 3}]
     cards = {}
     for step in (2, 3):
-        describe_model(tmp_path, dataclasses.asdict(config), tokenizer, rows, step)
+        describe_model(tmp_path, state(config, step), tokenizer, rows)
         cards[step] = (tmp_path / "README.md").read_text()
     assert "| reward/x | 0.250 | 0.500 |" in cards[2]
     assert "**Not validated**" in cards[3] and "0.250" not in cards[3] and "0.500" not in cards[3]
 
 
 def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp_path):
-    """The settings saved beside the weights replace the base model's penalties and stop tokens."""
+    """The settings beside the weights replace the base's penalties, and end turns as trained."""
     base = GenerationConfig(repetition_penalty=1.5, top_k=5, do_sample=True, eos_token_id=[1, 2, 3])
     base.save_pretrained(tmp_path)
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, [], 0)
+    describe_model(tmp_path, state(config, 0, [2, 7]), tokenizer, [])
     settings = GenerationConfig.from_pretrained(tmp_path)
     assert (settings.temperature, settings.top_p, settings.do_sample) == (0.6, 1.0, True)
     assert settings.repetition_penalty is None
-    assert settings.eos_token_id == tokenizer.eos_token_id and not settings.top_k
+    assert settings.eos_token_id == [2, 7] and not settings.top_k
 
 
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
@@ -432,7 +437,7 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
     said = capsys.readouterr().out
     assert "note" not in said and "\x1b" not in said and r"\x1b[2J\u202e\ud800" in said
     assert (tmp_path / "curve.png").stat().st_size > 5000
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows, 1)
+    describe_model(tmp_path, state(config, 1), tokenizer, tracker.rows)
     card = (tmp_path / "README.md").read_text()
     assert r"| pass_at_1/a\|\`\$x^\$\<img\>\\x1b\[2J\\u202e\\ud800 \# b | 0.250 | 0.250 |" in card
 
@@ -446,7 +451,7 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
     tracker.log(1, {})
     tracker.finish({})
     (tmp_path / "README.md").mkdir()
-    describe_model(tmp_path, dataclasses.asdict(config), tokenizer, tracker.rows, 1)
+    describe_model(tmp_path, state(config, 1), tokenizer, tracker.rows)
     said = capsys.readouterr().out
     for what in (
         "curve.png: ZeroDivision",

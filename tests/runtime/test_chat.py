@@ -1,0 +1,68 @@
+"""What ends a turn, by hand-made tokenizers and settings in the form of well-known models."""
+
+import json
+
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import LlamaConfig, PreTrainedTokenizerFast
+
+from runtime.chat import turn_ends
+
+IM = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
+LLAMA = (
+    "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
+    "{{ m.content | trim }}<|eot_id|>{% endfor %}"
+)
+GEMMA = (
+    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{% for m in "
+    "messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"
+)
+MISTRAL = (
+    "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"
+    " {{ m.content }} {{ eos_token }}{% endif %}{% endfor %}"
+)
+GLM = "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
+STRICT = "{% if messages[0].role != 'system' %}{{ raise_exception('who am I?') }}{% endif %}" + IM
+# The special tokens, of which the first is eos_token; the chat template; what is in
+# generation_config.json and config.json, each None where it names none; and what ends a turn.
+MODELS = {
+    "qwen2.5-math": (["<|endoftext|>", "<|im_start|>", "<|im_end|>"], IM, 0, 0, [0, 2]),
+    "qwen2.5-instruct": (["<|im_end|>", "<|im_start|>", "<|endoftext|>"], IM, [0, 2], 0, [0, 2]),
+    "llama-3.1-instruct": (
+        ["<|eot_id|>", "<|end_of_text|>", "<|eom_id|>", "<|start_header_id|>", "<|end_header_id|>"],
+        LLAMA,
+        [1, 2, 0],
+        [1, 2, 0],
+        [0, 1, 2],
+    ),
+    "llama-3.1": (["<|end_of_text|>", "<|eot_id|>"], None, 0, 0, [0]),
+    "gemma": (["<eos>", "<start_of_turn>", "<end_of_turn>"], GEMMA, [0, 2], 0, [0, 2]),
+    "mistral": (["</s>", "[INST]", "[/INST]"], MISTRAL, None, 0, [0]),
+    "glm": (["<|endoftext|>", "<|user|>", "<|assistant|>"], GLM, [0, 1], 0, [0, 1]),
+    "only config.json": (["<eos>", "<end>"], None, "no file", [0, 1], [0, 1]),
+    "a template that wants a system turn": (["<|end|>", "<|im_end|>"], STRICT, 0, 0, [0]),
+}
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_what_ends_a_turn(name, tmp_path, capfd):
+    """It is eos_token, what generation_config.json names, and what the template puts behind."""
+    special, template, in_generation, in_config, expected = MODELS[name]
+    words = {token: i for i, token in enumerate([*special, "user", "assistant", "?"])}
+    core = Tokenizer(models.WordLevel(words, unk_token="?"))
+    core.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer = PreTrainedTokenizerFast(
+        tokenizer_object=core,
+        eos_token=special[0],
+        bos_token=special[-1],
+        additional_special_tokens=special,
+        chat_template=template,
+    )
+    LlamaConfig(eos_token_id=in_config).save_pretrained(tmp_path)
+    if in_generation != "no file":
+        settings = json.dumps({"eos_token_id": in_generation, "repetition_penalty": 1.05})
+        (tmp_path / "generation_config.json").write_text(settings)
+    assert turn_ends(str(tmp_path), tokenizer) == expected
+    said = capfd.readouterr().err
+    assert said.startswith("a response ends with ")
+    assert all(f"{special[i]!r} ({i})" in said for i in expected)
