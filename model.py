@@ -45,10 +45,17 @@ def extend_context(hf_config, config: Config, **settings):
 
 
 def load_model(config: Config, model: str, dtype: torch.dtype | str, **options) -> nn.Module:
-    """The model in `dtype`; ValueError names weights that its files lack or have to spare."""
+    """The model in `dtype`, without dropout: its log-probs are no random numbers.
+
+    ValueError names weights that its files lack or have to spare.
+    """
+    hf_config = model_config(config, model)
+    for name, value in vars(hf_config).items():
+        if isinstance(value, float) and ("drop" in name or "jitter" in name):
+            setattr(hf_config, name, 0.0)
     lm, found = AutoModelForCausalLM.from_pretrained(
         model,
-        config=model_config(config, model),
+        config=hf_config,
         dtype=dtype,
         output_loading_info=True,
         trust_remote_code=False,

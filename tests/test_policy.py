@@ -382,6 +382,37 @@ def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, t
         make_policy(tmp_path)
 
 
+NOISY = {  # where a family's layers draw random numbers in training
+    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
+    "opt": {"dropout": 0.5, "layerdrop": 0.5, "ffn_dim": 32},
+    "phi3": {"resid_pdrop": 0.5, "embd_pdrop": 0.5},
+    "starcoder2": {"residual_dropout": 0.5, "embedding_dropout": 0.5},
+    "mixtral": {"router_jitter_noise": 0.3, "num_local_experts": 4},
+}
+
+
+@pytest.mark.parametrize("family", NOISY)
+def test_a_model_with_dropout_has_the_scores_of_one_without(device, family, tmp_path):
+    """Whatever a model draws in training, its policy scores as the model is evaluated."""
+    config = AutoConfig.for_model(
+        family,
+        vocab_size=100,
+        hidden_size=32,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        **NOISY[family],
+    )
+    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    prompt, response = np.split(np.arange(3, 20, dtype=np.int32), [5])
+    [(logprobs, _)] = make_policy(tmp_path).score([(prompt, response)])
+    lm = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    plain = plain_scores(lm, prompt, response, KNOBS["temperature"])[0].detach().numpy()
+    np.testing.assert_allclose(logprobs, plain, atol=1e-5)
+
+
 def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_path):
     """A temperature without sampling, which transformers does not write, costs no model."""
     lm = AutoModelForCausalLM.from_pretrained(tiny_model)
