@@ -16,9 +16,8 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
-from runtime.chat import special_tokens
+from runtime.chat import special_tokens, warn_of_rope
 from runtime.console import printable
-from runtime.faults import say
 from runtime.tables import check_row, read_rows
 from worlds.arithmetic import on_policy_scores
 
@@ -224,15 +223,24 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
                 printable(f"{model} is not a local directory: asking the Hugging Face hub for it")
             )
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
-    for problem in _problems(config, tokenizer):
+    own = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    for problem in _problems(config, tokenizer, own.get_text_config().vocab_size):
         raise ValueError(f"{model}: {problem}")
-    if (warning := rope_warning(config, model)) and ranks.rank() == 0:
-        say(warning)
+    warn_of_rope(config.rope_theta, own)
     return tokenizer
 
 
-def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[str]:
-    """A sentence for what would keep a prompt from being asked, a response from being graded."""
+def _problems(config: Config, tokenizer: PreTrainedTokenizerBase, rows: int) -> Iterator[str]:
+    """A sentence for what would keep a prompt from being asked, a response from being graded.
+
+    rows: of the model's embeddings.
+    """
+    last = max(tokenizer.get_vocab().values())
+    if last >= rows:
+        yield (
+            f"its tokenizer has a token {last}, its embeddings have {rows} rows, from 0 on: give it"
+            " the tokenizer that belongs to it, or resize its embeddings"
+        )
     if tokenizer.eos_token_id is None:
         yield "the tokenizer has no eos_token, so responses could not end; set one"
     question = [{"role": "user", "content": "1+1=?"}]
@@ -250,20 +258,6 @@ def _problems(config: Config, tokenizer: PreTrainedTokenizerBase) -> Iterator[st
                 "</think> is a special token, so that grading would not see where a thought ends:"
                 " make it `special: false` in the tokenizer's files"
             )
-
-
-def rope_warning(config: Config, model: str) -> str | None:
-    """What to say where `rope_theta` is below the model's own, which spoils it; else None."""
-    if not config.rope_theta:
-        return None
-    own = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
-    if config.rope_theta >= base:
-        return None
-    return (
-        f"warning: rope_theta={config.rope_theta:g} is below the {base:g} of {model}, whose"
-        " positions it garbles: set it to 0 for the model's own, or above it for a longer context"
-    )
 
 
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:

@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 from jinja2 import TemplateError
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
 
 from runtime import ranks
 from runtime.faults import say
@@ -52,3 +52,16 @@ def rendered(tokenizer: PreTrainedTokenizerBase, *turns: tuple[str, str], **opti
         return tokenizer.apply_chat_template(chat, tokenize=False, **options)
     except (TemplateError, ValueError):  # ValueError: there is none
         return ""
+
+
+def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:
+    """Warn where the knob `rope_theta` is below the base of the model's own config, and spoils it.
+
+    theta: the knob's value, of which 0 leaves the model as it is.
+    """
+    base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
+    if 0 < theta < base and ranks.rank() == 0:
+        say(
+            f"warning: rope_theta={theta:g} is below the {base:g} of the model, whose positions it"
+            " garbles: set it to 0 for the model's own, or above it for a longer context"
+        )

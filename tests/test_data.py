@@ -24,7 +24,6 @@ from data import (
     read_questions,
     readable,
     render,
-    rope_warning,
 )
 from runtime.tables import read_rows
 
@@ -379,9 +378,20 @@ SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path, attributes, knobs, reason):
     """What to do is said where responses would not end, or would go on with the question."""
     change(tokenizer, **attributes).save_pretrained(tmp_path)
+    LlamaConfig(vocab_size=104).save_pretrained(tmp_path)
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
         load_tokenizer(Config(**knobs), str(tmp_path))
+
+
+@pytest.mark.parametrize("rows, refused", [(128, False), (104, False), (103, True), (1, True)])
+def test_a_token_beyond_the_embeddings_is_refused(tokenizer, tmp_path, rows, refused):
+    """Embeddings may have more rows than there are tokens, as 104 here, and not fewer."""
+    change(tokenizer).save_pretrained(tmp_path)
+    LlamaConfig(vocab_size=rows).save_pretrained(tmp_path)
+    said = f"has a token 103, its embeddings have {rows} rows"
+    with pytest.raises(ValueError, match=said) if refused else contextlib.nullcontext():
+        load_tokenizer(Config(), str(tmp_path))
 
 
 def test_a_missing_chat_template_is_an_error(tokenizer):
@@ -421,18 +431,3 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     for path in ("/models/mine", "models/a/mine"):
         with pytest.raises(ValueError, match=f"model {path}: there is no such directory"):
             load_tokenizer(Config(), path)
-
-
-@pytest.mark.parametrize(
-    "own, knob, warned",
-    [(100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)],
-)
-def test_a_rope_base_of_another_model_is_warned_about(tmp_path, own, knob, warned):
-    """A base below the model's own is told, a higher one is a longer context."""
-    LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}).save_pretrained(
-        tmp_path
-    )
-    warning = rope_warning(Config(rope_theta=knob), str(tmp_path))
-    assert (
-        ("below the 100000" in warning and "set it to 0" in warning) if warned else warning is None
-    )

@@ -6,7 +6,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from runtime.chat import turn_ends
+from runtime.chat import turn_ends, warn_of_rope
 
 IM = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 LLAMA = (
@@ -66,3 +66,14 @@ def test_what_ends_a_turn(name, tmp_path, capfd):
     said = capfd.readouterr().err
     assert said.startswith("a response ends with ")
     assert all(f"{special[i]!r} ({i})" in said for i in expected)
+
+
+@pytest.mark.parametrize(
+    "own, knob, warned",
+    [(100000.0, 40000.0, True), (10000.0, 10000.0, False), (100000.0, 0.0, False)],
+)
+def test_a_rope_base_of_another_model_is_warned_about(own, knob, warned, capfd):
+    """A base below the model's own is told, a higher one is a longer context."""
+    warn_of_rope(knob, LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}))
+    said = capfd.readouterr().err
+    assert ("below the 100000" in said and "set it to 0" in said) if warned else not said
