@@ -285,6 +285,11 @@ def _problems(c: Config):
         )
     if c.mini_batches > c.batch_size:
         yield f"mini_batches ({c.mini_batches}) must not exceed batch_size ({c.batch_size})"
+    if c.rho > 0 and int(c.rho * c.batch_size + 1e-9) == 0:  # ⌊ρB⌋
+        yield (
+            f"rho={c.rho} of batch_size={c.batch_size} is less than one question, so that none"
+            " would come back: raise one of them, or set rho to 0 for on-policy Dr. GRPO"
+        )
     if c.alpha_low > c.alpha_high:
         yield f"alpha_low ({c.alpha_low}) must not exceed alpha_high ({c.alpha_high})"
     for name in ("prompt_template", "response_prefix"):

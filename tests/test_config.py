@@ -232,6 +232,8 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         (dict(response_prefix="<think>\\n"), "response_prefix holds a backslash and an n"),
         (dict(difficulty="spread", retire="on"), "nothing retires"),
         (dict(mini_batches=33), "must not exceed batch_size"),
+        (dict(rho=0.03), "rho=0.03 of batch_size=32 is less than one .* set rho to 0"),
+        (dict(rho=0.5, batch_size=1, mini_batches=1), "less than one question"),
         (dict(alpha_low=0.8, alpha_high=0.2), "alpha_low"),
         (dict(prompt_template="Q: "), "{question}"),
         (dict(train_files=["config.py"]), "train_files need a model"),
