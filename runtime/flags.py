@@ -239,8 +239,14 @@ def or_refuse(read: Callable):
 
 
 def loading() -> None:
-    """Say what the user is waiting for while imports last."""
+    """Say what the user is waiting for while imports last, and how torch is to keep a GPU's memory.
+
+    Segments that grow leave fewer gaps. torch reads this when it is imported; a user's own choice
+    stands.
+    """
     once("loading PyTorch and transformers, then the model ...")
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 
 def once(text: str) -> None:

@@ -27,7 +27,15 @@ from policy import Policy
 from runtime import ranks
 from runtime.chat import turn_ends
 from runtime.faults import watchdog
-from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Budget, Shape, budget, host_needs
+from runtime.memory import (
+    DRIVER_BYTES,
+    ENGINE_ASLEEP_BYTES,
+    RESERVED,
+    Budget,
+    Shape,
+    budget,
+    host_needs,
+)
 
 LIMIT = 300.0  # seconds that a check may take
 # The same for the engine's start on a GPU, which loads weights, compiles and captures graphs.
@@ -263,9 +271,11 @@ def memory(case: Case) -> Finding:
         return judge(found, not fits, "fewer ranks, or a smaller tokens_per_micro_batch")
     free, total = torch.cuda.mem_get_info()
     parts = case.planned(max(c.tokens_per_micro_batch or 0, case.longest))
-    update = ENGINE_ASLEEP_BYTES + sum(parts.update.values())
-    needed = DRIVER_BYTES + sum(parts.held.values()) + max(update, c.rollout_memory * total)
-    found = f"{free / 1e9:.0f} of {total / 1e9:.0f} GB free, about {needed / 1e9:.0f} needed"
+    held = sum(parts.held.values())
+    update = ENGINE_ASLEEP_BYTES + RESERVED["cuda"] * (held + sum(parts.update.values()))
+    rollout = c.rollout_memory * total + RESERVED["cuda"] * (held + sum(parts.scoring.values()))
+    needed = DRIVER_BYTES + max(update, rollout)
+    found = f"{free / 1e9:.0f} of {total / 1e9:.0f} GB free, about {needed / 1e9:.0f} reserved"
     advice = (
         "python -m tools.doctor --gpus N --memory GB says by what: lower tokens_per_micro_batch or "
         "rollout_memory, use more GPUs; nvidia-smi names other processes that hold some"

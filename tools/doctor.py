@@ -25,7 +25,14 @@ from pathlib import Path
 from config import Config, parse_config, ready
 from runtime.console import printable
 from runtime.flags import or_refuse, parse_flags
-from runtime.memory import DRIVER_BYTES, ENGINE_ASLEEP_BYTES, Shape, budget, bytes_per_weight
+from runtime.memory import (
+    DRIVER_BYTES,
+    ENGINE_ASLEEP_BYTES,
+    RESERVED,
+    Shape,
+    budget,
+    bytes_per_weight,
+)
 
 ENGINE_ACTIVATION_BYTES = 2e9  # of rollout_memory, beside weights and cache; assumed, not measured
 
@@ -103,16 +110,16 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
     engine = c.rollout_memory * total
     weights = stored / c.rollout_tp
     parts = budget(c, shape, gpus, tokens, tokens, "cuda")
-    always = {"CUDA, NCCL (assumed)": DRIVER_BYTES, **parts.held}
+    driver = {"CUDA, NCCL (assumed)": DRIVER_BYTES}
     awake = {"engine: weights": weights}
     cache = {"engine: the rest of rollout_memory (KV cache, activations)": engine - weights}
     asleep = {"engine asleep (assumed)": ENGINE_ASLEEP_BYTES}
-    phases = [
-        always | parts.scoring | awake | cache,
-        always | parts.update | asleep,
-        always | awake | asleep | parts.sync,
-    ]
-    sums = [sum(phase.values()) for phase in phases]
+    tensors = [parts.held | part for part in (parts.scoring, parts.update, parts.sync)]
+    others = [awake | cache, asleep, awake | asleep]
+    phases = [driver | ours | other for ours, other in zip(tensors, others)]
+    allocated = [sum(phase.values()) for phase in phases]
+    gaps = [(RESERVED["cuda"] - 1) * sum(ours.values()) for ours in tensors]
+    reserved = [a + b for a, b in zip(allocated, gaps)]
 
     print(
         f"{printable(c.model)}: {shape.parameters / 1e9:.2f} billion parameters, "
@@ -123,7 +130,9 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
     print("| GB per rank | rollout | update | sync |\n|---|---|---|---|")
     for item in dict.fromkeys(item for phase in phases for item in phase):
         print_row(item, [phase.get(item) for phase in phases])
-    print_row("sum", sums)
+    print_row("allocated", allocated)
+    print_row("gaps between the policy's tensors (assumed)", gaps)
+    print_row("reserved", reserved)
 
     loading = 2 * shape.parameters / 1e9
     print(
@@ -136,7 +145,7 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
         f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full"
         " length)."
     )
-    spare = (total - max(sums)) / 1e9
+    spare = (total - max(reserved)) / 1e9
     if gpus % c.rollout_tp:
         print(f"It does not run: rollout_tp {c.rollout_tp} must divide the number of GPUs.")
     elif room < longest:
@@ -147,7 +156,7 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
             " rollout_memory, turn on gradient_checkpointing, set lora_rank, or use more GPUs."
         )
     else:
-        print(f"It fits, with {spare:.1f} GB ({spare / gigabytes:.0%}) to spare for fragmentation.")
+        print(f"It fits, with {spare:.1f} GB ({spare / gigabytes:.0%}) to spare.")
 
 
 def print_row(item: str, phases: list[float | None]) -> None:

@@ -202,6 +202,9 @@ def update_memory(case: Case) -> Finding:
         f"{measured / 1e9:.2f} GB for micro-batches of {tokens:,} tokens, {share:.2f} of the"
         " formula's"
     )
+    if case.device.type == "cuda":  # the gaps between tensors are still reserved
+        free, total = torch.cuda.mem_get_info()
+        found += f"; {(total - free) / 1e9:.0f} of {total / 1e9:.0f} GB of the GPU are reserved"
     if not 0 < norm < np.inf:
         return judge(f"{found}, gradient norm {norm}", True, f"no gradient comes through: {TESTED}")
     return judge(

@@ -6,6 +6,7 @@ import os
 import re
 import struct
 import subprocess
+import sys
 from pathlib import Path
 
 import psutil
@@ -19,7 +20,7 @@ import rollout
 from config import Config
 from model import load_model
 from rollout import VLLMEngine
-from runtime import ranks
+from runtime import flags, ranks
 from runtime.memory import Shape
 from tools.doctor import SHAPES
 
@@ -202,6 +203,42 @@ def test_objects_travel_over_the_cpu(device):
     for rank, (asked, device_name, everyone) in enumerate(results):
         assert asked == ["cpu:gloo,cuda:nccl"] and device_name == f"cuda:{rank}"
         assert everyone == [{"rank": 0}, {"rank": 1}]
+
+
+GROW = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+
+
+@pytest.mark.parametrize(
+    "given, then",
+    [
+        ({}, GROW),
+        *[({name: "x"}, {name: "x"}) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")],
+    ],
+)
+def test_segments_grow_unless_the_user_chose(given, then, monkeypatch):
+    """The allocator's setting is made where there is none, under either of its names."""
+    monkeypatch.setattr(os, "environ", dict(given))
+    flags.loading()
+    assert os.environ == then
+
+
+# Ends with code 0 where torch is not imported yet when the setting is made.
+PROBE = """
+import runpy, sys
+from runtime import flags
+flags.loading = lambda: sys.exit("torch" in sys.modules)
+sys.argv = sys.argv[1:]
+run = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module
+run(sys.argv[0], run_name="__main__")
+"""
+
+
+@pytest.mark.parametrize(
+    "program", ["train.py", "eval.py --model x --data README.md", "tools.doctor"]
+)
+def test_the_setting_is_made_before_torch_is_imported(program):
+    """torch would not look again: train, eval and the doctor make it in time."""
+    subprocess.run([sys.executable, "-c", PROBE, *program.split()], cwd=ROOT, check=True)
 
 
 @pytest.mark.parametrize(

@@ -365,6 +365,17 @@ def test_shapes_have_the_published_sizes(tmp_path):
         Shape.of({"model_type": "gpt2", "n_embd": 8, "vocab_size": 9})
 
 
+def test_a_gpu_tells_what_is_reserved(healthy, monkeypatch):
+    """The doctor's line on the update gives the gaps between tensors, too."""
+    gigabytes = {"memory_allocated": 1e9, "max_memory_allocated": 1.1e9}
+    for name, value in gigabytes.items():
+        monkeypatch.setattr(torch.cuda, name, lambda value=value: value)
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (33e9, 80e9))
+    found = trials.update_memory(replace(healthy[0], device=torch.device("cuda"))).found
+    assert "0.10 GB for micro-batches" in found and "47 of 80 GB of the GPU are reserved" in found
+
+
 @pytest.fixture
 def formula(monkeypatch, capsys):
     """What the command prints of a file of configs/ on other GPUs."""
@@ -380,14 +391,14 @@ def formula(monkeypatch, capsys):
 
 
 def test_the_page_shows_what_the_formula_prints(formula):
-    """docs/scaling.md has the GB of each phase for every file whose head names its GPUs."""
+    """docs/scaling.md has the GB reserved in each phase for every file that names its GPUs."""
     pytest.importorskip("peft")
     row = r"\| `(qwen\S+)`\S*(?: all weights)? \| (\d) × (\d+) GB \| (\S+) \| (\S+) \| (\S+) \|"
     page = re.findall(row, (ROOT / "docs" / "scaling.md").read_text())
     assert len(page) == 5
     for file, gpus, gigabytes, *phases in page:
         printed = formula(file, "--gpus", gpus, "--memory", gigabytes)
-        assert f"| sum | {' | '.join(phases)} |" in printed and "It fits" in printed
+        assert f"| reserved | {' | '.join(phases)} |" in printed and "It fits" in printed
     shown = {tuple(found[:3]) for found in page}
     for path in (ROOT / "configs").glob("*.yaml"):
         for gpus, gigabytes in re.findall(
