@@ -280,8 +280,6 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
         "-1",
         "--engine",
         ENGINE if name == "qwen2.5-math-7b" else "hf",
-        "--rollout_tp",
-        "1",
     ]
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)

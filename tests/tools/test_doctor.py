@@ -430,17 +430,17 @@ def test_the_neutral_file_says_what_it_takes(said, model, gpus, flags, formula, 
 
 
 @pytest.mark.parametrize(
-    "gpus, gigabytes, sentence",
+    "gpus, gigabytes, tp, sentence",
     [
-        ("2", "40", "GB too much. Lower tokens_per_micro_batch"),
-        # The configuration wants two GPUs for each response, and one is there.
-        ("1", "180", "It does not run: rollout_tp 2 must divide"),
-        ("8", "20", "raise rollout_memory"),
+        ("2", "60", "1", "GB too much. Lower tokens_per_micro_batch"),
+        ("1", "180", "2", "It does not run: rollout_tp 2 must divide"),
+        ("8", "20", "1", "raise rollout_memory"),
     ],
 )
-def test_too_small_a_machine_is_called_so(formula, gpus, gigabytes, sentence):
+def test_too_small_a_machine_is_called_so(formula, gpus, gigabytes, tp, sentence):
     """On fewer or smaller GPUs the formula says what is too much and what to do."""
-    assert sentence in formula("qwen2.5-math-7b.yaml", "--gpus", gpus, "--memory", gigabytes)
+    machine = ["--gpus", gpus, "--memory", gigabytes, "--rollout_tp", tp]
+    assert sentence in formula("qwen2.5-math-7b.yaml", *machine)
 
 
 def test_the_formula_takes_both_numbers(formula, capsys):
