@@ -228,7 +228,7 @@ def update(case: Case, count: int) -> dict[str, float]:
         token_ids = rng.integers(words, size=c.max_response_length, dtype=np.int32)
         question = Question(0, "", prompt_ids, "", "")
         advantages = np.ones(1, dtype=np.float32)
-        groups.append(Group(question, [Trajectory(token_ids, logprobs)], advantages=advantages))
+        groups.append(Group(question, None, [Trajectory(token_ids, logprobs)], advantages))
     # Nobody sampled these tokens, so the guards of a run do not apply.
     case.policy.config = replace(c, behavior_logprobs="recompute", skip_grad_norm=1e9)
     case.policy.tokens_per_micro_batch = count * case.longest
