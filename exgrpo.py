@@ -249,12 +249,13 @@ class Experience:
         stored = []
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
-            if k == K and self.knobs.difficulty == "success":  # solved K of K
+            solved = self.knobs.difficulty == "success" and k == K
+            if solved:
                 if self.retires:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.replays and 0 < k < K:
+            elif self.replays and k > 0:
                 new = self._worth_storing(group)
                 # Where only o* was right, or all were cut, the question changes its bucket.
                 if new or q in self.buffer.stored:
@@ -265,14 +266,18 @@ class Experience:
         return stored
 
     def _buckets(self, groups: list[Group]) -> list[int]:
-        """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
+        """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3).
+
+        By its spread a group is in one of the buckets 1 to K, or in 0 if its rewards are all equal.
+        """
         if self.knobs.difficulty == "success":
             return [g.num_success for g in groups]
         spread = np.array([g.rewards.std() for g in groups])
         above = spread - spread.min()
         scaled = above / max(above.max(), 1e-6)  # 0..1
         buckets = np.rint(scaled * self.knobs.num_rollouts)  # 0..K
-        return buckets.astype(int).tolist()
+        differ = [np.ptp(g.rewards) > 0 for g in groups]
+        return np.where(differ, np.maximum(buckets, 1), 0).astype(int).tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
         """The new successes, or those with a reward above the group's mean (Sec. 5.3).

@@ -44,14 +44,14 @@ def step_metrics(plan, groups: list, experience) -> dict[str, float]:
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
         "buckets/left": len(experience.questions) - len(buffer.retired),
-        **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K)},
+        **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K + 1)},
     }
     if not plan.stars:  # what was not replayed has no mean, and no count but that
         return metrics
     metrics |= {
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
         "replay/silent": _mean(silent[~fresh]),
-        **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K)},
+        **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K + 1)},
         "replay/age": _mean([plan.step - t.step for t in plan.stars.values()]),
     }
     if plan.scores:

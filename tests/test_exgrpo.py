@@ -437,7 +437,7 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
 def test_the_latest_count_wins_and_zero_changes_nothing():
     """Fresh draws with k = 2 and 6 move a buffered question, k = 0 leaves it with all it has."""
     run = experience(1, batch_size=1, rho=1.0, mini_batches=1)
-    run.config.rho = 0.1  # too little for o*: the question comes by the stream alone
+    run.knobs.rho = 0.1  # too little for o*: the question comes by the stream alone
     buckets = []
     for step, k in enumerate((4, 2, 6, 0)):
         take_step(run, step, lambda q, k=k: k)
@@ -511,19 +511,26 @@ def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan,
 
 
 def test_continuous_rewards_go_by_their_spread():
-    """σ = 0, 0.25, 0.5 (K = 4) are buckets 0, 2, 4; the middle stores what is above its mean."""
+    """σ = 0, 0.25, 0.5 (K = 4) are buckets 0, 2, 4; all but 0 store what is above their means."""
     run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
     plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
-    middle = plan.fresh[1]
-    assert {k: list(qs) for k, qs in run.buffer.buckets.items()} == {2: [middle]}
-    assert stored(run, middle) == [[middle, 0, 1], [middle, 0, 3]] and not run.buffer.retired
+    _, middle, widest = plan.fresh
+    assert {k: list(qs) for k, qs in run.buffer.buckets.items()} == {2: [middle], 4: [widest]}
+    for q in (middle, widest):
+        assert stored(run, q) == [[q, 0, 1], [q, 0, 3]]
+    assert not run.buffer.retired
+    again = run.plan(1, by_last_token)
+    assert sorted(again.stars) == [middle] or sorted(again.stars) == [widest]  # ⌊ρB⌋ = 1
 
 
-def test_continuous_rewards_with_equal_spreads():
-    """Where all groups spread alike, σ̃ = 0: bucket 0, nothing stored, no division by zero."""
+@pytest.mark.parametrize("other", [[0, 1, 0, 1], [1, 1, 1, 1]], ids=["alike", "silent"])
+def test_a_group_that_says_something_is_stored_whatever_the_others_do(other):
+    """Where all groups spread alike, σ̃ = 0 and the bucket is 1; one alone has σ̃ = 1: bucket K."""
     run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread")
-    continuous(run, 0, [0, 1, 0, 1], [0, 1, 0, 1])
-    assert len(run.buffer) == 0
+    plan, _ = continuous(run, 0, [0, 1, 0, 1], other)
+    first, second = plan.fresh
+    alone = np.ptp(other) == 0
+    assert run.buffer.buckets == ({4: [first]} if alone else {1: [first, second]})
 
 
 def test_a_replayed_response_keeps_its_reward():
