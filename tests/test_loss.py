@@ -146,3 +146,30 @@ def test_advantages_by_hand():
     assert (
         not group_advantages(equal).any() and not group_advantages(equal, normalize_std=True).any()
     )
+
+
+def test_padded_tensors_and_averaged_gradients():
+    """The two recipes of docs/your_loop.py give the loss and the gradient of all the tokens.
+
+    A trainer with (N, T) takes the tokens out by its mask. Ranks that average their gradients give
+    twice the loss of their half, and count the responses of both.
+    """
+    new, old, advantages, replayed = make_case(n=6)
+    flat = new.clone().requires_grad_()
+    loss, *_ = run([flat, old, advantages, replayed], clip_eps=0.2)
+    loss.backward()
+
+    starts = torch.cat([torch.tensor([True]), advantages[1:] != advantages[:-1]])
+    row = starts.cumsum(0) - 1  # of each token: the number of its response
+    lengths = row.bincount()
+    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (N, T)
+    logprobs, old_logprobs = torch.full(mask.shape, torch.nan), torch.full(mask.shape, torch.nan)
+    logprobs[mask], old_logprobs[mask] = new, old
+    logprobs.requires_grad_()
+    of_response = [x[starts][:, None].expand_as(mask) for x in (advantages, replayed)]  # (N,) each
+    for half in (slice(0, 3), slice(3, 6)):
+        tokens = [x[half][mask[half]] for x in (logprobs, old_logprobs, *of_response)]
+        part, *_ = run(tokens, clip_eps=0.2)
+        (2 * part / 2).backward()  # twice the loss on each of two ranks, averaged
+    torch.testing.assert_close(logprobs.grad[mask], flat.grad)
+    assert not logprobs.grad[~mask].any()

@@ -86,8 +86,9 @@ def test_it_trains(loop, monkeypatch, capsys):
     monkeypatch.setattr(loop, "AutoModelForCausalLM", type("Auto", (), {"from_pretrained": kept}))
     monkeypatch.setattr(loop, "STEPS", 3)
     monkeypatch.setattr(loop, "L_MAX", 72)
+    monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     loop.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and " 0 replayed" in lines[0] and " 0 replayed" not in lines[2]
+    assert len(lines) == 3 and " 0 questions replayed" in lines[0] and " 0 q" not in lines[2]
     before = AutoModelForCausalLM.from_pretrained(loop.BASE).state_dict()
     assert not any(torch.equal(before[name], x) for name, x in made[0].state_dict().items())
