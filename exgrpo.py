@@ -21,26 +21,26 @@ REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7
 
 @dataclass
 class Knobs:
-    """What `Experience` reads, with the paper's values; config.py says what each of them does."""
+    """What `Experience` reads, with the paper's values."""
 
     seed: int = 0
-    batch_size: int = 128  # B
+    batch_size: int = 128  # B, questions
     num_rollouts: int = 8  # K
-    mini_batches: int = 2
-    rho: float = 0.5
-    start_threshold: float = 0.35
-    question_selection: str = "gaussian"
-    mu: float = 0.5
-    sigma: float = 1.0
-    trajectory_selection: str = "entropy"
-    difficulty: str = "success"
-    retire: str = "auto"
-    reinstate_every: int = 0
-    max_trajectories: int = 0
-    clip: str = "auto"
-    clip_eps: float = 0.2
-    normalize_std: bool = False
-    alpha_low: float = 0.0
+    mini_batches: int = 2  # optimiser steps of a batch
+    rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy
+    start_threshold: float = 0.35  # replay starts once a batch's Pass@1 is above; -1: at once
+    question_selection: str = "gaussian"  # or "uniform"
+    mu: float = 0.5  # μ, as an accuracy
+    sigma: float = 1.0  # σ, in successes
+    trajectory_selection: str = "entropy"  # or "nll", "random", "highest_entropy", "official"
+    difficulty: str = "success"  # or "spread", for continuous rewards
+    retire: str = "auto"  # or "on", "off"; auto: unless ρ = 0 or difficulty is spread
+    reinstate_every: int = 0  # steps between the returns of retired questions; 0: never
+    max_trajectories: int = 0  # stored at most, the newest; 0: no limit
+    clip: str = "auto"  # or "on", "off"; auto: until replay starts
+    clip_eps: float = 0.2  # ε
+    normalize_std: bool = False  # GRPO's division; off: Dr. GRPO
+    alpha_low: float = 0.0  # Masked GRPO (Eq. 14): groups outside have advantage 0
     alpha_high: float = 1.0
 
 
@@ -144,7 +144,8 @@ class Experience:
     def plan(self, step: int, uncertainty: Callable) -> Plan | None:
         """The questions of a batch, and o* for the replayed ones; None when no question is left.
 
-        `uncertainty` gives the mean entropy (or NLL) under π_θ of each (prompt ids, response ids).
+        `uncertainty` takes a list of (prompt ids, response ids) and gives the mean entropy (or NLL)
+        of each under π_θ. It is not called where there is nothing to choose.
         """
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
