@@ -163,7 +163,7 @@ def packed_attention(module, query, key, value, attention_mask, scaling=None, pa
     query: (1, H, S, D), key and value: (1, H_kv, S, D).
     """
     # The kernel takes 16-bit types only.
-    by_kernel = query.device.type == "cuda" and query.dtype != torch.float32
+    by_kernel = query.is_cuda and query.dtype != torch.float32
     attend = attend_in_a_row if by_kernel else attend_padded
     return attend(query, key, value, scaling, packing), None
 

@@ -7,22 +7,36 @@ import re
 import struct
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import psutil
 import pytest
 import torch
 import torch.distributed as dist
+import yaml
 from conftest import free_port, needs_cpu_vllm, on_ranks
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedConfig, Qwen2Config
+from torch.fx.experimental import _config as fx_config
+from torch.utils._python_dispatch import TorchDispatchMode
+from transformers import (
+    AutoModelForCausalLM,
+    LlamaConfig,
+    PreTrainedConfig,
+    Qwen2Config,
+    masking_utils,
+)
 
+import model
 import rollout
 from config import Config
-from model import load_model
+from loss import policy_loss
+from model import PackedLM, extend_context, load_model, pack
 from rollout import VLLMEngine
 from runtime import flags, ranks
+from runtime.lora import add_adapters
 from runtime.memory import Shape
-from tools.doctor import SHAPES
+from tools.doctor import SHAPES, elsewhere
 
 EOS = 2
 ROOT = Path(__file__).parent.parent.parent
@@ -71,13 +85,101 @@ def test_names_of_weights_cost_no_memory(tmp_path):
     """The names of 3 GB of weights, a tied head's among them, are there and no weight is read."""
     config = hf_config(SHAPES["Qwen2.5-Math-1.5B"])
     config.save_pretrained(tmp_path)
-    model = on_meta(config)
-    write_holes(tmp_path / "model.safetensors", dict(model.named_parameters()))
+    empty = on_meta(config)
+    write_holes(tmp_path / "model.safetensors", dict(empty.named_parameters()))
     process = psutil.Process()
     before = process.memory_info().rss
     loaded = load_model(Config(), str(tmp_path), "auto")
     assert process.memory_info().rss - before < 3e8
-    assert set(loaded.state_dict()) == set(model.state_dict()) > {"lm_head.weight"}
+    assert set(loaded.state_dict()) == set(empty.state_dict()) > {"lm_head.weight"}
+
+
+# ---- shapes and dtypes ---------------------------------------------------------------------------
+
+FILES = {}  # a file of configs/ -> the shape that it trains
+for path in sorted((ROOT / "configs").glob("*.yaml")):
+    trained = yaml.safe_load(path.read_text())["model"].split("/")[-1]
+    if trained in SHAPES:
+        FILES[path.name] = trained
+
+
+class LikeFactors(TorchDispatchMode):
+    """Refuses to multiply two dtypes, as CUDA does and the meta device does not."""
+
+    def __torch_dispatch__(self, operator, types, args=(), kwargs=None):
+        if operator.overloadpacket in (torch.ops.aten.mm, torch.ops.aten.addmm):
+            assert len({x.dtype for x in args if isinstance(x, torch.Tensor)}) == 1
+        return operator(*args, **kwargs or {})
+
+
+@pytest.fixture
+def meta_is_a_gpu(monkeypatch):
+    """Tensors on the meta device take the paths of CUDA's, but for what looks at their numbers."""
+    monkeypatch.setattr(torch.Tensor, "is_cuda", property(lambda tensor: tensor.is_meta))
+    monkeypatch.setitem(model.LOGITS_CHUNK, "meta", model.LOGITS_CHUNK["cuda"])
+    monkeypatch.setattr(model, "attend_padded", None)  # the other path
+    monkeypatch.setattr(masking_utils, "find_packed_sequence_indices", lambda positions: None)
+    with fx_config.patch(meta_nonzero_assume_all_nonzero=True), LikeFactors():
+        yield
+
+
+def batches(c: Config) -> dict[str, list]:
+    """Micro-batches as full as they get: the longest response, one group, many short groups."""
+    prompt = np.arange(c.max_prompt_length)
+    budget = c.tokens_per_micro_batch
+    share = (budget - len(prompt)) // c.num_rollouts
+    group = [(prompt, np.zeros(share))] * c.num_rollouts
+    short = []
+    for i in range(budget // (len(prompt) + 20 * c.num_rollouts)):
+        short += [(prompt + i, np.zeros(20))] * c.num_rollouts
+    return {"longest": [(prompt, np.zeros(c.max_response_length))], "group": group, "short": short}
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_a_step_has_the_shapes_and_dtypes_of_a_gpu(file, meta_is_a_gpu):
+    """Each operator has a rule for them, forward and backward, up to the loss of a full batch.
+
+    Two layers stand for all of a model, as they are alike.
+    """
+    if "lora" in file:
+        pytest.importorskip("peft")
+    c = elsewhere(["--config", str(ROOT / "configs" / file)])
+    lm = on_meta(extend_context(hf_config(replace(SHAPES[FILES[file]], layers=2)), c))
+    if c.lora_rank:
+        with torch.device("meta"):
+            add_adapters(lm, c.lora_rank, c.lora_alpha, c.seed)
+    lm.to(getattr(torch, c.dtype))  # as FSDP2 does for a pass
+    lm.gradient_checkpointing_enable({"use_reentrant": False})
+    lm.set_attn_implementation("packed")
+    packed_lm = PackedLM(lm, c.temperature).train()
+    for sequences in batches(c).values():
+        packed = pack(sequences, "meta")
+        logprobs, entropies = packed_lm(packed)
+        tokens = packed.targets.shape
+        zeros = torch.zeros(tokens, device="meta")
+        loss, _ = policy_loss(
+            logprobs,
+            zeros,
+            zeros,
+            zeros.bool(),
+            max_length=c.max_response_length,
+            num_responses=c.batch_size * c.num_rollouts // c.mini_batches,
+            clip_eps=c.clip_eps,
+            beta=c.beta,
+        )
+        (loss + entropies.sum()).backward()
+        assert logprobs.shape == entropies.shape == tokens and loss.shape == ()
+        assert logprobs.dtype == entropies.dtype == loss.dtype == torch.float32
+        for p in filter(lambda p: p.requires_grad, lm.parameters()):
+            assert (p.grad.shape, p.grad.dtype) == (p.shape, p.dtype)
+
+
+def test_every_shape_is_checked():
+    """Each of the doctor's shapes has a configuration, and so the test above."""
+    assert set(FILES.values()) == set(SHAPES)
+
+
+# ---- the engine ----------------------------------------------------------------------------------
 
 
 class Recorder:
