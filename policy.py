@@ -58,11 +58,13 @@ class Policy:
         self.config = config
         self.device = device
         compute_dtype = getattr(torch, config.dtype)
-        # With LoRA the weights are frozen, and frozen ones need no more precision than that.
-        dtype = compute_dtype if config.lora_rank else "auto"
-        lm = load_model(config, model, dtype, attn_implementation="packed")
+        lm = load_model(config, model, "auto", attn_implementation="packed")
+        self.saved_dtype = lm.dtype  # the model's own, in which it is written, too
         refuse_unknown_parts(lm, model, config.max_prompt_length + config.max_response_length)
         if config.lora_rank:
+            # The weights are frozen, and frozen ones need no more precision than that.
+            for p in lm.parameters():
+                p.data = p.data.to(compute_dtype)
             add_adapters(lm, config.lora_rank, config.lora_alpha, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
@@ -335,14 +337,11 @@ class Policy:
         return shards
 
     def save_pretrained(self, directory: str | Path) -> None:
-        """Write a Hugging Face directory (safetensors, config) on rank 0.
-
-        The dtype is the one that the weights are held in: float32, unless they are frozen (LoRA).
-        """
+        """Write a Hugging Face directory (safetensors, config) on rank 0, in the model's dtype."""
         lm = self.module.lm
         main = ranks.rank() == 0
         weights = {}
-        for name, tensor in self.full_weights(lm.dtype):
+        for name, tensor in self.full_weights(self.saved_dtype):
             # Tied weights are written under one name; the loader makes the second.
             if main and name not in lm.all_tied_weights_keys:
                 weights[name] = tensor.cpu()
@@ -350,4 +349,6 @@ class Policy:
             # card.py writes the settings of generation; the model's own may be refused.
             lm.generation_config = GenerationConfig()
             lm.save_pretrained(directory, state_dict=weights)
+            lm.config.dtype = self.saved_dtype  # it was taken from the weights that are trained
+            lm.config.save_pretrained(directory)
         ranks.barrier()

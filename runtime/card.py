@@ -117,7 +117,8 @@ From {plain(model)}, {steps} steps on {plain(", ".join(data))}, by a from-scratc
 
 Ask it as it was trained, with the `prompt_template` and the `response_prefix` below;
 generation_config.json has the sampling of these scores. It is only as reliable as they are, on
-questions like those of training.
+questions like those of training. The weights are saved in the dtype of the starting model: where
+that is bfloat16, `eval.py` may differ from the last validation by its rounding.
 The license of the starting model and of the data applies to this model too.
 
 {"".join(settings)}"""

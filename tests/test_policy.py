@@ -423,6 +423,23 @@ def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_p
     assert (tmp_path / "saved/model.safetensors").exists()
 
 
+@pytest.mark.parametrize("lora_rank", [0, 2])
+def test_a_model_is_saved_in_the_dtype_it_came_in(tiny_model, device, groups, tmp_path, lora_rank):
+    """Trained in float32, of which a checkpoint is made, a bfloat16 model leaves in bfloat16."""
+    lm = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
+    lm.save_pretrained(tmp_path / "half")
+    policy = make_policy(tmp_path / "half", lr=1e-2, lora_rank=lora_rank)
+    policy.update([groups], None)
+    assert {shard.dtype for shard in policy.shards().values()} == {torch.float32}
+    policy.save_pretrained(tmp_path / "saved")
+    sizes = [(tmp_path / d / "model.safetensors").stat().st_size for d in ("half", "saved")]
+    assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+    saved = AutoModelForCausalLM.from_pretrained(tmp_path / "saved")
+    assert saved.dtype == torch.bfloat16 and policy.module.lm.dtype == torch.float32
+    for name, weight in full_weights(policy).items():
+        assert torch.equal(saved.state_dict()[name], torch.from_numpy(weight).bfloat16())
+
+
 def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
     """full_weights has all of the state_dict, the tied head too, also after an update."""
     for tied, directory in tiny_models.items():

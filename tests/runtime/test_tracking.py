@@ -55,7 +55,7 @@ def test_the_card_says_how_the_model_was_made_and_is_asked(config):
         "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
     )
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body
-    assert "world" not in body
+    assert "dtype of the starting model" in body and "world" not in body
     for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir", "world_seed"}:
         assert f"    {name}: {knobs[name]!r}\n" in body
 
