@@ -202,13 +202,21 @@ def _key(question: Question) -> str:
 
 
 def means(records: list[dict]) -> dict:
-    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward/...` and so on."""
+    """`pass_at_1/<source>` (share of successes; Avg@k for k samples), `reward/...` and so on.
+
+    A further reward, `reward_<name>/<source>`, is averaged over the responses that have it. Their
+    number is `reward_<name>/<source>/count`.
+    """
     values = defaultdict(list)
     for r in records:
         named = {name: r[name] for name in ("reward", "length", "truncated", "timeout")}
         for name, value in ({"pass_at_1": r["success"]} | named | r.get("judged", {})).items():
             values[f"{name}/{r['source']}"].append(value)
-    return {name: float(np.mean(v)) for name, v in values.items()}
+    found = {name: float(np.mean(v)) for name, v in values.items()}
+    for name, v in values.items():
+        if name.startswith("reward_"):
+            found[f"{name}/count"] = len(v)
+    return found
 
 
 def main(argv: list[str] | None = None) -> dict:

@@ -24,14 +24,10 @@ def step_metrics(plan, groups: list, experience) -> dict[str, float]:
     k = np.array([g.num_success for g in groups])
     silent = np.array([np.ptp(g.rewards) == 0 for g in groups])
     fresh = np.array([g.star is None for g in groups])
-    named = sorted({"timeouts"}.union(*(t.named_rewards for t in new)))
     metrics = {
         **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
         "fresh/silent": _mean(silent[fresh]),
-        **{
-            f"reward/{name}": sum(t.named_rewards.get(name, 0.0) for t in new) / len(new)
-            for name in named
-        },
+        **_named_means(new),
         "reward/pass_at_1": _mean(k) / K,
         "reward/none_right": _mean(k == 0),
         "reward/pass_at_1_fresh": _mean(k[fresh]) / K,
@@ -59,6 +55,23 @@ def step_metrics(plan, groups: list, experience) -> dict[str, float]:
         chosen = [plan.scores[t] for t in plan.stars.values() if t in plan.scores]
         metrics[f"replay/{score}_chosen"] = _mean(chosen)
         metrics[f"replay/{score}_candidates"] = _mean([*plan.scores.values()])
+    return metrics
+
+
+def _named_means(new: list) -> dict[str, float]:
+    """Return the mean of each further reward over the responses that have it, and their number.
+
+    Beside them stands the share of all responses whose grading ran out of time.
+    """
+    found = {}
+    for t in new:
+        for name, value in t.named_rewards.items():
+            found.setdefault(name, []).append(value)
+    late = found.pop("timeouts", [])
+    metrics = {"reward/timeouts": len(late) / len(new)}
+    for name, values in sorted(found.items()):
+        metrics[f"reward/{name}"] = _mean(values)
+        metrics[f"reward/{name}/count"] = len(values)
     return metrics
 
 

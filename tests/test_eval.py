@@ -101,6 +101,8 @@ def test_means_per_source():
         "shortcut/y": 0.5,
         "reward_tidy/x": 0.25,
         "reward_tidy/y": 0.25,
+        "reward_tidy/x/count": 2,
+        "reward_tidy/y/count": 2,
     }
     assert engine.asked == ([6, 6, 7, 7], 0.7, 9)
 

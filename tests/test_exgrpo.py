@@ -9,6 +9,7 @@ import pytest
 from buffer import Trajectory
 from config import Config
 from data import Question
+from eval import means
 from exgrpo import Experience, Group, Knobs, Plan
 from policy import Policy
 from runtime.metrics import step_metrics
@@ -432,6 +433,26 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
     assert {name for name in metrics if name.startswith("reward/")} == {
         f"reward/{name}" for name in TAKEN
     }
+
+
+def test_a_further_reward_is_a_mean_over_the_responses_that_have_it():
+    """Of 4 responses 2 have `form`, 1 and 0, and one ran out of time: 0.5 of 2 in both places."""
+    named = [{"form": 1.0}, {}, {"form": 0.0}, {"timeouts": 1.0}]
+    rows = [[response(0, i) for i in range(4)]]
+    for t, rewards in zip(rows[0], named):
+        t.named_rewards = rewards
+    run = experience(1, batch_size=1, num_rollouts=4, mini_batches=1, rho=0.0)
+    plan = run.plan(0, by_last_token)
+    metrics = step_metrics(plan, run.group(plan, rows), run)
+    assert metrics["reward/form"] == 0.5 and metrics["reward/form/count"] == 2
+    assert metrics["reward/timeouts"] == 0.25
+    same = dict.fromkeys(("reward", "success", "length", "truncated", "timeout"), 1.0)
+    records = [
+        same | {"source": "s", "judged": {f"reward_{n}": v for n, v in r.items() if n == "form"}}
+        for r in named
+    ]
+    validated = means(records)
+    assert validated["reward_form/s"] == 0.5 and validated["reward_form/s/count"] == 2
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():

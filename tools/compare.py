@@ -88,7 +88,7 @@ def side_by_side(arms: list[Arm]) -> str:
     rows = []
     known = dict.fromkeys(name for e in evaluations for name in e.scores)
     for kind in ("pass_at_1/", "average/", "reward_"):
-        for name in [name for name in known if name.startswith(kind)]:
+        for name in [n for n in known if n.startswith(kind) and not n.endswith("/count")]:
             rows.append([label(name, evaluations), *(cell(name, arm.runs) for arm in arms)])
     return table(["", *(arm.name for arm in arms)], rows)
 
