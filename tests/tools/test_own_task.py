@@ -89,6 +89,7 @@ def test_the_guide_runs_to_its_end(done):
     assert "| minus on-policy, in points, same questions | ExGRPO |" in printed[7]
     assert re.search(r"\| digits \| [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|", printed[7])
     assert "Mean over 2 pairs of runs" in printed[7] and "3 runs" in printed[7]
+    assert any(row.get("replay/questions") for row in metrics(directory / "runs/rho0.5-1"))
     assert (directory / "report.html").stat().st_size > 10_000
     assert {"curve.png", "model", "step-4"} <= {
         path.name for path in (directory / "runs/digits").iterdir()
