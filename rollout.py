@@ -120,7 +120,7 @@ def make_engine(config: Config, model: str, turn_ends: list[int], device: torch.
     return kind(config, model, turn_ends, device)
 
 
-# Every `LLM` made: vLLM destroys the process group, which is ours, when one is collected.
+# Every engine made: vLLM destroys the process group, which is ours, when one is collected.
 KEPT = []
 
 
@@ -134,16 +134,16 @@ class VLLMEngine:
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
-        if on_gpu and KEPT:
-            raise RuntimeError("a process has one vLLM engine on a GPU: start another process")
-        if on_gpu and config.dtype == "float32":
-            # Otherwise attention multiplies in TF32 and drifts from the policy.
-            os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
         if on_gpu:
+            if KEPT:
+                raise RuntimeError("a process has one vLLM engine on a GPU: start another process")
             once(
                 "the first start of vLLM may take minutes: it compiles kernels for this GPU, some"
                 " by FlashInfer, and captures graphs"
             )
+            if config.dtype == "float32":
+                # Otherwise attention multiplies in TF32 and drifts from the policy.
+                os.environ.setdefault("TRITON_F32_DEFAULT", "ieee")
         from vllm import LLM
 
         length = config.max_prompt_length + config.max_response_length
@@ -179,20 +179,18 @@ class VLLMEngine:
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
             disable_log_stats=True,
         )
-        KEPT.append(self.llm)
+        KEPT.append(self)
         self.leave_if_asked = watchdog.check
         if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
-            from vllm.distributed import get_tp_group as group
+            from vllm.distributed import get_tp_group
 
-            self.leave_if_asked = lambda: ranks.leave_if_asked(group().cpu_group)
+            tp = get_tp_group()
+            self.leave_if_asked = lambda: ranks.leave_if_asked(tp.cpu_group)
             # On CPUs its shared memory has the same name in every run: unlink it, once all ranks
             # have mapped it.
-            first = ranks.rank() // config.rollout_tp * config.rollout_tp
-            members = "-".join(str(r) for r in range(first, first + config.rollout_tp))
+            members = "-".join(str(rank) for rank in tp.ranks)
             ranks.barrier()
-            Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{ranks.rank() - first}").unlink(
-                missing_ok=True
-            )
+            Path(f"/dev/shm/-tp:0-[{members}]-cpushm_{tp.rank_in_group}").unlink(missing_ok=True)
 
     def generate(
         self,
