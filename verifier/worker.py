@@ -13,6 +13,7 @@ import gc
 import importlib
 import inspect
 import json
+import math
 import os
 import resource
 import select
@@ -24,6 +25,8 @@ import traceback
 LARGEST = 1e15  # of a reward: float32 still holds the squares of a group's spread, and their sums
 # Our own metrics have these names, so rewards cannot.
 TAKEN = ("mean", "pass_at_1", "pass_at_1_fresh", "none_right", "timeouts")
+# What a function gets of its question is in `row`, so that no parameter of these names is filled.
+COLUMNS = {"data_source", "extra_info", "prompt", "reward_model"}
 
 
 def peak_memory() -> int:
@@ -36,15 +39,24 @@ def peak_memory() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # macOS: in bytes
 
 
+def number(x) -> float:
+    """Return a value as a float: nan where it is no number, or a text that looks like one."""
+    try:
+        return math.nan if isinstance(x, str | bytes) else float(x)
+    except (OverflowError, RuntimeError, TypeError, ValueError):
+        return math.nan
+
+
 def named_rewards(value) -> dict:
     """Return as a dict of floats what a reward function has returned.
 
     That may be a number, or a dict of numbers with `score`. A dict may have `judged` beside them,
     which goes on as it is: values that evaluation reports, and `marked`, the response for people.
+    Raises ValueError, which names what is no number.
     """
     given = dict(value) if isinstance(value, dict) else {"score": value}
     judged = given.pop("judged", None)
-    rewards = {name: float(x) for name, x in given.items()}
+    rewards = {name: number(x) for name, x in given.items()}
     if "score" not in rewards:
         raise ValueError(f"the reward function returned {value!r}: a dict needs a `score`")
     if taken := [name for name in rewards if name in TAKEN]:
@@ -52,9 +64,12 @@ def named_rewards(value) -> dict:
             f"the reward function returned {value!r}: the run's own metrics have the name "
             f"{taken[0]}, choose another"
         )
-    if not all(abs(x) <= LARGEST for x in rewards.values()):  # nan fails this too
+    # A nan is not below it either.
+    wrong = [str(name) for name, x in rewards.items() if not abs(x) <= LARGEST]
+    if wrong:
         raise ValueError(
-            f"the reward function returned {value!r}: numbers must be finite, below {LARGEST:g}"
+            f"the reward function returned {value!r:.400}: {', '.join(wrong)} must be a finite"
+            f" number below {LARGEST:g}"
         )
     return rewards if judged is None else rewards | {"judged": judged}
 
@@ -63,19 +78,17 @@ def takes_row(reward) -> bool:
     """Return whether a reward function has a parameter called row.
 
     Raises TypeError if its parameters have other names or another order than those it is called
-    with.
+    with, or if one waits for what is never passed: `**kwargs`, or a column of the file.
     """
     parameters = inspect.signature(reward).parameters
-    needed = [
-        name
-        for name, p in parameters.items()
-        if p.default is p.empty and p.kind is not p.VAR_KEYWORD
-    ]
+    needed = [name for name, p in parameters.items() if p.default is p.empty]
     swapped = needed[:2] not in (["response", "answer"], ["text", "answer"])
-    if swapped or set(needed[2:]) - {"row"} or "extra_info" in parameters:
+    if swapped or set(needed[2:]) - {"row"} or parameters.keys() & COLUMNS:
         raise TypeError(
-            f"the reward function takes ({', '.join(parameters)}): call its parameters (response,"
-            " answer) or (response, answer, row), in this order; docs/own-task.md has an adapter"
+            f"the reward function takes ({', '.join(map(str, parameters.values()))}): call its"
+            " parameters (response, answer) or (response, answer, row), in this order; options with"
+            " defaults may follow, but no **kwargs, and no column of the file, which is in `row`;"
+            " docs/own-task.md has an adapter"
         )
     return "row" in parameters
 

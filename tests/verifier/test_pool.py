@@ -162,9 +162,18 @@ def test_user_function(module):
             "def reward(response, answer): return 1 / 0",
             r"answer 'gold', row .*3a.*ZeroDivisionError: .*\(my_reward.py, line 1\)$",
         ),
-        ("def reward(response, answer): return 'a'", "could not convert"),
-        ("def reward(response, answer): return float('nan')", "returned nan"),
+        ("def reward(response, answer): return float('nan')", "returned nan: score must be a fini"),
         ("def reward(response, answer): return 1e300", "below 1e\\+15"),  # infinite in float32
+        ("def reward(response, answer): return 'a'", "returned 'a': score must be a finite number"),
+        ("def reward(response, answer): return dict(score=1, pred='[no]')", "}: pred must be a fi"),
+        (
+            "def reward(response, answer): return dict(score=1, pred='7')",
+            "}: pred must be a finite",
+        ),
+        (
+            "def reward(response, answer): return dict(score=1, a=None, b=True, c=[1], d={})",
+            r"}: a, c, d must be a finite number below 1e\+15$",
+        ),
         (
             "def reward(response, answer): return {'length': 0}",
             "returned {'length': 0}.*needs a `score`",
@@ -179,6 +188,14 @@ def test_user_function(module):
         ),
         ("def reward(prompts, completions): return 1", "docs/own-task.md has an adapter"),
         ("def reward(answer, response): return 1", r"takes \(answer, response\): call its param"),
+        ("def reward(response, answer, **kwargs): return 1", r"\(response, answer, \*\*kwargs\)"),
+        (
+            "def reward(response, answer, row, **rest): return 1",
+            r", row, \*\*rest\): call its param",
+        ),
+        ("def reward(response, answer, *rest): return 1", r"answer, \*rest\): call its parameters"),
+        ("def reward(response, answer, data_source=''): return 1", "call its parameters"),
+        ("def reward(response, answer, *, extra_info=None): return 1", "call its parameters"),
         ("x = 1", "AttributeError"),
         ("import no_such", "ModuleNotFoundError"),
     ],
