@@ -53,7 +53,7 @@ class Worker:
         for _ in range(2):
             try:
                 self.launch()
-                self.reply(START_SECONDS)
+                self.reply(time.monotonic() + START_SECONDS)
                 return
             except EOFError:
                 self.stop()
@@ -77,15 +77,28 @@ class Worker:
                 bufsize=0,
                 start_new_session=True,
             )
+        os.set_blocking(self.process.stdin.fileno(), False)
 
-    def reply(self, seconds: float, where: str = "") -> dict:
+    def send(self, line: bytes, end: float) -> None:
+        """Write a line to the worker, by the clock's `end`.
+
+        Raises TimeoutError if it does not take it in time, BrokenPipeError if the worker died.
+        """
+        poll = select.poll()
+        poll.register(self.process.stdin, select.POLLOUT)
+        left = memoryview(line)
+        while left:  # a pipe holds 64 KiB
+            if not poll.poll(1000 * max(end - time.monotonic(), 0)):
+                raise TimeoutError
+            left = left[os.write(self.process.stdin.fileno(), left) :]
+
+    def reply(self, end: float, where: str = "") -> dict:
         """Return the worker's next line.
 
-        Raises TimeoutError if it does not come in time, EOFError if the worker died, and
-        RuntimeError with the reason if its reward function raised. There is no timer thread, as
+        Raises TimeoutError if it does not come by the clock's `end`, EOFError if the worker died,
+        and RuntimeError with the reason if its reward function raised. There is no timer thread, as
         generation shares Python's lock in this process.
         """
-        end = time.monotonic() + seconds
         poll = select.poll()
         poll.register(self.process.stdout, select.POLLIN)
         while not self.received.endswith(b"\n"):
@@ -109,11 +122,13 @@ class Worker:
         once may have been somebody else's doing.
         """
         where = f" for the answer {answer!r:.200}, row {row:.400}"
+        line = json.dumps([text, answer, row]).encode() + b"\n"
         for _ in range(2):
             try:
                 self.start()
-                self.process.stdin.write(json.dumps([text, answer, row]).encode() + b"\n")
-                return self.reply(self.timeout, where)["rewards"]
+                end = time.monotonic() + self.timeout
+                self.send(line, end)
+                return self.reply(end, where)["rewards"]
             except (EOFError, BrokenPipeError):
                 self.stop()
             except TimeoutError:

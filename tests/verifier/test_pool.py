@@ -196,6 +196,11 @@ def test_user_function(module):
         ("def reward(response, answer, *rest): return 1", r"answer, \*rest\): call its parameters"),
         ("def reward(response, answer, data_source=''): return 1", "call its parameters"),
         ("def reward(response, answer, *, extra_info=None): return 1", "call its parameters"),
+        (
+            "class Mute(Exception):\n def __str__(self): return 1 / 0\n"
+            "def reward(response, answer): raise Mute",
+            r"Mute: ZeroDivisionError where its text was asked for \(my_reward.py, line 3\)$",
+        ),
         ("x = 1", "AttributeError"),
         ("import no_such", "ModuleNotFoundError"),
     ],
@@ -206,6 +211,18 @@ def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
     with pytest.raises(RuntimeError, match=f"my_reward:reward.*{told}"):
         with Verifier(workers=1, function=name) as verifier:
             verifier.submit(["x"], ["gold"], [{"prompt": "3a"}]).result()
+
+
+def test_a_worker_that_reads_nothing_is_late(module):
+    """The limit covers the sending of a text that is longer than a pipe holds."""
+    name = module("def reward(response, answer): return 1")
+    with Verifier(workers=1, timeout=0.5, function=name) as verifier:
+        os.kill(verifier.workers[0].process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        pending = verifier.submit(["x" * 2**20], ["1"])
+        assert pending.rewards() == [{"score": 0.0, "timeouts": 1.0}]
+        assert time.monotonic() - begin < 5
+        assert verifier.score(["x"], ["1"]) == [1.0]
 
 
 @pytest.mark.parametrize("impossible", [{"function": "a"}, {"function": "a.py:b"}, {"workers": 0}])
