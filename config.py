@@ -20,6 +20,7 @@ from runtime.flags import POSITIVE, knob, loading, or_refuse, out_of_range, pars
 from runtime.rundir import refuse_remains
 from runtime.tables import first_case
 from verifier.pool import try_out
+from worlds import FIRST_CASE
 
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
 INSTALL_TRACKER = {
@@ -342,7 +343,8 @@ def ready(config: Config) -> Config:
     RuntimeError where it cannot be imported, or raises. Says that the long imports come next.
     """
     if config.reward != "math":
-        try_out(config.reward, config.verify_timeout, map(first_case, config.train_files))
+        cases = map(first_case, config.train_files) if config.train_files else [FIRST_CASE]
+        try_out(config.reward, config.verify_timeout, cases)
     loading()
     return config
 

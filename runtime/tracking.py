@@ -147,6 +147,11 @@ class Tracker:
             f"buffer {m['buckets/questions']:.0f}  "
             f"retired {m['buckets/retired']:.0f}  {m['time/step']:.1f} s"
         )
+        if m["reward/timeouts"] > 0.5:
+            self.print(
+                f"warning: {m['reward/timeouts']:.0%} of the new responses score 0, as grading them"
+                " ran out of time (--verify_timeout) or ended its process"
+            )
 
     def _say_turns(self, step: int, metrics: dict[str, float]) -> None:
         """Say when replay starts, and when hardly any question is left to ask."""

@@ -190,6 +190,10 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
             "has no attribute 'scores'",
         ),
         (
+            ["train.py", "--run_dir", "{tmp_path}/new", "--reward", "words:death"],
+            "'words:death' ended its process, or took longer than 5 s .*, twice for the answer",
+        ),
+        (
             ["eval.py", "--model", "m", "--data", "{tmp_path}/q.jsonl", "--reward", "words:score"],
             r"answer 'green'.*KeyError: 'colour' .words.py, line 2.$",
         ),
@@ -198,7 +202,9 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
 def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
     """The sentence comes before any heavy import, from one rank, and is in torchrun's summary."""
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    (tmp_path / "words.py").write_text("def score(response, answer, row):\n return row['colour']")
+    words = "def score(response, answer, row):\n return row['colour']\n"
+    death = "def death(response, answer, row):\n __import__('os')._exit(row['extra_info']['index'])"
+    (tmp_path / "words.py").write_text(words + death)
     turn = {"role": "user", "content": "Of grass?"}
     row = {"data_source": "x", "prompt": [turn], "reward_model": {"ground_truth": "green"}}
     (tmp_path / "q.jsonl").write_text(json.dumps(row))

@@ -286,8 +286,17 @@ class Verifier:
 def try_out(function: str, timeout: float, cases: Iterable[tuple[str, dict]]) -> None:
     """Import a reward function, and call it with each answer as the response, and the row.
 
-    What it raises becomes a RuntimeError.
+    Raises RuntimeError where it raises, or dies or exceeds the limit twice: its first call may be
+    the one that loads something.
     """
     with Verifier(1, timeout, function) as verifier:
         for answer, row in cases:
-            verifier.submit([answer], [answer], [row]).rewards()
+            for _ in range(2):
+                [rewards] = verifier.submit([answer], [answer], [row]).rewards()
+                if "timeouts" not in rewards:
+                    break
+            else:
+                raise RuntimeError(
+                    f"the reward {function!r} ended its process, or took longer than {timeout:g} s"
+                    f" (--verify_timeout), twice for the answer {answer!r:.200}"
+                )

@@ -142,6 +142,7 @@ def after_a_step(replayed: int, left: int, **more) -> dict:
         "rollout/length": 12,
         "loss/entropy": 0.5,
         "fresh/silent": 0.75,
+        "reward/timeouts": 0.0,
         "replay/questions": replayed,
         "buckets/questions": 3,
         "buckets/retired": 100 - left,
@@ -185,6 +186,13 @@ def test_the_start_of_replay_is_said_once(tmp_path, capsys):
     assert [line for line in lines if "replay starts" in line] == [lines[1]]
     text = (tmp_path / "metrics.jsonl").read_text()
     assert len(console(tmp_path, capsys, after_a_step(4, left=99), text=text)) == 1
+
+
+def test_a_batch_that_is_hardly_graded_is_told(tmp_path, capsys):
+    """More than half of time-outs and deaths is a warning below the step's line."""
+    steps = [after_a_step(0, left=99, **{"reward/timeouts": late}) for late in (0.0, 0.5, 0.75)]
+    *lines, warning = console(tmp_path, capsys, *steps)
+    assert len(lines) == 3 and warning.startswith("warning: 75% of the new responses score 0")
 
 
 @pytest.mark.parametrize(

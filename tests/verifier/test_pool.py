@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from verifier.pool import Verifier
+from verifier.pool import Verifier, try_out
 
 ROOT = Path(__file__).parents[2]
 BOMB = r"\boxed{5^{5^{5^{5^{5^{5}}}}}}"  # no end to it
@@ -223,6 +223,30 @@ def test_a_worker_that_reads_nothing_is_late(module):
         assert pending.rewards() == [{"score": 0.0, "timeouts": 1.0}]
         assert time.monotonic() - begin < 5
         assert verifier.score(["x"], ["1"]) == [1.0]
+
+
+@pytest.mark.parametrize(
+    "body, works",
+    [
+        ("os._exit(0)", False),
+        ("os.kill(os.getpid(), signal.SIGSEGV)", False),
+        ("time.sleep(9)", False),
+        ("there.exists() or there.touch() or time.sleep(9)", True),
+    ],
+)
+def test_a_reward_that_grades_nothing_is_refused_at_the_start(module, body, works):
+    """Two calls in a row that die or are late refuse it; only the first one may load something."""
+    name = module(f"""
+        import os, pathlib, signal, time
+        there = pathlib.Path(__file__).parent / "there"
+        def reward(response, answer):
+            {body}
+            return 1
+    """)
+    if works:
+        return try_out(name, 0.5, [("7", {})])
+    with pytest.raises(RuntimeError, match="longer than 0.5 s .--verify_timeout., twice.*'7'"):
+        try_out(name, 0.5, [("7", {})])
 
 
 @pytest.mark.parametrize("impossible", [{"function": "a"}, {"function": "a.py:b"}, {"workers": 0}])
