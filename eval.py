@@ -108,7 +108,7 @@ from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.chat import turn_ends
-from runtime.claim import check_shared
+from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, in_short, made_with, open_kept
 from sampler import sample_seed
@@ -224,7 +224,6 @@ def main(argv: list[str] | None = None) -> dict:
     config = COMMAND or parse_command(argv)
     device = ranks.setup(hang_timeout=0)  # many samples of long responses may take hours
     rank_0 = ranks.rank() == 0
-    check_shared(config.output)
     tokenizer = load_tokenizer(config, config.model)
     ends = turn_ends(config.model, tokenizer)
     questions, counts = load_questions(config.train_files, config, tokenizer)
@@ -240,11 +239,11 @@ def main(argv: list[str] | None = None) -> dict:
         )
     config.reward = reward_of(questions, config.reward)
     _fit_positions(config, questions)
-    kept = {}
-    if config.output and rank_0:
-        settings = {name: getattr(config, name) for name in DECISIVE} | {"turn_ends": ends}
-        kept = open_kept(Path(config.output), made_with(settings))
-    with make_verifier(config) as verifier:
+    with claim(config.output), make_verifier(config) as verifier:
+        kept = {}
+        if config.output and rank_0:
+            settings = {name: getattr(config, name) for name in DECISIVE} | {"turn_ends": ends}
+            kept = open_kept(Path(config.output), made_with(settings))
         questions, of_answers = readable(questions, verifier.check_golds)
         counts |= of_answers
         questions = first_of_each_source(questions, config.eval_questions)

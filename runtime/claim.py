@@ -1,4 +1,4 @@
-"""Make sure that a run directory belongs to one run, and is one directory for all nodes."""
+"""Make sure that a directory belongs to one run or evaluation, and is one for all nodes."""
 
 import fcntl
 import os
@@ -11,38 +11,39 @@ from pathlib import Path
 from typing import TextIO
 
 from runtime import ranks
+from runtime.faults import say
 from runtime.rundir import restarts
 
 
 @contextmanager
-def claim(run_dir: str | Path) -> Iterator[None]:
-    """Keep run_dir to this run until the context ends (a collective).
+def claim(directory: str | Path) -> Iterator[None]:
+    """Keep the directory, where one is named, to this job until the context ends (a collective).
 
     The lock belongs to rank 0's process, not to its children. Raises ValueError, which names the
     process that has the directory, or says that not all nodes see it.
     """
     file = error = None
     try:
-        if ranks.rank() == 0:
-            file = lock(Path(run_dir))
+        if directory and ranks.rank() == 0:
+            file = lock(Path(directory))
     except ValueError as taken:
         error = taken
     if error := ranks.gather(error)[0]:
         raise error
-    check_shared(run_dir)
+    check_shared(directory)
     yield
     if file:
         file.close()
 
 
-def lock(run_dir: Path) -> TextIO:
-    """Take run_dir for this process, until the returned file is closed or the process is gone.
+def lock(directory: Path) -> TextIO:
+    """Take the directory for this process, until the returned file is closed or the process ends.
 
     Raises ValueError, which names the process that has it. A process that torchrun has restarted
     waits 20 s for the one before it, which may still be dying.
     """
-    run_dir.mkdir(parents=True, exist_ok=True)
-    file = open(run_dir / "lock", "a+")
+    directory.mkdir(parents=True, exist_ok=True)
+    file = open(directory / "lock", "a+")
     for _ in range(100 if restarts() else 1):
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -52,14 +53,12 @@ def lock(run_dir: Path) -> TextIO:
         except BlockingIOError:
             time.sleep(0.2)
         except OSError as error:
-            print(
-                f"note: {run_dir} cannot be locked ({error}): nothing keeps a second run out of it"
-            )
+            say(f"note: {directory} cannot be locked ({error}): nothing keeps a second job out")
             return file
     file.seek(0)
     raise ValueError(
-        f"{run_dir} is in use by {file.read().strip() or 'another process'}: wait for it, "
-        "end it, or choose another --run_dir"
+        f"{directory} is in use by {file.read().strip() or 'another process'}: wait for it, "
+        "end it, or choose another directory"
     )
 
 

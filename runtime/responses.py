@@ -76,7 +76,7 @@ def model_files(model: Path) -> list[list]:
 
     What was written into its directory later is left out.
     """
-    ours = ("settings.json", "scores.json", "responses.jsonl", "README.md")
+    ours = ("lock", "settings.json", "scores.json", "responses.jsonl", "README.md")
     files = [file for file in sorted(model.glob("*")) if file.is_file() and file.name not in ours]
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 

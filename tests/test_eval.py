@@ -20,6 +20,7 @@ from config import Config
 from data import Question
 from eval import means, respond, validate
 from rollout import HFEngine, Response
+from runtime.claim import claim
 from runtime.responses import LONGEST, in_short, made_with, open_kept
 from sampler import sample_seed
 from verifier.pool import Pending
@@ -398,6 +399,16 @@ def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
         (tmp_path / "edited_reward.py").write_text(f"def score(response, answer): return {score}")
         settings.append(made_with({"model": str(tmp_path), "reward": "edited_reward:score"}))
     assert settings[0]["reward_source"] != settings[1]["reward_source"]
+
+
+def test_two_evaluations_do_not_share_a_directory(tiny_model, file, tmp_path):
+    """While one has it, another is told which process that is, and adds no response."""
+    out = tmp_path / "out"
+    argv = command(tiny_model, file, "--output", str(out))
+    told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
+    with claim(out), told:
+        on_ranks(2, evaluation.main, argv)
+    assert [path.name for path in out.iterdir()] == ["lock"]
 
 
 def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, monkeypatch, capfd):
