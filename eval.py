@@ -243,7 +243,7 @@ def main(argv: list[str] | None = None) -> dict:
         kept = {}
         if config.output and rank_0:
             settings = {name: getattr(config, name) for name in DECISIVE} | {"turn_ends": ends}
-            kept = open_kept(Path(config.output), made_with(settings))
+            kept = open_kept(Path(config.output), made_with(settings, verifier.identity))
         questions, of_answers = readable(questions, verifier.check_golds)
         counts |= of_answers
         questions = first_of_each_source(questions, config.eval_questions)

@@ -40,7 +40,8 @@ def train(config: Config) -> dict:
         questions, tests, origins = read_questions(
             config, tokenizer, verifier.check_golds, run.print
         )
-        run.checkpoints.check_origins(turn_ends=ends, **origins)
+        identity = verifier.identity
+        run.checkpoints.check_origins(turn_ends=ends, reward_identity=identity, **origins)
         engine = make_engine(config, config.model, ends, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, config.model, device)

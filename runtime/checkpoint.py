@@ -28,7 +28,7 @@ from torch import Tensor
 
 from runtime import ranks
 from runtime.faults import Failure, watchdog
-from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts, source_hash
+from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
 # A line of SHA256SUMS; no name in it can lead out of the checkpoint.
@@ -44,7 +44,7 @@ ORIGINS = {
     " math-verify",
     "turn_ends": "whose responses end with other tokens: give it the tokenizer, chat template and"
     " generation_config.json that it began with, or start another run with --run_dir NEW",
-    "reward_source": "with another reward, or another source of its function: rewards of two"
+    "reward_identity": "with another reward, or another source of its function: rewards of two"
     " scales would stand in one curve. Put it back, or start another run with --run_dir NEW",
 }
 # Knobs that a resumed run must share.
@@ -118,10 +118,10 @@ class Checkpoints:
     def check_origins(self, **origins) -> None:
         """Raise ValueError where the checkpoint to continue from differs in one of ORIGINS.
 
-        Each of `origins` is a hash or plain; that of the reward's source is added here.
+        Each of `origins` is a hash or plain.
         """
-        self.origins |= {"reward_source": source_hash(self.knobs["reward"])} | origins
-        for name, value in self.origins.items():
+        self.origins = origins
+        for name, value in origins.items():
             if self.saved and self.saved.get(name, value) != value:
                 raise ValueError(f"{self.newest} belongs to a run {ORIGINS[name]}")
 

@@ -12,7 +12,6 @@ from collections import defaultdict
 from pathlib import Path
 
 from runtime.console import printable
-from runtime.rundir import source_hash
 from runtime.tables import read_jsonl
 
 SHOWN = 3  # responses on the console
@@ -37,7 +36,9 @@ def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
         about.write_text(json.dumps(settings, indent=1))
     old = json.loads(about.read_text())
     changed = {
-        n: f"{old.get(n)!r} -> {value!r}" for n, value in settings.items() if old.get(n) != value
+        name: f"{old.get(name)!r} -> {settings.get(name)!r}"
+        for name in old | settings
+        if old.get(name) != settings.get(name)
     }
     if changed:
         raise ValueError(
@@ -59,16 +60,14 @@ def add(directory: Path, records: list[dict]) -> None:
         os.fsync(file.fileno())
 
 
-def made_with(knobs: dict) -> dict:
+def made_with(knobs: dict, reward_identity: str | None) -> dict:
     """Return whatever a response and its reward depend on.
 
-    These are the knobs, the source of a reward of the user's own, and the model by the name, size
-    and time of its files.
+    These are the knobs, what names a reward of the user's own by its source, and the model by the
+    name, size and time of its files.
     """
-    source = source_hash(knobs["reward"])
-    if source:
-        knobs["reward_source"] = source
-    return knobs | {"files": model_files(Path(knobs["model"]))}
+    files = model_files(Path(knobs["model"]))
+    return knobs | {"reward_identity": reward_identity, "files": files}
 
 
 def model_files(model: Path) -> list[list]:

@@ -5,8 +5,6 @@ This is light to import, because train.py looks before it loads torch.
 
 import os
 import re
-from hashlib import blake2b
-from importlib.util import find_spec
 from pathlib import Path
 
 STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
@@ -21,15 +19,6 @@ def directories(root: Path) -> list[Path]:
 def restarts() -> int:
     """Return how often torchrun has started these ranks again."""
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
-
-
-def source_hash(reward: str) -> str:
-    """Return a hash of the file of a reward "module:function", empty for "math"."""
-    module, own, _ = reward.partition(":")
-    found = find_spec(module) if own else None
-    if not found or not found.origin:
-        return ""
-    return blake2b(Path(found.origin).read_bytes(), digest_size=8).hexdigest()
 
 
 def refuse_obstacles(run_dir: Path) -> None:

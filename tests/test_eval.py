@@ -21,7 +21,7 @@ from data import Question
 from eval import means, respond, validate
 from rollout import HFEngine, Response
 from runtime.claim import claim
-from runtime.responses import LONGEST, in_short, made_with, open_kept
+from runtime.responses import LONGEST, in_short, open_kept
 from sampler import sample_seed
 from verifier.pool import Pending
 from worlds.arithmetic import judge
@@ -391,14 +391,27 @@ def test_what_nobody_can_continue_is_refused(tmp_path):
         open_kept(tmp_path, {})
 
 
-def test_a_reward_that_was_edited_is_another_setting(tmp_path, monkeypatch):
-    """Verdicts of two versions of a function are not mixed in one set of scores."""
-    monkeypatch.syspath_prepend(tmp_path)
-    settings = []
+@pytest.mark.parametrize(
+    "old, new", [({}, {"knob": 1}), ({"knob": 1}, {}), ({"knob": 1}, {"knob": 2})]
+)
+def test_other_settings_are_refused_in_both_directions(tmp_path, old, new):
+    """A setting that was kept and is gone counts as one that has changed."""
+    open_kept(tmp_path, old)
+    assert open_kept(tmp_path, old) == {}
+    with pytest.raises(ValueError, match=f"knob': '{old.get('knob')} -> {new.get('knob')}'"):
+        open_kept(tmp_path, new)
+
+
+def test_verdicts_of_two_rewards_are_not_mixed(tiny_model, device, file, tmp_path, monkeypatch):
+    """A reward in the working directory is known by its source, as workers find it there."""
+    monkeypatch.chdir(tmp_path)
+    argv = command(tiny_model, file, "--reward", "mine:score", "--output", "out")
     for score in (0.0, 1.0):
-        (tmp_path / "edited_reward.py").write_text(f"def score(response, answer): return {score}")
-        settings.append(made_with({"model": str(tmp_path), "reward": "edited_reward:score"}))
-    assert settings[0]["reward_source"] != settings[1]["reward_source"]
+        (tmp_path / "mine.py").write_text(f"def score(response, answer): return {score}")
+        if score == 0.0:
+            assert evaluation.main(argv)["pass_at_1/arithmetic"] == 0.0
+    with pytest.raises(ValueError, match="other settings: {'reward_identity'.*another --output"):
+        evaluation.main(argv)
 
 
 def test_two_evaluations_do_not_share_a_directory(tiny_model, file, tmp_path):

@@ -29,13 +29,14 @@ MATH = {  # what judges answers to golds of mathematics
 class Worker:
     """One worker process, started when first needed and again after it died.
 
-    It is for one thread at a time.
+    It is for one thread at a time. identities: where all workers note which function they started.
     """
 
-    def __init__(self, function: str, timeout: float, memory: int):
+    def __init__(self, function: str, timeout: float, memory: int, identities: set[str]):
         self.function = function
         self.timeout = timeout
         self.memory = memory
+        self.identities = identities
         self.process = None
         self.received = b""  # what has come of the next reply
         self.timeouts = 0
@@ -45,15 +46,15 @@ class Worker:
     def start(self) -> None:
         """Start the process, if there is none, and wait for it to import the function.
 
-        Raises RuntimeError with the reason if it cannot. A process that somebody else kills
-        meanwhile is started once more.
+        Raises RuntimeError with the reason if it cannot, or if it is another function by now. A
+        process that somebody else kills meanwhile is started once more.
         """
         if self.process:
             return
         for _ in range(2):
             try:
                 self.launch()
-                self.reply(time.monotonic() + START_SECONDS)
+                self.recognise(self.reply(time.monotonic() + START_SECONDS)["identity"])
                 return
             except EOFError:
                 self.stop()
@@ -78,6 +79,16 @@ class Worker:
                 start_new_session=True,
             )
         os.set_blocking(self.process.stdin.fileno(), False)
+
+    def recognise(self, identity: str) -> None:
+        """Note which function the process imported; RuntimeError if it is another than before."""
+        self.identities.add(identity)
+        if len(self.identities) > 1:
+            self.stop()
+            raise RuntimeError(
+                f"the file of the reward {self.function!r} was edited meanwhile, so that equal"
+                " answers would get unequal rewards: put it back and go on, or begin anew"
+            )
 
     def send(self, line: bytes, end: float) -> None:
         """Write a line to the worker, by the clock's `end`.
@@ -214,7 +225,10 @@ class Verifier:
                 f"reward must be 'math' or 'module:function', the module without .py: {function!r}"
             )
         self.function = MATH.get(function, function)
-        self.workers = [Worker(self.function, timeout, memory) for _ in range(workers)]
+        self.identities = set()
+        self.workers = [
+            Worker(self.function, timeout, memory, self.identities) for _ in range(workers)
+        ]
         # There are as many threads as workers, so a thread always finds an idle worker.
         self.idle = queue.SimpleQueue()
         for worker in self.workers:
@@ -225,6 +239,13 @@ class Verifier:
         except BaseException:
             self.close()
             raise
+
+    @property
+    def identity(self) -> str | None:
+        """What names a reward of the user's own, by its source; None for golds of mathematics."""
+        if self.function in MATH.values():
+            return None
+        return min(self.identities)  # there is one
 
     @property
     def timeouts(self) -> int:

@@ -2,15 +2,16 @@
 
 `pool.py`, which holds the clock, starts `python -m verifier.worker module:function SECONDS BYTES`.
 It imports nothing but the function. A JSON line goes each way: `[text, answer, row]` (the row a
-JSON text) on stdin, and `{"rewards": {"score": 1.0}}` on stdout. The first line out is `{}` when
-the function is there. `{"error": sentence}` is the last one: the function could not be imported,
-raised an exception, or returned no number.
+JSON text) on stdin, and `{"rewards": {"score": 1.0}}` on stdout. The first line out is
+`{"identity": text}` when the function is there. `{"error": sentence}` is the last one: the function
+could not be imported, raised an exception, or returned no number.
 """
 
 import contextlib
 import faulthandler
 import gc
-import importlib
+import hashlib
+import importlib.util
 import inspect
 import json
 import math
@@ -93,6 +94,21 @@ def takes_row(reward) -> bool:
     return "row" in parameters
 
 
+def identity(module: str, function: str) -> str:
+    """Return what names a reward: its function, and a hash of the module's file.
+
+    Raises ModuleNotFoundError where no file holds the module.
+    """
+    found = importlib.util.find_spec(module)
+    if not found or not found.has_location:
+        raise ModuleNotFoundError(
+            f"no file holds a module {module!r}, neither in the working directory nor on the"
+            " program's path"
+        )
+    with open(found.origin, "rb") as file:
+        return f"{function} {hashlib.blake2b(file.read(), digest_size=8).hexdigest()}"
+
+
 def told(error: BaseException) -> str:
     """Return an exception in one line, with the lines of the user's files that led to it."""
     frames = traceback.extract_tb(error.__traceback__)
@@ -135,10 +151,11 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
 
     try:
         module, _, attribute = name.partition(":")
+        this = identity(module, attribute)  # first, as the import may take long
         reward = getattr(importlib.import_module(module), attribute)
         with_row = takes_row(reward)
         gc.freeze()  # what was imported is never garbage, and need not be looked through again
-        reply()
+        reply(identity=this)
         for line in requests:
             text, answer, row = json.loads(line)
             # Should the parent die while this hangs in C code, a watchdog without Python's lock

@@ -25,6 +25,7 @@ from runtime.checkpoint import ORIGINS, Checkpoints, problem
 from runtime.claim import check_shared, claim
 from runtime.faults import Failure
 
+SAVED = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_identity": None}
 KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
 
 
@@ -33,9 +34,7 @@ class Run:
 
     def __init__(self, run_dir, resume=False, **knobs):
         self.checkpoints = Checkpoints(KNOBS | dict(run_dir=str(run_dir), resume=resume) | knobs)
-        self.checkpoints.check_origins(
-            questions="these", validation="these", readable="these", turn_ends=[2]
-        )
+        self.checkpoints.check_origins(**SAVED)
         self.tensors = {"weight": torch.zeros(5)}
         self.buffer, self.metrics = b"", ""
         if self.checkpoints.saved:
@@ -208,14 +207,11 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
         pick(copy, resume=False)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
     assert pick(copy, resume=False) == "step-0000002"  # torchrun's own restart needs no flag
+    resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))
+    resumed.check_origins(**SAVED)
     for name, sentence in ORIGINS.items():
-        now = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_source": ""}
-        now[name] = "others"
-        source = now.pop("reward_source")
-        monkeypatch.setattr(checkpoint, "source_hash", lambda reward, source=source: source)
-        resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))
         with pytest.raises(ValueError, match=sentence):
-            resumed.check_origins(**now)
+            resumed.check_origins(**SAVED | {name: "others"})
     with pytest.raises(ValueError, match="num_rollouts.*8 -> 9"):
         pick(copy, num_rollouts=9)
 

@@ -507,7 +507,7 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
     argv = arguments(world, run, *LONG, "--steps", "6", "--resume", *knobs)
     subprocess.run([*TORCHRUN, "train.py", *argv], cwd=ROOT, env=environment, check=True)
     # These go by the reward's name, or a reward of one's own does not have them.
-    own = ("reward_source", "val/valid/", "val/shortcut/")
+    own = ("reward_identity", "val/valid/", "val/shortcut/")
     same_run(run, uninterrupted, 6, without=own)
 
 

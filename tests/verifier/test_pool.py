@@ -202,7 +202,7 @@ def test_user_function(module):
             r"Mute: ZeroDivisionError where its text was asked for \(my_reward.py, line 3\)$",
         ),
         ("x = 1", "AttributeError"),
-        ("import no_such", "ModuleNotFoundError"),
+        ("import no_such", "ModuleNotFoundError: No module"),
     ],
 )
 def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
@@ -211,6 +211,42 @@ def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
     with pytest.raises(RuntimeError, match=f"my_reward:reward.*{told}"):
         with Verifier(workers=1, function=name) as verifier:
             verifier.submit(["x"], ["gold"], [{"prompt": "3a"}]).result()
+
+
+def test_a_module_without_a_file_is_refused():
+    """Where no file is found there would be nothing to tell two rewards apart by."""
+    for name in ("no_such:reward", "sys:getrefcount"):
+        with pytest.raises(
+            RuntimeError, match="no file holds a module '(no_such|sys)', neither in"
+        ):
+            Verifier(workers=1, function=name)
+
+
+def test_what_names_a_reward(verifier, tmp_path, monkeypatch):
+    """Its function and its file's content do; the file may lie in the working directory alone."""
+    monkeypatch.chdir(tmp_path)
+    source = "def one(response, answer): return 1\ndef two(response, answer): return 2\n"
+    (tmp_path / "here.py").write_text(source)
+    (tmp_path / "copied.py").write_text(source)
+    (tmp_path / "edited.py").write_text(source + "# a remark")
+    found = {}
+    for name in ("here:one", "copied:one", "here:two", "edited:one"):
+        with Verifier(workers=2, function=name) as one:
+            found[name] = one.identity
+    assert found["here:one"] == found["copied:one"] and len(set(found.values())) == 3
+    assert verifier.identity is None  # golds of mathematics are read by the house's own
+
+
+def test_a_reward_that_is_edited_meanwhile_ends_the_run(module):
+    """A worker that starts anew says so, and does not score by the edited function."""
+    name = module("def reward(response, answer): return 1")
+    with Verifier(workers=1, function=name) as verifier:
+        module("def reward(response, answer): return 0.25")
+        assert verifier.score(["a"], [""]) == [1.0]  # by what it has imported
+        os.kill(verifier.workers[0].process.pid, signal.SIGKILL)
+        for _ in range(2):
+            with pytest.raises(RuntimeError, match="my_reward:reward' was edited meanwhile"):
+                verifier.score(["b"], [""])
 
 
 def test_a_worker_that_reads_nothing_is_late(module):
