@@ -28,7 +28,7 @@ from torch import Tensor
 
 from runtime import ranks
 from runtime.faults import Failure, watchdog
-from runtime.rundir import STEP_DIRECTORY, directories, refuse_remains, restarts
+from runtime.rundir import STEP_DIRECTORY, directories, job, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
 # A line of SHA256SUMS; no name in it can lead out of the checkpoint.
@@ -72,6 +72,9 @@ class Checkpoints:
         self.damaged: set[Path] = set()
         refuse_remains(knobs["run_dir"], knobs["resume"])
         self._remove_partial()  # before anything is written: it may have filled the disk
+        if ranks.rank() == 0:
+            self.root.parent.mkdir(parents=True, exist_ok=True)
+            (self.root.parent / "job").write_text(job())  # which its restarts look for
         found = ranks.gather(directories(self.root))[0]
         if not found and (knobs["resume"] or restarts()):
             say(

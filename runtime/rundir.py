@@ -21,9 +21,21 @@ def restarts() -> int:
     return int(os.environ.get("TORCHELASTIC_RESTART_COUNT", 0))
 
 
+def job() -> str:
+    """Return what names torchrun's job, which its restarts share: the directory of its attempts."""
+    attempt = Path(os.environ.get("TORCHELASTIC_ERROR_FILE", "")).parent.parent
+    return f"{os.environ.get('TORCHELASTIC_RUN_ID')} {attempt.parent}"
+
+
+def is_restart(run_dir: Path) -> bool:
+    """Return whether torchrun has restarted these ranks, and the run in run_dir is their own."""
+    owner = run_dir / "job"
+    return restarts() > 0 and owner.exists() and owner.read_text() == job()
+
+
 def refuse_obstacles(run_dir: Path) -> None:
     """Raise ValueError where the run could not write into run_dir in the end."""
-    for name in ("lock", "metrics.jsonl", "samples.jsonl"):
+    for name in ("job", "lock", "metrics.jsonl", "samples.jsonl"):
         if (run_dir / name).is_dir():
             raise ValueError(f"{run_dir / name} is a directory, where the run writes a file")
     for path in (run_dir, run_dir / "checkpoints", run_dir / "model"):
@@ -37,7 +49,10 @@ def refuse_obstacles(run_dir: Path) -> None:
 
 
 def refuse_remains(run_dir: str, resume: bool) -> None:
-    """Raise ValueError where run_dir has an earlier run, unless this one goes on with it."""
+    """Raise ValueError where run_dir has an earlier run, unless this one goes on with it.
+
+    Ranks that torchrun restarts go on with the run that they have begun.
+    """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
     refuse_obstacles(Path(run_dir))
     metrics = Path(run_dir) / "metrics.jsonl"
@@ -48,7 +63,7 @@ def refuse_remains(run_dir: str, resume: bool) -> None:
         remains.append(metrics.name)
     if model.exists():
         remains.append(model.name)
-    if remains and not resume and not restarts():
+    if remains and not resume and not is_restart(Path(run_dir)):
         raise ValueError(
             f"{run_dir} holds a run ({', '.join(remains)}). Continue it with --resume, start "
             "another with --run_dir NEW, or remove the directory."

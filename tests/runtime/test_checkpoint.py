@@ -24,6 +24,7 @@ from runtime import checkpoint, ranks
 from runtime.checkpoint import ORIGINS, Checkpoints, problem
 from runtime.claim import check_shared, claim
 from runtime.faults import Failure
+from runtime.rundir import refuse_remains
 
 SAVED = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_identity": None}
 KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
@@ -201,12 +202,10 @@ def test_the_last_and_the_best_are_kept(device, tmp_path):
 # ---- whose run is it -----------------------------------------------------------------------------
 
 
-def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
+def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy):
     """A run goes on with --resume only, and only with its questions, reward and buckets."""
     with pytest.raises(ValueError, match="--resume.*--run_dir"):
         pick(copy, resume=False)
-    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
-    assert pick(copy, resume=False) == "step-0000002"  # torchrun's own restart needs no flag
     resumed = Checkpoints(KNOBS | dict(run_dir=str(copy), resume=True))
     resumed.check_origins(**SAVED)
     for name, sentence in ORIGINS.items():
@@ -214,6 +213,32 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy, monkeypatch):
             resumed.check_origins(**SAVED | {name: "others"})
     with pytest.raises(ValueError, match="num_rollouts.*8 -> 9"):
         pick(copy, num_rollouts=9)
+
+
+def test_torchruns_restart_takes_up_only_what_its_first_attempt_began(copy, device, monkeypatch):
+    """A restart needs no flag for a run of its own job, and is refused another's like any run."""
+
+    def attempt(job: str, number: int) -> None:
+        monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", str(number))
+        monkeypatch.setenv("TORCHELASTIC_ERROR_FILE", f"/tmp/{job}/attempt_{number}/0/error.json")
+
+    for number in (0, 1, 2):
+        attempt("another", number)
+        with pytest.raises(ValueError, match="holds a run .*--resume"):
+            pick(copy, resume=False)
+    attempt("another", 0)
+    assert pick(copy) == "step-0000002"  # with --resume it is its own from now on
+    for number in (1, 2):
+        attempt("another", number)
+        assert pick(copy, resume=False) == "step-0000002"
+    attempt("third", 1)
+    with pytest.raises(ValueError, match="holds a run .*--resume"):
+        refuse_remains(str(copy), resume=False)
+    shutil.rmtree(copy)
+    run = Run(copy)  # its first attempt ended before it began anything
+    run.step(1)
+    attempt("third", 2)
+    assert pick(copy, resume=False) == "step-0000001"
 
 
 def test_a_run_without_checkpoints_is_not_overwritten(device, tmp_path, capsys):
