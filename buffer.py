@@ -12,7 +12,9 @@ from dataclasses import dataclass, field
 import numpy as np
 import safetensors.numpy
 
-SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
+# A response with a larger reward is a success. A reward that is compared with it becomes a float32,
+# as it does in the update.
+SUCCESS_THRESHOLD = np.float32(0.5)
 
 
 @dataclass(slots=True, eq=False)

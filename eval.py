@@ -177,7 +177,7 @@ def _record(
         "question": _key(question),
         "sample": number,
         "reward": trajectory.reward,
-        "success": trajectory.reward > SUCCESS_THRESHOLD,
+        "success": bool(trajectory.reward > SUCCESS_THRESHOLD),
         "length": len(trajectory.token_ids),
         "truncated": not trajectory.finished,
         "timeout": "timeouts" in trajectory.named_rewards,

@@ -16,9 +16,11 @@ from conftest import ROOT, on_ranks
 from transformers import AutoConfig
 
 import eval as evaluation
+from buffer import Trajectory
 from config import Config
 from data import Question
 from eval import means, respond, validate
+from exgrpo import Experience, Group
 from rollout import HFEngine, Response
 from runtime.claim import claim
 from runtime.responses import LONGEST, in_short, open_kept
@@ -126,6 +128,22 @@ def test_a_record_by_hand():
             "response": "#7",
             "judged": {"reward_tidy": 0.25, "valid": False, "shortcut": True},
         }
+
+
+@pytest.mark.parametrize("reward, success", [(0.5000000000000001, False), (0.50000007, True)])
+def test_a_success_here_is_one_in_training(monkeypatch, reward, success):
+    """Both compare in float32, in which 0.5000000000000001 is 0.5; so does what is stored."""
+    monkeypatch.setitem(SCRIPT, (0, 1), ("#7", reward, True))
+    [record] = respond(Engine(), grader(Config()), [(QUESTIONS[0], 1)], 7, texts=True)
+    assert record["success"] is success and record["reward"] == reward
+    trajectories = [
+        Trajectory(np.array([i], np.int32), np.zeros(1, np.float32), reward=value)
+        for i, value in enumerate((reward, 1.0, 0.0))
+    ]
+    group = Group(QUESTIONS[0], None, trajectories)
+    experience = Experience(Config(num_rollouts=3, start_threshold=-1.0), QUESTIONS)
+    experience.store([group])
+    assert group.num_success == experience.buffer.num_trajectories == 1 + success
 
 
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
