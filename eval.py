@@ -15,7 +15,6 @@ import json
 import time
 from collections import defaultdict
 from dataclasses import dataclass
-from hashlib import blake2b
 from pathlib import Path
 
 from config import Config, ready
@@ -110,7 +109,7 @@ from runtime.card import say_unfit
 from runtime.chat import turn_ends
 from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, say, watchdog
-from runtime.responses import add, in_short, made_with, open_kept
+from runtime.responses import add, in_short, made_with, open_kept, question_key, row_key
 from sampler import sample_seed
 from worlds.benchmarks import SMALL, benchmark, reward_of, statistics
 
@@ -151,7 +150,7 @@ def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: d
     rank_0 = ranks.rank() == 0
     there = ranks.gather(set(kept))[0]
     wanted = [(q, i) for q in questions for i in range(config.samples_of(q.source))]
-    missing = [(q, i) for q, i in wanted if (_key(q), i) not in there]
+    missing = [(q, i) for q, i in wanted if (question_key(q), i) not in there]
     size = BLOCK * ranks.world_size() // config.rollout_tp
     bar = tqdm(total=len(missing), unit="response", disable=not rank_0)
     for first in range(0, len(missing), size):
@@ -164,7 +163,7 @@ def respond_in_blocks(engine, grader: Grader, questions: list[Question], kept: d
         bar.set_postfix_str(f"{tokens / (time.monotonic() - start):.0f} tokens/s")
         bar.update(len(new))
     bar.close()
-    return [kept[_key(q), i] for q, i in wanted] if rank_0 else []
+    return [kept[question_key(q), i] for q, i in wanted] if rank_0 else []
 
 
 def _record(
@@ -174,7 +173,7 @@ def _record(
     config = grader.config
     record = {
         "source": question.source,
-        "question": _key(question),
+        "question": question_key(question),
         "sample": number,
         "reward": trajectory.reward,
         "success": bool(trajectory.reward > SUCCESS_THRESHOLD),
@@ -186,6 +185,7 @@ def _record(
     if texts:
         text = grader.text(trajectory.token_ids)
         record |= {"text": question.text, "gold": question.answer, "response": text}
+        record["row"] = row_key(question)
     parts = {f"reward_{name}": value for name, value in trajectory.named_rewards.items()}
     record["judged"] = parts | trajectory.judged
     record["judged"].pop("reward_timeouts", None)
@@ -193,12 +193,6 @@ def _record(
     if texts and config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
     return record
-
-
-def _key(question: Question) -> str:
-    """Names a question by what is asked, of which benchmark, and the right answer."""
-    parts = repr((question.source, question.prompt_ids.tolist(), question.answer))
-    return blake2b(parts.encode(), digest_size=8).hexdigest()
 
 
 def means(records: list[dict]) -> dict:

@@ -9,6 +9,7 @@ DIR/settings.json      whatever a response and its reward depend on
 import json
 import os
 from collections import defaultdict
+from hashlib import blake2b
 from pathlib import Path
 
 from runtime.console import printable
@@ -68,6 +69,20 @@ def made_with(knobs: dict, reward_identity: str | None) -> dict:
     """
     files = model_files(Path(knobs["model"]))
     return knobs | {"reward_identity": reward_identity, "files": files}
+
+
+def question_key(question) -> str:
+    """Return what names a question by what is asked, of which benchmark, and the right answer."""
+    return _hash(repr((question.source, question.prompt_ids.tolist(), question.answer)))
+
+
+def row_key(question) -> str:
+    """Return what names a question by its row as read, without tokenizer and template."""
+    return _hash(json.dumps([question.answer, question.row], sort_keys=True))
+
+
+def _hash(text: str) -> str:
+    return blake2b(text.encode(), digest_size=8).hexdigest()
 
 
 def model_files(model: Path) -> list[list]:

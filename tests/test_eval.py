@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from concurrent.futures import Future
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -23,7 +24,7 @@ from eval import means, respond, validate
 from exgrpo import Experience, Group
 from rollout import HFEngine, Response
 from runtime.claim import claim
-from runtime.responses import LONGEST, in_short, open_kept
+from runtime.responses import LONGEST, in_short, open_kept, row_key
 from sampler import sample_seed
 from verifier.pool import Pending
 from worlds.arithmetic import judge
@@ -114,7 +115,7 @@ def test_a_record_by_hand():
     """A record holds question, gold and response, and what is boxed where a box is wanted."""
     for config, boxed in ((Config(), {"answer": "2"}), (Config(require_box=False), {})):
         [record] = respond(Engine(), grader(config), [(QUESTIONS[0], 1)], 7, texts=True)
-        assert len(record.pop("question")) == 16
+        assert len(record.pop("question")) == len(record.pop("row")) == 16
         assert record == boxed | {
             "source": "x",
             "sample": 1,
@@ -144,6 +145,17 @@ def test_a_success_here_is_one_in_training(monkeypatch, reward, success):
     experience = Experience(Config(num_rollouts=3, start_threshold=-1.0), QUESTIONS)
     experience.store([group])
     assert group.num_success == experience.buffer.num_trajectories == 1 + success
+
+
+def test_what_names_a_row():
+    """Gold and row as read do, whatever the template makes of it and the order of names."""
+    row = {"data_source": "x", "extra_info": {"a": 1, "b": 2}, "prompt": ["first", "last"]}
+    one = replace(QUESTIONS[0], row=row)
+    same = replace(one, text="", prompt_ids=np.zeros(0), row=row | {"extra_info": {"b": 2, "a": 1}})
+    changes = ({"data_source": "y"}, {"extra_info": None}, {"prompt": ["other", "last"]})
+    others = [replace(one, row=row | change) for change in changes] + [replace(one, answer="8")]
+    assert row_key(one) == row_key(same)
+    assert len({row_key(question) for question in [one, *others]}) == 5
 
 
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():

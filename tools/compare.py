@@ -36,7 +36,7 @@ class Evaluation:
     name: str
     scores: dict
     settings: dict
-    responses: dict[str, dict]  # {data_source: {(question, gold): its records}}
+    responses: dict[str, dict]  # {data_source: {(question, gold, hash of its row): its records}}
 
 
 @dataclass
@@ -64,7 +64,8 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
     if responses.exists():
         evaluation.settings = json.loads((directory / "settings.json").read_text())
         for record in read_jsonl(responses):
-            evaluation.responses[record["source"]][record["text"], record["gold"]].append(record)
+            question = (record["text"], record["gold"], record.get("row"))
+            evaluation.responses[record["source"]][question].append(record)
     for source, questions in evaluation.responses.items():
         there = sum(len(records) for records in questions.values())
         scored = scores.get(f"questions/{source}", 0) * scores.get(f"samples/{source}", 0)
@@ -74,6 +75,21 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
                 " responses.jsonl: give the eval.py command again, with all of them"
             )
     return evaluation
+
+
+def without_rows(evaluations: list[Evaluation]) -> str:
+    """If an earlier version made one of these, go by text and gold alone, and say so."""
+    every = [of for e in evaluations for of in e.responses.values()]
+    if all(row for of in every for _, _, row in of):
+        return ""
+    for of in every:
+        for text, gold, row in list(of):
+            records = of.pop((text, gold, row))
+            of[text, gold, None] += records
+    return (
+        "note: an earlier version of eval.py made some of these responses; questions with one last"
+        " turn and one gold count as one"
+    )
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -258,12 +274,14 @@ def main(argv: list[str] | None = None) -> None:
     lists = [a.directories, *a.against] if a.against else [[d] for d in a.directories]
     arms = read_arms(lists, a.label)
     evaluations = [e for arm in arms for e in arm.runs]
+    note = without_rows(evaluations)
     first, *others = arms
     parts = [
         answers([arm.runs[0] for arm in arms], a.first),
         side_by_side(arms),
         paired(first, others) if others else "",
         settings(evaluations),
+        note,
     ]
     print(printable("\n\n".join(part for part in parts if part)))
 

@@ -32,16 +32,17 @@ B = {
 def evaluation(directory, scores, responses=(), more=(), **settings) -> str:
     """A directory as eval.py leaves it, with (question, text) pairs, right where there is a 7.
 
-    Those of `responses` are of the source x, those of `more` of y.
+    Those of `responses` are of the source x, those of `more` of y. What precedes a / in a question
+    are its earlier turns.
     """
     directory.mkdir()
     (directory / "scores.json").write_text(json.dumps(scores))
     (directory / "settings.json").write_text(json.dumps(settings))
-    rows = [
-        {"source": source, "text": asked, "gold": "7", "response": text, "success": "7" in text}
-        for source, of in (("x", responses), ("y", more))
-        for asked, text in of
-    ]
+    rows = []
+    for source, of in (("x", responses), ("y", more)):
+        for asked, text in of:
+            row = {"source": source, "row": asked, "text": asked.rpartition("/")[2], "gold": "7"}
+            rows.append(row | {"response": text, "success": "7" in text})
     (directory / "responses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(directory)
 
@@ -96,6 +97,31 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
     ]
     main([old, new, "--first", "9"])
     assert f"{old}, wrong: 6\\x1b[2J" in capsys.readouterr().out  # hostile text is shown as text
+
+
+def test_questions_that_end_alike_are_paired_by_their_rows(tmp_path, capsys):
+    """Questions are paired by their hashes of all turns; with an older file, by the last turn.
+
+    1/q is right before, 2/q after, 3/q always: differences -100, +100 and 0. By the last turn alone
+    they are one question, beside r.
+    """
+    before = [("1/q", "7"), ("2/q", "6"), ("3/q", "7"), ("r", "6")]
+    after = [("r", "7"), ("3/q", "7"), ("2/q", "7"), ("1/q", "6")]
+    old = evaluation(tmp_path / "old", {"model": "m"}, before)
+    new = evaluation(tmp_path / "new", {"model": "m"}, after)
+    main([old, new])
+    assert "| x | +25.0 [-68.8, +118.8] of 4 |\n" in capsys.readouterr().out
+    lines = [
+        json.loads(line) for line in (tmp_path / "new/responses.jsonl").read_text().splitlines()
+    ]
+    del lines[0]["row"]
+    (tmp_path / "new/responses.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    main([old, new])
+    said = capsys.readouterr().out
+    assert "| x | +50.0 [-48.0, +148.0] of 2 |\n" in said
+    assert said.splitlines()[-1].startswith(
+        "note: an earlier version of eval.py made some of these"
+    )
 
 
 def arm(tmp_path, name, *runs) -> list[str]:
