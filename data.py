@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
-from runtime.chat import special_tokens, warn_of_rope
+from runtime.chat import problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
 from runtime.tables import check_row, read_rows
 from worlds.arithmetic import on_policy_scores
@@ -71,11 +71,13 @@ def known_scores(config: Config) -> dict[str, float]:
     return on_policy_scores(dataclasses.asdict(config))
 
 
-def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question], list[Question]]:
+def read_data(
+    config: Config, tokenizer, tell: Callable, day: str | None = None
+) -> tuple[list[Question], list[Question]]:
     """Training and validation questions, ids from 0 each; tells what was read and dropped."""
     sets = []
     for files in (config.train_files, config.val_files):
-        questions, counts = load_questions(files, config, tokenizer)
+        questions, counts = load_questions(files, config, tokenizer, day)
         tell(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
         sets.append(questions)
     train_set, tests = sets
@@ -86,13 +88,14 @@ def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question]
 
 
 def read_questions(
-    config: Config, tokenizer, check_golds: Callable, tell: Callable
+    config: Config, tokenizer, check_golds: Callable, tell: Callable, day: str | None = None
 ) -> tuple[list[Question], list[Question], dict]:
     """Training and validation questions whose answers can be read (a collective).
 
-    Beside them what a resumed run must share: hashes of what was read and of what was kept.
+    Beside them what a resumed run must share: hashes of what was read and of what was kept, and the
+    day of the prompts.
     """
-    train_set, tests = read_data(config, tokenizer, tell)
+    train_set, tests = read_data(config, tokenizer, tell, day)
     readable_sets = []
     for questions in (train_set, tests):
         kept, counts = readable(questions, check_golds)
@@ -104,6 +107,7 @@ def read_questions(
         "questions": fingerprint(train_set),
         "validation": fingerprint(tests),
         "readable": fingerprint(readable_train_set + readable_tests),
+        "day": day,
     }
     tests = first_of_each_source(readable_tests, config.eval_questions)
     return readable_train_set, tests, origins
@@ -148,7 +152,9 @@ def readable(questions: list[Question], check_golds: Callable) -> tuple[list[Que
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], dict]:
+def load_questions(
+    files: list[str], config: Config, tokenizer, day: str | None = None
+) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
     Dropped with a count are prompts over `max_prompt_length` tokens, repeated rows, and rows with a
@@ -169,7 +175,7 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             if any(special.search(turn["role"] + turn["content"]) for turn in turns):
                 counts["special tokens"] += 1
                 continue
-            ids = render(turns, config, tokenizer)
+            ids = render(turns, config, tokenizer, day)
             if not len(ids):
                 raise ValueError(f"{where}, column prompt: comes to no token at all")
             if len(ids) > config.max_prompt_length:
@@ -224,57 +230,19 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
             )
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     own = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    for problem in _problems(config, tokenizer, own.get_text_config().vocab_size):
+    for problem in problems(config, tokenizer, own.get_text_config().vocab_size):
         raise ValueError(f"{model}: {problem}")
     warn_of_rope(config.rope_theta, own)
     return tokenizer
 
 
-def _problems(config: Config, tokenizer: PreTrainedTokenizerBase, rows: int) -> Iterator[str]:
-    """A sentence for what would keep a prompt from being asked, a response from being graded.
+def render(
+    turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase, day: str | None = None
+) -> np.ndarray:
+    """Prompt token ids int32 (P,): template, generation prompt and `response_prefix`.
 
-    rows: of the model's embeddings.
+    day: as in runtime/chat.py:prompt. ValueError where the chat template refuses the turns.
     """
-    last = max(tokenizer.get_vocab().values())
-    if last >= rows:
-        yield (
-            f"its tokenizer has a token {last}, its embeddings have {rows} rows, from 0 on: give it"
-            " the tokenizer that belongs to it, or resize its embeddings"
-        )
-    if tokenizer.eos_token_id is None:
-        yield "the tokenizer has no eos_token, so responses could not end; set one"
-    question = [{"role": "user", "content": "1+1=?"}]
-    if config.prompt_template == "chat" and tokenizer.chat_template and not config.response_prefix:
-        plain = tokenizer.apply_chat_template(question, tokenize=False)
-        ready = tokenizer.apply_chat_template(question, tokenize=False, add_generation_prompt=True)
-        if plain == ready:  # the model would go on with the question
-            yield (
-                "the chat template adds no generation prompt; give its text as response_prefix, or"
-                " set prompt_template to a text with {question}"
-            )
-    if special_tokens(tokenizer).search("</think>"):  # then it is not in the text of a response
-        if tokenizer.decode(render(question, config, tokenizer)).rstrip().endswith("<think>"):
-            yield (
-                "</think> is a special token, so that grading would not see where a thought ends:"
-                " make it `special: false` in the tokenizer's files"
-            )
-
-
-def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
-    """Prompt token ids int32 (P,): template, generation prompt and `response_prefix`."""
-    if config.prompt_template == "chat":
-        if not tokenizer.chat_template:
-            raise ValueError(
-                "the tokenizer has no chat template; set prompt_template to a text with {question}"
-            )
-        text = tokenizer.apply_chat_template(turns, tokenize=False, add_generation_prompt=True)
-        special = False  # the template writes its own special tokens
-    else:
-        text = config.prompt_template.replace("{question}", turns[-1]["content"])
-        special = True
-    prefix = config.response_prefix
-    if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
-        prefix = ""
-    return np.array(
-        tokenizer(text + prefix, add_special_tokens=special)["input_ids"], dtype=np.int32
-    )
+    text = prompt(turns, config, tokenizer, day)
+    special = config.prompt_template != "chat"  # a chat template writes its own special tokens
+    return np.array(tokenizer(text, add_special_tokens=special)["input_ids"], dtype=np.int32)

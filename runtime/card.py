@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+from runtime.chat import is_dated
 from runtime.console import optional, printable
 from runtime.faults import say
 from runtime.tracking import validation
@@ -46,7 +47,8 @@ def describe_model(directory: Path, state: dict, tokenizer, rows: list[dict]) ->
     base = next(iter(tested.values()), {})
     trained = tested.get(step, {})  # an earlier step's scores are another model's
     with optional("the model card"):
-        card = model_card(knobs, step, base, trained)
+        day = state.get("day") if is_dated(tokenizer) else None
+        card = model_card(knobs, step, base, trained, day)
         (directory / "README.md").write_text(card, encoding="utf-8")
 
 
@@ -81,8 +83,13 @@ def plain(text: str) -> str:
     return re.sub(f"({marks})", r"\\\1", " ".join(printable(text).split()))
 
 
-def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float]) -> str:
-    """Return the README.md of a model directory, with the head that the Hugging Face hub reads."""
+def model_card(
+    knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float], day: str | None
+) -> str:
+    """Return the README.md of a model directory, with the head that the Hugging Face hub reads.
+
+    day: the date that the chat template wrote into the prompts of training, or None.
+    """
     model = knobs["model"]
     data = [Path(file).name for file in knobs["train_files"]]
     method = (
@@ -96,6 +103,7 @@ def model_card(knobs: dict, steps: int, base: dict[str, float], trained: dict[st
             for name, value in trained.items()
         ]
         scores = "| score | base | trained |\n|---|---|---|\n" + "".join(rows)
+    dated = f" on {day}, the date in its prompts," if day else ""
     # Markdown shows lines letter by letter that are indented by four spaces.
     settings = [
         f"    {name}: {printable(repr(value))}\n"
@@ -115,7 +123,7 @@ From {plain(model)}, {steps} steps on {plain(", ".join(data))}, by a from-scratc
 
 {scores}
 
-Ask it as it was trained, with the `prompt_template` and the `response_prefix` below;
+Ask it as it was trained,{dated} with the `prompt_template` and the `response_prefix` below;
 generation_config.json has the sampling of these scores. It is only as reliable as they are, on
 questions like those of training. The weights are saved in the dtype of the starting model: where
 that is bfloat16, `eval.py` may differ from the last validation by its rounding.

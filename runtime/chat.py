@@ -1,6 +1,12 @@
-"""Look into a model's tokenizer and settings: special tokens, what ends a turn, the day, RoPE."""
+"""Write prompts by a chat template, and look into a model's tokenizer for what would not work.
+
+Where a function takes `config`, it reads the knobs `prompt_template` and `response_prefix` of it.
+"""
 
 import re
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import date
 
 import numpy as np
 from jinja2 import TemplateError
@@ -8,6 +14,62 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrai
 
 from runtime import ranks
 from runtime.faults import say
+
+QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
+ANSWER = {"role": "assistant", "content": "ANSWER"}
+
+
+# ---- prompts -------------------------------------------------------------------------------------
+
+
+def prompt(turns: list[dict], config, tokenizer, day: str | None = None) -> str:
+    """Return chat turns as the text of a prompt: template, generation prompt, `response_prefix`.
+
+    day: the date (YYYY-MM-DD) that some chat templates write, where None is today. Raises
+    ValueError where there is no chat template, or where it refuses the turns.
+    """
+    if config.prompt_template == "chat":
+        text = rendered(turns, tokenizer, day)
+    else:
+        text = config.prompt_template.replace("{question}", turns[-1]["content"])
+    prefix = config.response_prefix
+    if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
+        return text
+    return text + prefix
+
+
+def rendered(turns: list[dict], tokenizer, day: str | None = None, ask: bool = True) -> str:
+    """Return what the chat template makes of turns; `ask` adds the generation prompt."""
+    if not tokenizer.chat_template:
+        raise ValueError(
+            "the tokenizer has no chat template; set prompt_template to a text with {question}"
+        )
+    today = date.fromisoformat(day) if day else date.today()
+    try:
+        return tokenizer.apply_chat_template(
+            turns, tokenize=False, add_generation_prompt=ask, strftime_now=today.strftime
+        )
+    except TemplateError as error:
+        raise ValueError(f"the chat template refuses it: {error}") from None
+
+
+def is_dated(tokenizer) -> bool:
+    """Return whether the chat template writes the date into prompts."""
+    return "strftime_now" in str(tokenizer.chat_template)
+
+
+def agreed_day(kept: str | None, tokenizer) -> str:
+    """Return the day of all prompts as YYYY-MM-DD, the same on all ranks (a collective).
+
+    It is the one that was kept, or else today, and is told where the chat template writes it.
+    """
+    day = ranks.gather(kept or date.today().isoformat())[0]
+    if is_dated(tokenizer) and ranks.rank() == 0:
+        say(f"the date in the prompts is {day}, {'as kept' if kept else 'today'}")
+    return day
+
+
+# ---- tokens --------------------------------------------------------------------------------------
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
@@ -31,10 +93,10 @@ def turn_ends(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     ids = {tokenizer.eos_token_id}
     if settings.eos_token_id is not None:  # one or several
         ids.update(np.atleast_1d(settings.eos_token_id).tolist())
-    behind = rendered(tokenizer, ("user", "question"), ("assistant", "RESPONSE"))
-    behind = behind.rpartition("RESPONSE")[2].lstrip()
-    if found := special_tokens(tokenizer).match(behind):
-        ids.add(tokenizer.convert_tokens_to_ids(found[0]))
+    with suppress(ValueError):  # no chat template, or one that refuses these turns
+        _, _, behind = rendered([QUESTION, ANSWER], tokenizer, ask=False).rpartition("ANSWER")
+        if found := special_tokens(tokenizer).match(behind.lstrip()):
+            ids.add(tokenizer.convert_tokens_to_ids(found[0]))
     ends = sorted(ids)
     if ranks.rank() == 0:
         names = [f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in ends]
@@ -42,16 +104,35 @@ def turn_ends(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     return ends
 
 
-def rendered(tokenizer: PreTrainedTokenizerBase, *turns: tuple[str, str], **options) -> str:
-    """Return what the chat template makes of (role, content) turns.
+# ---- what would not work -------------------------------------------------------------------------
 
-    The text is empty where there is no template, or where it refuses such turns.
+
+def problems(config, tokenizer: PreTrainedTokenizerBase, rows: int) -> Iterator[str]:
+    """Yield a sentence for what would keep a prompt from being asked, a response from being graded.
+
+    rows: of the model's embeddings.
     """
-    chat = [{"role": role, "content": content} for role, content in turns]
-    try:
-        return tokenizer.apply_chat_template(chat, tokenize=False, **options)
-    except (TemplateError, ValueError):  # ValueError: there is none
-        return ""
+    last = max(tokenizer.get_vocab().values())
+    if last >= rows:
+        yield (
+            f"its tokenizer has a token {last}, its embeddings have {rows} rows, from 0 on: give it"
+            " the tokenizer that belongs to it, or resize its embeddings"
+        )
+    if tokenizer.eos_token_id is None:
+        yield "the tokenizer has no eos_token, so responses could not end; set one"
+    with suppress(ValueError):  # where rows are refused, too, that is said with the row
+        asked = prompt([QUESTION], config, tokenizer)
+        chat = config.prompt_template == "chat"
+        if chat and asked == rendered([QUESTION], tokenizer, ask=False):
+            yield (  # the model would go on with the question
+                "the chat template adds no generation prompt; give its text as response_prefix, or"
+                " set prompt_template to a text with {question}"
+            )
+        if asked.rstrip().endswith("<think>") and special_tokens(tokenizer).search("</think>"):
+            yield (  # then it is not in the text of a response
+                "</think> is a special token, so that grading would not see where a thought ends:"
+                " make it `special: false` in the tokenizer's files"
+            )
 
 
 def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:

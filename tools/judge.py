@@ -88,7 +88,7 @@ from data import load_tokenizer, render
 from reward import last_box
 from rollout import make_engine
 from runtime import ranks
-from runtime.chat import special_tokens, turn_ends
+from runtime.chat import agreed_day, special_tokens, turn_ends
 from sampler import sample_seed
 
 PROMPT = """\
@@ -138,7 +138,9 @@ def has_code(response: str) -> bool:
     return bool(FENCE.search(response)) or len(CODE_LINE.findall(response)) >= 2
 
 
-def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | None]:
+def judge(
+    engine, tokenizer, items: list[dict], config: Config, day: str | None = None
+) -> list[bool | None]:
     """The verdict on every item, a dict with `question`, `answer` and `response`.
 
     It is None where the judge wrote none, or was cut off, as it may have quoted both boxes before.
@@ -155,7 +157,7 @@ def judge(engine, tokenizer, items: list[dict], config: Config) -> list[bool | N
         text = PROMPT.format(
             question=item["question"], answer=item["answer"], response=item["response"]
         )
-        prompt = render([{"role": "user", "content": text}], config, tokenizer)
+        prompt = render([{"role": "user", "content": text}], config, tokenizer, day)
         if len(prompt) <= config.max_prompt_length:
             asked.append(i)
             prompts.append(prompt)
@@ -186,13 +188,14 @@ def main(argv: list[str] | None = None) -> None:
     )
     tokenizer = load_tokenizer(config, args.model)
     engine = make_engine(config, args.model, turn_ends(args.model, tokenizer), device)
+    day = agreed_day(None, tokenizer)
     verdicts = []
     with open(args.out if main_rank else os.devnull, "w") as file:
         for start in tqdm(
             range(0, len(args.items), BLOCK), unit="block", disable=None if main_rank else True
         ):
             block = args.items[start : start + BLOCK]
-            verdicts += judge(engine, tokenizer, block, config)
+            verdicts += judge(engine, tokenizer, block, config, day)
             for item, valid in zip(block, verdicts[start:]):
                 file.write(
                     json.dumps({**item, "valid": valid, "code": has_code(item["response"])}) + "\n"

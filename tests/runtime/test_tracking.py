@@ -43,7 +43,9 @@ def config(tmp_path) -> Config:
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
     """The card has a head for the hub, the scores, and each knob but paths and the world's."""
     knobs = dataclasses.asdict(config)
-    card = model_card(knobs, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316})
+    card = model_card(
+        knobs, 700, {"pass_at_1/aime": 0.115}, {"pass_at_1/aime": 0.316}, "2026-01-02"
+    )
     _, head, body = card.split("---\n", 2)
     assert yaml.safe_load(head) == {
         "library_name": "transformers",
@@ -55,6 +57,7 @@ def test_the_card_says_how_the_model_was_made_and_is_asked(config):
         "# my-run: Model-7B trained with ExGRPO" in body and "700 steps on openr1.parquet" in body
     )
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body
+    assert "Ask it as it was trained, on 2026-01-02, the date in its prompts, with" in body
     assert "dtype of the starting model" in body and "world" not in body
     for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir", "world_seed"}:
         assert f"    {name}: {knobs[name]!r}\n" in body
@@ -62,7 +65,9 @@ def test_the_card_says_how_the_model_was_made_and_is_asked(config):
 
 def test_the_baseline_says_what_it_is_and_a_local_model_is_no_hub_name(config, tmp_path):
     """ρ = 0 is not called ExGRPO, and a directory is not given to the hub as `base_model`."""
-    card = model_card(dataclasses.asdict(config) | dict(rho=0.0, model=str(tmp_path)), 1, {}, {})
+    card = model_card(
+        dataclasses.asdict(config) | dict(rho=0.0, model=str(tmp_path)), 1, {}, {}, None
+    )
     assert "trained with on-policy Dr. GRPO" in card and "base_model" not in card
 
 
@@ -74,7 +79,7 @@ def test_a_base_is_told_what_a_task_may_be(config, tmp_path, capfd):
     assert "pass_at_1/hard is 0.020. Below 3% or above 90% right, change the task" in hard
     assert "pass_at_1/easy is 0.950" in easy
     say_unfit(str(tmp_path), "worlds.arithmetic:reward", scores)
-    (tmp_path / "README.md").write_text(model_card(dataclasses.asdict(config), 1, {}, {}))
+    (tmp_path / "README.md").write_text(model_card(dataclasses.asdict(config), 1, {}, {}, None))
     say_unfit(str(tmp_path), "math", scores)
     assert capfd.readouterr().err == ""
 
