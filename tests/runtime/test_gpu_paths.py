@@ -157,7 +157,7 @@ def test_a_step_has_the_shapes_and_dtypes_of_a_gpu(file, meta_is_a_gpu):
         logprobs, entropies = packed_lm(packed)
         tokens = packed.targets.shape
         zeros = torch.zeros(tokens, device="meta")
-        loss, _ = policy_loss(
+        loss, _, _ = policy_loss(
             logprobs,
             zeros,
             zeros,
