@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from tqdm import tqdm
 from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
 from runtime.chat import problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
+from runtime.faults import Failure
 from runtime.tables import check_row, read_rows
 from worlds.arithmetic import on_policy_scores
 
@@ -157,31 +159,38 @@ def load_questions(
 ) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
-    Dropped with a count are prompts over `max_prompt_length` tokens, repeated rows, and rows with a
-    special token as text, which the tokenizer would take for its own (`<|im_end|>` ends the user's
-    turn). Under a `prompt_template` other than "chat" all turns but the last are left out, and
-    counted. ValueError names file, row and column for missing columns, empty files, rows of the
-    wrong form, and a question of one data_source with two answers.
+    Dropped with a count are prompts over `max_prompt_length` tokens, rows with a special token as
+    text, which the tokenizer would take for its own (`<|im_end|>` ends the user's turn), and
+    repeated rows; with a reward of the user's own a row with other extra_info is none. Under a
+    `prompt_template` other than "chat" all turns but the last are left out, and counted. ValueError
+    names file, row and column for missing columns, empty files, rows of the wrong form, and a
+    question of one data_source with two answers; Failure for a row that the template refuses.
     """
     questions = []
-    seen = {}  # (data_source, prompt) -> where it stands, and its answer
+    seen = {}  # (data_source, prompt, perhaps extra_info) -> where it stands, and its answer
     counts = Counter()
     special = special_tokens(tokenizer)
     for file in files:
-        for row_number, row in enumerate(read_rows(file)):
+        bar = tqdm(read_rows(file), file, delay=2, mininterval=1, disable=ranks.rank() > 0)
+        for row_number, row in enumerate(bar):
             where = f"{file}, row {row_number}"
             turns, answer, given = check_row(row, where)
             counts["read"] += 1
             if any(special.search(turn["role"] + turn["content"]) for turn in turns):
                 counts["special tokens"] += 1
                 continue
-            ids = render(turns, config, tokenizer, day)
+            try:
+                ids = render(turns, config, tokenizer, day)
+            except ValueError as error:
+                raise Failure(f"{where}, column prompt: {error}") from None
             if not len(ids):
                 raise ValueError(f"{where}, column prompt: comes to no token at all")
             if len(ids) > config.max_prompt_length:
                 counts["prompts too long"] += 1
                 continue
-            key = (row["data_source"], ids.tobytes())
+            key = row["data_source"], ids.tobytes()
+            if config.reward != "math":  # it may grade by extra_info
+                key += (json.dumps(given["extra_info"], sort_keys=True),)
             again = key in seen
             first_where, first_answer = seen.setdefault(key, (where, answer))
             if first_answer != answer:

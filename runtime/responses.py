@@ -80,8 +80,9 @@ def made_with(knobs: dict, reward_identity: str | None) -> dict:
 
 
 def question_key(question) -> str:
-    """Return what names a question by what is asked, of which benchmark, and the right answer."""
-    return _hash(repr((question.source, question.prompt_ids.tolist(), question.answer)))
+    """Return what names a question by what is asked, of which benchmark, its answer and its row."""
+    about = question.source, question.prompt_ids.tolist(), question.answer, question.row
+    return _hash(repr(about))
 
 
 def row_key(question) -> str:

@@ -27,7 +27,7 @@ def read_rows(file: str) -> list[dict]:
             table = pyarrow.parquet.ParquetFile(file)
             names = each_once([(name, True) for name in table.schema_arrow.names])
             names = [name for name in READ if name in names]
-            rows = table.read(names).to_pylist() if names else [{}] * table.metadata.num_rows
+            rows = in_batches(table, names) if names else [{}] * table.metadata.num_rows
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             # ValueError is about a value in the file, or a column that stands there twice.
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
@@ -44,6 +44,17 @@ def read_rows(file: str) -> list[dict]:
                 f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
                 f"needed are {', '.join(COLUMNS)}; tools.convert makes them"
             )
+    return rows
+
+
+def in_batches(table, names: list[str]) -> list[dict]:
+    """Return all rows of a ParquetFile, with these columns.
+
+    At once pyarrow cannot convert nested columns of more than 2 GiB.
+    """
+    rows = []
+    for batch in table.iter_batches(1000, columns=names):
+        rows += batch.to_pylist()
     return rows
 
 

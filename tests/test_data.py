@@ -4,6 +4,7 @@ import contextlib
 import copy
 import datetime
 import json
+import re
 import shutil
 from itertools import product
 
@@ -26,6 +27,7 @@ from data import (
     render,
 )
 from runtime.chat import agreed_day
+from runtime.faults import Failure
 from runtime.tables import read_rows
 
 
@@ -301,6 +303,26 @@ def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
     assert "note: 2 validation questions are training questions, too" in said
 
 
+@pytest.mark.parametrize(
+    "reward, number", [("math", 1), ("worlds.gym:score", 2), ("mine:score", 2)]
+)
+def test_rows_that_differ_in_extra_info(write, tokenizer, reward, number):
+    """They are two questions for a reward that may grade by it, and one for Math-Verify."""
+    rows = [row("3a+4", extra_info={"tests": [i]}) for i in (1, 2, 1)]
+    questions, counts = load_questions([write("a.jsonl", rows)], Config(reward=reward), tokenizer)
+    assert [q.row["extra_info"]["tests"] for q in questions] == [[1], [2]][:number]
+    assert counts == {"read": 3, "repeated": 3 - number}
+
+
+def test_a_parquet_file_is_read_in_batches(write, tokenizer, monkeypatch):
+    """In one piece pyarrow does not convert nested columns of more than 2 GiB."""
+    file = write("many.parquet", [row(f"{i // 100}a+{i % 100}") for i in range(2500)])
+    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "read", lambda *_: 1 / 0)
+    assert [q.text for q in load_questions([file], Config(), tokenizer)[0]] == [
+        f"{i // 100}a+{i % 100}" for i in range(2500)
+    ]
+
+
 def test_answers_may_be_numbers(write, tokenizer):
     """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
     rows = [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)]
@@ -416,6 +438,25 @@ def test_a_token_beyond_the_embeddings_is_refused(tokenizer, tmp_path, rows, ref
     said = f"has a token 103, its embeddings have {rows} rows"
     with pytest.raises(ValueError, match=said) if refused else contextlib.nullcontext():
         load_tokenizer(Config(), str(tmp_path))
+
+
+REFUSAL = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
+REFUSALS = {  # how a template begins, and what it says of a row with a system turn
+    REFUSAL: "the chat template refuses it: no system turn",
+    "{{ messages[0].name.first }}": "the chat template refuses it: 'dict object' has no attribute",
+}
+
+
+@pytest.mark.parametrize("beginning", REFUSALS)
+def test_what_a_template_refuses_is_said_with_file_and_row(write, tokenizer, beginning):
+    """One sentence, without a traceback, names the row and gives the template's own reason."""
+    refusing = change(tokenizer)
+    refusing.chat_template = beginning + tokenizer.chat_template
+    first = [row("1a+1")] if beginning == REFUSAL else []
+    file = write("a.jsonl", [*first, row("3a+4") | {"prompt": TURNS}])
+    where = re.escape(f"{file}, row {len(first)}, column prompt: ")
+    with pytest.raises(Failure, match=where + REFUSALS[beginning]):
+        load_questions([file], Config(), refusing)
 
 
 def test_a_missing_chat_template_is_an_error(tokenizer):

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from importlib.metadata import PackageNotFoundError, requires, version
-from itertools import chain, cycle, islice
+from itertools import cycle, islice
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from config import Config
-from data import load_tokenizer, read_rows, render, with_built_in_world
+from data import load_questions, load_tokenizer, with_built_in_world
 from model import model_config
 from policy import Policy
 from runtime import ranks
@@ -240,7 +240,7 @@ def shared_memory(case: Case) -> Finding:
 
 
 def model_and_questions(case: Case) -> Finding:
-    """Check that tokenizer and template work and that prompts fit; ValueError if none does.
+    """Check that tokenizer and template work, and that there are questions whose prompts fit.
 
     The built-in world is built on first use.
     """
@@ -248,16 +248,9 @@ def model_and_questions(case: Case) -> Finding:
     case.shape = Shape.of(model_config(c, c.model).to_dict())
     tokenizer = load_tokenizer(c, c.model)
     case.turn_ends = turn_ends(c.model, tokenizer)
-    rows = chain.from_iterable(map(read_rows, c.train_files))
-    prompts = [render(row["prompt"], c, tokenizer) for row in islice(rows, 2 * c.batch_size)]
-    fitting = [ids for ids in prompts if 0 < len(ids) <= c.max_prompt_length]
-    found = (
-        f"{c.model}, {len(fitting)} of {len(prompts)} prompts fit into {c.max_prompt_length} tokens"
-    )
-    if not fitting:
-        raise ValueError(f"{found}: raise max_prompt_length")
-    case.prompts = list(islice(cycle(fitting), c.batch_size))
-    return Finding("ok", found)
+    questions, counts = load_questions(c.train_files, c, tokenizer)
+    case.prompts = [q.prompt_ids for q in islice(cycle(questions), c.batch_size)]
+    return Finding("ok", f"{c.model}, {len(questions)} questions {counts}")
 
 
 def memory(case: Case) -> Finding:

@@ -23,7 +23,7 @@ import yaml
 
 from runtime.console import printable
 from runtime.flags import or_refuse
-from runtime.tables import check_row, read_jsonl
+from runtime.tables import check_row, in_batches, read_jsonl
 
 # The usual names of the columns. Of those that are there, the first one counts.
 QUESTION = ("question", "problem", "prompt", "query")
@@ -50,7 +50,7 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
         import pyarrow.parquet
 
         table = pyarrow.parquet.ParquetFile(name)
-        return table.schema_arrow.names, lambda names: table.read(names).to_pylist()
+        return table.schema_arrow.names, lambda names: in_batches(table, names)
     rows = read_jsonl(name) if kind == ".jsonl" else []
     if kind in (".csv", ".json") or not all(isinstance(row, dict) for row in rows):
         raise ValueError(f"{name} is neither Parquet nor JSONL, which {TO_JSONL}")
@@ -166,16 +166,21 @@ def answer_of(value, extract: str) -> str | None:
 
 
 def convert(
-    items: list[tuple], check_golds: Callable, system: str | None = None, extract: str = ""
+    items: list[tuple],
+    check_golds: Callable,
+    system: str | None = None,
+    extract: str = "",
+    own_reward: bool = False,
 ) -> tuple[list[dict], dict[str, list]]:
     """The questions as rows in the verl-LUFFY layout, and {what is to be told: its values}.
 
     items: (data source, question, answer, extra_info or None) values. To be told is what was
     dropped or needs a look. A question that comes again in its data source is kept once, and not at
-    all where its answers differ.
+    all where its answers differ. With a reward of the user's own that is a question with the same
+    extra_info.
     """
     told = defaultdict(list)
-    found = {}  # {[data source, turns] as JSON: {answer: extra_info}}
+    found = {}  # {[data source, turns, perhaps extra_info] as JSON: {answer: extra_info}}
     for source, question, value, extra in items:
         turns = turns_of(question, system)
         answer = answer_of(value, extract)
@@ -184,7 +189,8 @@ def convert(
         elif answer is None:
             told["without an answer"].append(value)
         else:
-            answers = found.setdefault(json.dumps([source, turns]), {})
+            key = [source, turns, extra if own_reward else None]
+            answers = found.setdefault(json.dumps(key, default=str), {})
             if answer in answers:
                 told["repeated"].append(answer)
             answers.setdefault(answer, extra)
@@ -204,7 +210,7 @@ def convert(
             continue
         if check.get("as_text"):
             told["compared as text: do they need a --reward of yours?"].append(answer)
-        source, turns = json.loads(key)
+        source, turns, _ = json.loads(key)
         rows.append(
             {
                 "data_source": source,
@@ -313,7 +319,9 @@ def main(argv: list[str] | None = None) -> None:
     from verifier.pool import Verifier  # imported late, as a refusal does not need it
 
     with Verifier(2, function=a.reward) as verifier:
-        rows, told = convert(items, verifier.check_golds, a.system, a.extract)
+        rows, told = convert(
+            items, verifier.check_golds, a.system, a.extract, own_reward=a.reward != "math"
+        )
     print(f"{len(items):8} read\n{len(rows):8} kept")
     for what, values in told.items():
         examples = ", ".join(f"{value!r:.60}" for value in values[:3])

@@ -14,7 +14,7 @@ import yaml
 from config import Config
 from data import load_questions
 from runtime.tables import read_rows
-from tools.convert import INSTALL_DATASETS, answer_of, main, turns_of
+from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
 from worlds import gym
 
 SUM = {"question": "1+1", "answer": "2"}
@@ -90,6 +90,15 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         ("1+1=?", "2", "other"),
         ("d?", "assert f(0)==1", "mine"),
     ]
+
+
+def test_a_question_with_other_extra_info_is_another_for_a_reward_of_ones_own():
+    """What a reward may grade by is no repetition, and no second answer."""
+    items = [("s", "sum", gold, {"tests": [i]}) for i, gold in ((1, "a"), (2, "b"), (1, "a"))]
+    for own, kept in ((True, [1, 2]), (False, [])):
+        rows, told = convert(items, lambda golds: [{"score": 1.0}] * len(golds), own_reward=own)
+        assert [r["extra_info"]["tests"][0] for r in rows] == kept
+        assert len(told["repeated"]) == 1
 
 
 def test_the_papers_training_set(tmp_path, out, monkeypatch):

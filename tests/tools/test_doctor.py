@@ -158,7 +158,7 @@ def no_gradient(patch, case, directory):
         ("c_compiler", no_headers, "apt-get install gcc python3."),
         ("ranks_reach_each_other", wrong_sums, "NCCL_DEBUG"),
         ("shared_memory", container, "--ipc=host"),
-        ("model_and_questions", long_prompts, "raise max_prompt_length"),
+        ("model_and_questions", long_prompts, "is max_prompt_length="),
         ("memory", little_memory, "fewer ranks"),
         ("memory", busy_gpu, "nvidia-smi"),
         ("drift", another_temperature, "max_drift"),
