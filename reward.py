@@ -14,37 +14,16 @@ from config import Config
 from data import Question
 from runtime import ranks
 from runtime.faults import say
+from verifier.forms import MAX_BOX, last_box
 from verifier.pool import Pending, Verifier
 
 CUT = 0.9  # share of a batch that is cut, from which on it is warned about
-# characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
-MAX_BOX = 1000
 # characters, from the end, of a response without a box in which an answer is looked for
 MAX_TEXT = 2000
 
-BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
 STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*(?=([^\n]+))")
 MATHS = re.compile(r"\$\$?([^$]+)\$|\\[(\[](.+?)\\[)\]]")
 NUMBER = re.compile(r"(?<![\w.{^/\\])[-−]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w{])")
-
-
-def last_box(text: str) -> str | None:
-    r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes."""
-    opened = []  # for every brace still open: where its box begins, or None if it is no box
-    box = None  # begin and end; cut out only once, so that nested boxes take linear time
-    for token in BRACES.finditer(text):
-        if token[0].startswith(r"\boxed"):
-            opened.append(token.end())
-        elif token[0] == "{":
-            opened.append(None)
-        elif token[0] == "}" and opened:
-            start = opened.pop()
-            if start is not None:
-                box = start, token.start()
-    if box is None:
-        return None
-    start, end = box
-    return text[start:end].strip()
 
 
 def unboxed(text: str) -> str | None:

@@ -1,12 +1,16 @@
 r"""Take an answer apart into values, sides of relations, leaves and their forms.
 
-`normalise` takes the typography away. The text falls into its values at commas, "and" and "or", a
-value into the sides of its relation, a side into leaves (what stands in its brackets), and each
-leaf has a `form`: for `x = \left(2, \dfrac{1}{3}\right)` the name `x`, the number `2` and the
-fraction `\frac{1}{3}`.
+`last_box` finds it in a text, and `normalise` takes the typography away. The text falls into its
+values at commas, "and" and "or", a value into the sides of its relation, a side into leaves (what
+stands in its brackets), and each leaf has a `form`: for `x = \left(2, \dfrac{1}{3}\right)` the name
+`x`, the number `2` and the fraction `\frac{1}{3}`.
 """
 
 import re
+
+# characters; a longer box is no answer (the longest gold of the paper's benchmarks has 210)
+MAX_BOX = 1000
+BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
 
 # ---- The forms of a leaf -------------------------------------------------------------------------
 
@@ -128,6 +132,25 @@ def is_name(side: str) -> bool:
 
 
 # ---- Taking a text apart -------------------------------------------------------------------------
+
+
+def last_box(text: str) -> str | None:
+    r"""Return the content of the `\boxed{...}` that closes last, stripped; None if none closes."""
+    opened = []  # for every brace still open: where its box begins, or None if it is no box
+    box = None  # begin and end; cut out only once, so that nested boxes take linear time
+    for token in BRACES.finditer(text):
+        if token[0].startswith(r"\boxed"):
+            opened.append(token.end())
+        elif token[0] == "{":
+            opened.append(None)
+        elif token[0] == "}" and opened:
+            start = opened.pop()
+            if start is not None:
+                box = start, token.start()
+    if box is None:
+        return None
+    start, end = box
+    return text[start:end].strip()
 
 
 def words(found: re.Match) -> str:
