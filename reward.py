@@ -46,14 +46,15 @@ def graded_text(
 ) -> str | None:
     r"""The piece of `response` that the verifier sees, or None (reward 0) if there is none.
 
-    `thinking` says that the prompt opened a `<think>`: then only what follows the last `</think>`
-    counts, and a thought that never ends has no answer. Of that, the last balanced `\boxed{...}`,
-    wrapper included, of at most `MAX_BOX` characters. Without one: None, or with
-    `require_box=False` what `unboxed` finds, in a box. The "official" grader is given all of it.
+    `thinking` says that the prompt opened a `<think>`. There, and where the response opens one,
+    only what follows the last `</think>` counts, and a thought that never ends has no answer. Of
+    that, the last balanced `\boxed{...}`, wrapper included, of at most `MAX_BOX` characters.
+    Without one: None, or with `require_box=False` what `unboxed` finds, in a box. The "official"
+    grader is given all of it.
     """
-    if thinking:
+    if thinking or "<think>" in response:
         _, closed, response = response.rpartition("</think>")
-        if not closed:
+        if not closed or "<think>" in response:
             return None
     if grader != "strict":
         return response.strip() or None

@@ -23,6 +23,14 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         # Where no thought was opened, all of it counts.
         (r"\boxed{1}</think> so 2", False, True, r"\boxed{1}"),
         (r"\boxed{1}</think> so $2$ ", True, False, r"\boxed{2}"),
+        # A thought that the response opens is one, too.
+        (r"<think> \boxed{1}. Hmm, wait", False, True, None),
+        (r"<think> \boxed{1}?</think> so 2", False, True, None),
+        (r"<think> \boxed{1}?</think> so \boxed{2}", False, True, r"\boxed{2}"),
+        (r"\boxed{1} <think> let me see", False, True, None),
+        (r"\boxed{1}</think> \boxed{2} <think> or", True, True, None),
+        (r"<think>a</think> \boxed{1} <think>b</think> \boxed{2}", False, True, r"\boxed{2}"),
+        ("<think> it is 1", False, False, None),
         # An expression is handed on whole, and is right to no gold.
         ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),
         (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
@@ -73,7 +81,10 @@ def tokens(text: str) -> np.ndarray:
         ({}, "1+1?<think>\n", r"\boxed{2}", None),  # never ends
         ({}, "1+1?<think>\n", r"\boxed{3}</think> \boxed{2}", r"\boxed{2}"),
         ({"grader": "official"}, "1+1?<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
+        ({"grader": "official"}, "1+1?", r"<think>\boxed{3}</think> so 2 ", "so 2"),
+        ({"grader": "official"}, "1+1?", r"<think> so \boxed{2}", None),
         ({"reward": "worlds.arithmetic:reward"}, "1+1?<think>\n", "so 2", "so 2"),  # all of it
+        ({"reward": "worlds.arithmetic:reward"}, "1+1?", "<think> so 2", "<think> so 2"),
     ],
 )
 def test_what_the_grader_hands_on(knobs, prompt, response, piece):
