@@ -13,7 +13,7 @@ import re
 from dataclasses import dataclass
 
 from math_verify import parse, verify
-from sympy import simplify
+from sympy import Float, log, preorder_traversal, simplify, sympify
 
 from verifier.forms import (
     ABOUT,
@@ -31,6 +31,8 @@ from verifier.forms import (
     operators,
     split,
 )
+
+TINY = 1e-3  # numbers below it are compared in six digits, others in six decimals
 
 
 @dataclass(frozen=True)
@@ -127,6 +129,31 @@ def is_rational(leaf: str) -> bool:
         return False
 
 
+def equal_values(gold: list, text: list) -> bool:
+    """Return Math-Verify's verdict on two parsed texts, in digits enough for their smallest number.
+
+    Its own 6 decimals, 15 where neither is one, make no difference between e^{-50} and e^{-60}.
+    """
+    values = [sympify(value) for value in [*gold, *text] if not isinstance(value, str)]
+    zeros = 0  # that follow the point
+    for value in values:
+        parts = preorder_traversal(value)
+        for part in parts:
+            if part.is_number:
+                parts.skip()  # what it is made of may be smaller
+                size = abs(part.evalf(3).doit())
+                if size.is_Float and 0 < size < TINY:
+                    zeros = max(zeros, int(-log(size, 10)))
+    exact = not any(value.has(Float) for value in values)
+    return verify(
+        gold,
+        text,
+        float_rounding=6 + zeros,
+        numeric_precision=zeros + (50 if exact else 15),  # a decimal is known to 15 digits
+        timeout_seconds=None,
+    )
+
+
 def same(a: str, b: str, about: bool) -> bool:
     """Return whether two sides of a chain are equal, or with `about` within 1%."""
     a, b = (parse(rf"\boxed{{{side}}}", parsing_timeout=None) for side in (a, b))
@@ -134,7 +161,7 @@ def same(a: str, b: str, about: bool) -> bool:
         a = float(a[0].evalf())
         b = float(b[0].evalf())
         return abs(a - b) <= 0.01 * abs(b)
-    return verify(a, b, timeout_seconds=None)
+    return equal_values(a, b)
 
 
 def allowed(leaf: str, gold: Gold) -> bool:
