@@ -33,10 +33,23 @@ FORMS = {
 # A unit stands behind one number, and nothing but the next value comes after it.
 UNIT = re.compile(
     r"(?<=[^,;:=<>(\[{^_+*⟩-])"
-    r"(?:(?!\W*(?:squared|cubed|factorial|dozen|hal[fv]|(?:third|tenth|hundredth|thousandth)s))"
     r"(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?)"
     r"|(?<=[0-9}%]) (?:[a-zA-Z]{4,}(?: [a-zA-Z]+)*|[ckm]m|kg|ft|in|lb|oz|mi|hr|min|sec|[ap]\.?m)"
-    r"(?:\^\{?[23]\}?)?))+(?=$|[,;=)\]}&]|\\[}\\])"
+    r"(?:\^\{?[23]\}?)?)+(?=$|[,;=)\]}&]|\\[}\\])"
+)
+# With these a unit is still one noun: square miles, m/s squared, degrees Celsius.
+MEASURE = re.compile(r"(?i)\b(?:square|sq|cubic|cu|squared|cubed|circ|degrees?)\b")
+# With one of these the words behind a number are no unit: they change it, deny it or compare it.
+NO_UNIT = re.compile(
+    r"(?i)\b(?:\w*illion\w*|(?:hundred|thousand|lakh|crore|dozen)\w*|[mb]ln|bn|gross|percent\w*"
+    r"|ones?|two|three|four|five|six|seven|eight|nine|tens?|eleven|twelve|\w+teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hal(?:f|ves)|quarters?"
+    r"|(?:thir|four|fif|six|seven|eigh|nin|ten|twelf)(?:d|th)s?"
+    r"|double|twice|triple|factorial|minus|negative|plus|opposite|inverse|reciprocal|\w{2,}(?<!e)ed"
+    r"|is|are|was|were|be|has|have|had|do|does|did|will|would|should|could|equals?|fails?|exceeds?"
+    r"|no|not|non|never|none|neither|nor|cannot|\w+n't?|wrong|incorrect|false|untrue|invalid"
+    r"|more|less|fewer|greater|larger|bigger|higher|smaller|lower|most|least|than|over|under|above"
+    r"|below|beyond|if|the|it|we|you|for|but|of|to|by|my|so|any|all|out|off)\b"
 )
 # Each unit has one name here; a plural has lost its s by then.
 SHORT = dict(
@@ -46,6 +59,8 @@ SHORT = dict(
     " liter:l litre:l second:s sec:s minute:min hour:h hr:h year:yr degree:circ celsiu:c"
     " fahrenheit:f square:2 sq:2 cubic:3 cu:3".split()
 )
+# Digits behind letters are no factor: B12 is not 12B. It is all of a value, so not n2^{n-1}.
+CODE = re.compile("(?=.*[a-zA-Z] ?[0-9])[0-9a-zA-Z ]+")
 # A text with one of these is words: what is no unit, prose, a second quantity as in 5 ft 6 in.
 WORDS = re.compile(r"⟨[^⟩]{2,}⟩|⟩[0-9]|(?<![\\a-zA-Z])[a-z]{4,} [a-z]+|(?:\\circ\}?|['\"]) ?[0-9]")
 # Nothing but letters (three, or two capitals) and digits is a word: listen, IV, \angle ABC.
@@ -196,8 +211,24 @@ def without_units(text: str) -> tuple[str, set[str]]:
 
     5 in^2 and 5 square inches have the same.
     """
-    words = short_words(" ".join(UNIT.findall(text)))
-    return UNIT.sub("", text), set(filter(str.isalnum, words)) - {"per"}
+    words = short_words(" ".join(filter(is_unit, UNIT.findall(text))))
+    text = UNIT.sub(lambda found: "" if is_unit(found[0]) else found[0], text)
+    return text, set(filter(str.isalnum, words)) - {"per"}
+
+
+def is_unit(words: str) -> bool:
+    """Return whether words behind a number are a unit.
+
+    That is one noun, or several that / or "per" parts, or abbreviations: N m, kWh per day.
+    """
+    if re.match(r"\W*(?:squared|cubed)", words):
+        return False
+    words = MEASURE.sub(" ", words)
+    for part in re.split(r"/|\\cdot|\bper\b", words):
+        nouns = re.findall("[a-zA-Z'-]+", part)
+        if len(nouns) > 1 and max(map(len, nouns)) > 3:
+            return False
+    return not NO_UNIT.search(words)
 
 
 def short_words(text: str) -> list[str]:
@@ -220,11 +251,13 @@ def plain(text: str) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Return whether a text without units has words, or brackets that make no sense.
+    """Return whether a text without units has words, codes, or brackets that make no sense.
 
     A name before = does not count.
     """
-    return not balanced(text) or bool(WORDS.search(re.sub("[^=,]*=(?!=)", "", text)))
+    told = re.sub("(?<![^=,])[^=,]*=(?!=)", "", text)
+    coded = any(map(CODE.fullmatch, re.split(r"[,;(){}\[\]]", told)))
+    return coded or not balanced(text) or bool(WORDS.search(told))
 
 
 def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:

@@ -5,6 +5,7 @@ last entry, and nothing of what a full stop closes.
 """
 
 import re
+from decimal import Decimal
 
 
 def as_fraction(found: re.Match) -> str:
@@ -34,6 +35,23 @@ def as_list(found: re.Match) -> str:
     return found[1].replace(r"\\", ",")
 
 
+def multiplied(found: re.Match) -> str:
+    """Return a number and the number words behind it as one number: 1.2 million is 1200000."""
+    number, opened, words = found.groups()
+    value = Decimal(number.replace(",", ""))
+    for word in re.findall("|".join(NUMBER_WORDS), words.lower()):
+        value *= Decimal(NUMBER_WORDS[word])
+    return f"{value.normalize():f} {opened or ''}"
+
+
+NUMBER_WORDS = dict(
+    pair.split(":")
+    for pair in "dozen:12 hundred:1e2 thousand:1e3 lakh:1e5 million:1e6 crore:1e7 billion:1e9"
+    " trillion:1e12 quadrillion:1e15 quintillion:1e18".split()
+)
+GAP = r"(?:\s|~|\\[,;:! ]){0,3}"
+TEXT = r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s?\{\s?"
+PERCENT = r"(?i:per\s?cent|pct)"
 SPELLINGS = [
     (r"\\langle(?![a-zA-Z])", "("),
     (r"\\rangle(?![a-zA-Z])", ")"),
@@ -48,16 +66,14 @@ SPELLINGS = [
     (r"(?<=[0-9])\.(?=/)", ""),  # -1./3
     (r"_\{\\(max|min|odot) *\}", r"_{\1}"),
     (r"\\varnothing(?![a-zA-Z])|∅", r"\\emptyset"),
-    (r"(?<=[0-9])\s{0,3}(?:\\text\{\s?percent\s?\}|percent\b)", r"\\%"),
-    *(
-        (
-            rf"(?<=[0-9])\s{{0,3}}(?:\\text\{{\s?{word}\s?\}}|(\\text\{{\s?)?{word}\b)",
-            rf" \\times 10^{{{power}}}\1",
-        )
-        for word, power in (("hundred", 2), ("thousand", 3), ("million", 6), ("billion", 9))
-    ),
     (r"(?<=\{)([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}$", r"\1 \\times 10^{\2}}"),
     (r"(?<=[0-9])(?:\\[,;: ]| |~|\{,\})(?=[0-9]{3}(?![0-9]))", ""),  # 1\,234
+    (rf"(?<=[0-9}}]){GAP}(?:{TEXT}{PERCENT}\s?\}}|{PERCENT}\b)", r"\\%"),
+    (
+        r"(?<![0-9.,/^_])(?<![/^] )([0-9]{1,12}+(?:,[0-9]{3}){0,4}+(?:\.[0-9]{1,12}+)?+)"
+        rf"{GAP}({TEXT})?((?i:(?:(?:{'|'.join(NUMBER_WORDS)})s?\b\s?){{1,3}}))",
+        multiplied,
+    ),
     (r"(?<![0-9./])([0-9]{1,9})\s([0-9]{1,9})/([0-9]{1,9})", r"\1\\frac{\2}{\3}"),
     (
         r"(?<![0-9.^_])([0-9]{1,9})(?:\s|\\[,; ]){0,3}(\\[dtc]?frac\s?"

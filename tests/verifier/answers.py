@@ -435,6 +435,26 @@ WORDS = [  # gold, right answers, wrong ones
     (r"5\%\text{ increase}", r"5\%", r"5\%\text{ decrease}"),
     (r"5\text{ May}", r"\text{5 May}", r"5\text{ June}"),
     (r"5\text{ million dollars}", "5000000", "5"),
+    (
+        "5",
+        r"5\text{ apples} | 5 apples | 5\text{ square units} | 5\text{ m/s}^2 | 5\text{ kW per m}",
+        r"5\text{ is wrong} | 5 wrong | 5\text{ is}\text{ wrong} | 5\text{ not} | 5\text{ less}"
+        r" | 5\text{ red apples} | 5\text{ at least} | 5\text{ doubled} | 5\text{ minus}"
+        r" | 5\text{ trillion} | 5\text{ Millions} | 5\mathrm{ million} | 5~\text{ lakh}"
+        r" | 5\text{ ten} | 5\text{ halves} | 5\text{ per cent} | 5/\text{million}",
+    ),
+    (r"5\text{ is wrong}", r"5\text{ is wrong}", "5"),
+    (r"7\text{ red balls}", r"7\text{ red balls} | 7 red balls", r"7 | 7\text{ blue balls}"),
+    (r"5\text{ trillion}", r"5000000000000 | 5 \times 10^{12}", "5"),
+    ("500000", r"5\text{ hundred thousand} | 0.5 million | 500\ \text{thousand}", "500 | 5"),
+    ("0.0000005", r"5 \times 10^{-7}", r"1/2\text{ million} | 1 / 2 million"),
+    (r"\frac{1}{2}", r"\frac{1}{2}\text{ cm}", r"\frac{1}{2}\text{ million}"),
+    ("60", r"5\text{ dozen eggs} | 60\text{ eggs}", r"5\text{ dozen thousand}"),
+    ("B12", r"B12 | \text{B12}", r"12B | 12\text{B} | 12"),
+    ("12B", "12B | 12 B", "B12 | B 12"),
+    ("12ab", "12ab | 12ba", "ab12"),
+    ("(2x,1)", "(2x,1)", "(x2,1)"),
+    (r"n 2^{n-1}", r"n2^{n-1} | 2^{n-1}n", "n2"),
     (r"25^\circ\text{C}", r"25\text{ degrees Celsius} | 25", r"25^\circ\text{F}"),
     (r"\text{True}", r"true | \textbf{True}.", r"\text{False}"),
     (r"\text{Ann and Bob}", r"\text{Bob, Ann}", r"\text{Ann}"),

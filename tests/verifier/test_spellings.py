@@ -98,6 +98,8 @@ PAIRS = [  # gold, answer, is it right
     ("1200000", "1.2 million", True),
     ("5", r"5\text{ thousand}", False),
     ("5", r"5\text{ billion}", False),
+    ("12000000", r"12\text{ million}", True),
+    ("1200000000", "1,200 million", True),
     # ± in brackets
     (r"\frac{1+\sqrt5}{2},\frac{1-\sqrt5}{2}", r"\frac{1\pm\sqrt{5}}{2}", True),
     (r"\frac12\pm\frac{\sqrt5}{2}", r"\frac{1\pm\sqrt{5}}{2}", True),
@@ -151,7 +153,9 @@ def test_other_signs_stay(text):
 
 
 @pytest.mark.parametrize(
-    "piece", [r"\begin{cases}", " ", "1 ", "1. ", "}", r"0.\overline{3}", "1 million ", "("]
+    "piece",
+    [r"\begin{cases}", " ", "1 ", "1. ", "}", r"0.\overline{3}", "1 million ", "("]
+    + ["1,234", "1~", "1 hundred hundred x", "123456789.12345678 "],
 )
 def test_hostile_text_is_read_quickly(piece):
     """A hundred thousand characters of anything take less than a second."""
