@@ -38,6 +38,7 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         # An expression in passing does not count, its last number does.
         ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
+        ("it is –3", False, False, r"\boxed{–3}"),  # an en dash
         ("no number", False, False, None),
         ("", False, False, None),
         (r"\boxed{ }", False, False, None),

@@ -17,7 +17,7 @@ BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch sk
 DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # not 1 or 2: 7.1 \\times 10^1 is to be worked out
 POWER_OF_TEN = (
-    rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*|×)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
+    rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
 )
 ARGUMENT = r"\s*(?:\{[+-]?[0-9]+\}|[0-9])"
 FORMS = {
@@ -33,7 +33,7 @@ FORMS = {
 # A unit stands behind one number, and nothing but the next value comes after it.
 UNIT = re.compile(
     r"(?<=[^,;:=<>(\[{^_+*⟩-])"
-    r"(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:[/·]|\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?)"
+    r"(?:\s*(?:\^\{?\\circ\}?|\\degree|(?:/|\\cdot)?⟨[^⟩]*⟩(?:\^\{?-?[1-9]\}?)?)"
     r"|(?<=[0-9}%]) (?:[a-zA-Z]{4,}(?: [a-zA-Z]+)*|[ckm]m|kg|ft|in|lb|oz|mi|hr|min|sec|[ap]\.?m)"
     r"(?:\^\{?[23]\}?)?)+(?=$|[,;=)\]}&]|\\[}\\])"
 )
@@ -84,15 +84,13 @@ SYMBOL = (
 )
 NAME = re.compile(rf"\|?(?:{SYMBOL}\s*)+\|?")
 TERM = re.compile(rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+")
-RELATION = re.compile(
-    r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>≤≥≠≈∈]"
-)
+RELATION = re.compile(r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>]")
 COMMA = re.compile("[,;]")
-UNION = re.compile(r"\\cup(?![a-zA-Z])|∪")
+UNION = re.compile(r"\\cup(?![a-zA-Z])")
 ROWS = re.compile(r"&|\\\\")
-EQUAL = {"=", "≈", r"\approx", r"\equiv"}
-ABOUT = {"≈", r"\approx"}
-IN = {r"\in", "∈"}
+EQUAL = {"=", r"\approx", r"\equiv"}
+ABOUT = {r"\approx"}
+IN = {r"\in"}
 # These commas belong to a number, not to a list.
 THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
@@ -124,7 +122,7 @@ def form(leaf: str) -> str:
 def names(text: str) -> set[str]:
     """Return the variables of an expression, without subscripts, units and constants."""
     text = OPERATOR.sub(" ", NO_NAME.sub(" ", text)).lower()  # to Math-Verify R is r
-    return set(re.findall(r"\\[a-z]+|[a-z]", text)) - CONSTANTS
+    return set(re.findall(r"\\[a-z]+|[^\W\d_]", text)) - CONSTANTS
 
 
 def operators(text: str) -> set[str]:
@@ -189,7 +187,7 @@ def normalise(text: str) -> str:
     )
     text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
     text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
-    text = re.sub(r"(\\[pm]{2}|±)\s+(?=[0-9.])", r"\1", text)
+    text = re.sub(r"(\\[pm]{2})\s+(?=[0-9.])", r"\1", text)
     # Spaces become one and do not vanish: 8 \quad 9 is not 89.
     text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)
     text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
@@ -292,9 +290,7 @@ def leaves(side: str) -> list[str]:
         elif inner and balanced(inner[1]):
             parts, _ = split(inner[1], COMMA)
         else:
-            return [re.sub(r"\\pm|\\mp|±", "+", side)] * (
-                2 if re.search(r"\\pm|\\mp|±", side) else 1
-            )
+            return [re.sub(r"\\pm|\\mp", "+", side)] * (2 if re.search(r"\\pm|\\mp", side) else 1)
     return [leaf for part in parts for leaf in leaves(part)]
 
 

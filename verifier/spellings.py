@@ -1,10 +1,11 @@
 r"""Put what Math-Verify does not know, or takes for something else, into spellings it reads right.
 
 Math-Verify reads `1e11` as 1·e·11, `1\,234` as 1 and 234, of a vector in \langle \rangle only the
-last entry, and nothing of what a full stop closes.
+last entry, nothing of what a full stop closes, and little of what Unicode has for LaTeX: x², 2√3.
 """
 
 import re
+import unicodedata
 from decimal import Decimal
 
 
@@ -44,6 +45,45 @@ def multiplied(found: re.Match) -> str:
     return f"{value.normalize():f} {opened or ''}"
 
 
+def plain(found: re.Match) -> str:
+    """Return characters without their print: 2 for ², x for an italic one, 1⁄2 for ½."""
+    return unicodedata.normalize("NFKC", found[0])
+
+
+UNICODE = [
+    ("[\u00ad\u200b-\u200f\u202a-\u202e\u2060-\u2064\ufe0f\ufeff]+", ""),  # nothing is printed
+    ("[º˚]", "°"),
+    ("[¹²³⁰-ⁿᵃᵇᵏᵐᵗˣʸ]+", lambda found: f"^{{{plain(found)}}}"),  # x² is not x2
+    ("[₀-₎ₐ-ₜᵢⱼ]+", lambda found: f"_{{{plain(found)}}}"),
+    (r"\^\{([0-9]+)\}⁄_\{([0-9]+)\}", r"\\frac{\1}{\2}"),
+    ("[ℂℕℚℝℤ]", lambda found: rf"\mathbb{{{plain(found)}}}"),
+    # Spaces, fullwidth characters, and letters and digits in italics, bold and the like.
+    ("[\u00a0µϐ-ϵ\u2000-\u200a\u202f\u205f\u3000！-～\U0001d400-\U0001d7ff]+", plain),
+    # A root is of what stands in brackets behind it, of a number, or of one letter.
+    (
+        r"([√∛∜])\s?(?:\{([^{}]*)\}|\(((?:[^()]|\([^()]*\))*)\)"
+        r"|([0-9]+(?:\.[0-9]+)?|[^\W\d_]))",
+        r"\1{\2\3\4}",
+    ),
+    ("[½⅓⅔¼¾⅕-⅞⅐-⅒↉]", lambda found: r"\frac{{{}}}{{{}}}".format(*plain(found).split("⁄"))),
+]
+# Characters, and the LaTeX of each of them.
+CHARACTERS = r"""
+    −–—‒―‐‑﹣˗ - ∕⁄ / ∗ * × \times ·⋅∙• \cdot ÷ \div ± \pm ∓ \mp ≤⩽≦ \le ≥⩾≧ \ge ≠ \ne
+    ≈ \approx ≡ \equiv ∈ \in ∪ \cup ∩ \cap ∅ \emptyset ∞ \infty → \to … \ldots 、 , 。 .
+    ° ^{\circ} ′’ ' ″ '' ∠ \angle △ \triangle √ \sqrt ∛ \sqrt[3] ∜ \sqrt[4] ∑ \sum ∏ \prod
+    ∉ \notin ⊂ \subset ⊆ \subseteq ∥ \parallel ⊥ \perp ∣ | ⇒ \Rightarrow ∂ \partial ∫ \int
+    ⌊ \lfloor ⌋ \rfloor ⌈ \lceil ⌉ \rceil ⟨〈 \langle ⟩〉 \rangle
+    α \alpha β \beta γ \gamma δ \delta ε \epsilon ζ \zeta η \eta θ \theta ι \iota κ \kappa
+    λ \lambda μ \mu ν \nu ξ \xi π \pi ρ \rho σ \sigma τ \tau υ \upsilon φ \phi χ \chi ψ \psi
+    ω \omega Γ \Gamma Δ \Delta Θ \Theta Λ \Lambda Ξ \Xi Π \Pi Σ \Sigma Φ \Phi Ψ \Psi Ω \Omega
+""".split()
+LATEX = {
+    ord(character): f"{command} " if command[-1].isalpha() else command
+    for characters, command in zip(CHARACTERS[::2], CHARACTERS[1::2])
+    for character in characters
+}
+
 NUMBER_WORDS = dict(
     pair.split(":")
     for pair in "dozen:12 hundred:1e2 thousand:1e3 lakh:1e5 million:1e6 crore:1e7 billion:1e9"
@@ -65,7 +105,7 @@ SPELLINGS = [
     (r"\bnp\.", r"\\"),  # np.arcsin(10/13)
     (r"(?<=[0-9])\.(?=/)", ""),  # -1./3
     (r"_\{\\(max|min|odot) *\}", r"_{\1}"),
-    (r"\\varnothing(?![a-zA-Z])|∅", r"\\emptyset"),
+    (r"\\varnothing(?![a-zA-Z])", r"\\emptyset"),
     (r"(?<=\{)([+-]?[0-9]+(?:\.[0-9]+)?)[eE]([+-]?[0-9]{1,3})\}$", r"\1 \\times 10^{\2}}"),
     (r"(?<=[0-9])(?:\\[,;: ]| |~|\{,\})(?=[0-9]{3}(?![0-9]))", ""),  # 1\,234
     (rf"(?<=[0-9}}]){GAP}(?:{TEXT}{PERCENT}\s?\}}|{PERCENT}\b)", r"\\%"),
@@ -81,14 +121,15 @@ SPELLINGS = [
         as_product,
     ),
     (r"(?<!\\)%", r"\\%"),
-    ("°", r"^\\circ"),
-    ("−", "-"),
 ]
-PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])|±")
+PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 
 
 def latex(text: str) -> str:
     """Return the text, most often a box, in spellings that Math-Verify reads right."""
+    for pattern, spelling in UNICODE:
+        text = re.sub(pattern, spelling, text)
+    text = text.translate(LATEX)
     for pattern, spelling in SPELLINGS:
         text = re.sub(pattern, spelling, text)
     return both_signs(text)
