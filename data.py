@@ -20,7 +20,7 @@ from runtime import ranks
 from runtime.chat import problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
 from runtime.faults import Failure
-from runtime.tables import check_row, read_rows
+from runtime.tables import check_row, listed, read_rows
 from worlds.arithmetic import on_policy_scores
 
 WORLDS = ".cache"  # where the built-in world is built once and kept
@@ -163,8 +163,9 @@ def load_questions(
     text, which the tokenizer would take for its own (`<|im_end|>` ends the user's turn), and
     repeated rows; with a reward of the user's own a row with other extra_info is none. Under a
     `prompt_template` other than "chat" all turns but the last are left out, and counted. ValueError
-    names file, row and column for missing columns, empty files, rows of the wrong form, and a
-    question of one data_source with two answers; Failure for a row that the template refuses.
+    names file, row and column for missing columns, empty files, rows of the wrong form, several
+    values for an answer, and a question of one data_source with two answers; Failure for a row that
+    the template refuses.
     """
     questions = []
     seen = {}  # (data_source, prompt, perhaps extra_info) -> where it stands, and its answer
@@ -175,6 +176,13 @@ def load_questions(
         for row_number, row in enumerate(bar):
             where = f"{file}, row {row_number}"
             turns, answer, given = check_row(row, where)
+            values = listed(answer) if config.reward == "math" else [answer]
+            if len(values) != 1:
+                raise ValueError(
+                    f"{where}, column reward_model: ground_truth {answer!r:.200} is a list of "
+                    f"{len(values)} values; make one answer of it, such as 2, 3"
+                )
+            answer = values[0]
             counts["read"] += 1
             if any(special.search(turn["role"] + turn["content"]) for turn in turns):
                 counts["special tokens"] += 1

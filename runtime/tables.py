@@ -7,12 +7,14 @@ row or the line, and says what to do.
 """
 
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 
 COLUMNS = ("prompt", "reward_model", "data_source")
 READ = (*COLUMNS, "extra_info")  # other columns are not read, as they may be long
 GIVEN = ("data_source", "extra_info", "prompt")  # for a reward function that asks for the row
+QUOTED = re.compile(r"""(?<!\\)(["'])((?:\\.|(?!\1)[^\\])*)\1""", re.DOTALL)
 
 
 def read_rows(file: str) -> list[dict]:
@@ -142,3 +144,20 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
     if not isinstance(source, str) or not source.isprintable():
         raise wrong("data_source", "must be printable text")
     return turns, str(truth), {name: row.get(name) for name in GIVEN}
+
+
+def listed(text: str) -> list[str]:
+    r"""Return the values of a list or dictionary that is stored as text; any other text is one.
+
+    `["2"]` and `{"answer": "2"}` hold one. Without quotes it is mathematics: the interval [1, 2].
+    """
+    if not re.fullmatch(r"[\[({][\[({\s]*[\"'].*[\])}]", text.strip(), re.DOTALL):
+        return [text]
+    text = re.sub(rf"{QUOTED.pattern}\s*:", " ", text)  # keys
+    values = re.findall(r"[^\s,\[\](){}]+", QUOTED.sub(" ", text))  # those without quotes
+    for quoted in QUOTED.finditer(text):
+        value = quoted[2].strip()
+        if not re.search(r"(?<!\\)(?:\\\\)*\\[a-zA-Z]", value):  # then it is LaTeX as it stands
+            value = re.sub(r"\\([\\\"'])", r"\1", value)
+        values.append(value)
+    return [value for value in values if value]

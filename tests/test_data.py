@@ -28,7 +28,7 @@ from data import (
 )
 from runtime.chat import agreed_day
 from runtime.faults import Failure
-from runtime.tables import read_rows
+from runtime.tables import listed, read_rows
 
 
 def row(question: str, answer="7", source: str = "arithmetic", **more) -> dict:
@@ -99,6 +99,11 @@ MALFORMED = {
     "no_turns.jsonl": ([GOOD | {"prompt": []}], "row 0, column prompt"),
     "no_content.jsonl": ([GOOD, GOOD | {"prompt": [SILENT]}], "row 1, column prompt"),
     "solved.jsonl": ([GOOD | {"prompt": SOLVED}], "ends with the assistant's"),
+    "values.jsonl": (
+        [GOOD, row("3a+4", '["7", "8"]')],
+        r"row 1, column reward_model: ground_truth '\[\"7\", \"8\"\]' is a list of 2 values",
+    ),
+    "no_value.jsonl": ([row("3a+4", '[""]')], "row 0, column reward_model: .* of 0 values"),
     "nan.jsonl": ([GOOD, row("3a+4", float("nan"))], f"row 1, {NO_TEXT}"),
     "source.jsonl": (
         [GOOD | {"data_source": 3}],
@@ -330,6 +335,45 @@ def test_answers_may_be_numbers(write, tokenizer):
     assert [q.answer for q in questions] == ["0", "7", "0.5"]
     questions, _ = load_questions([write("a.parquet", rows[:2])], Config(), tokenizer)
     assert [q.answer for q in questions] == ["0", "7"]
+
+
+@pytest.mark.parametrize(
+    "text, values",
+    [
+        ('["2"]', ["2"]),
+        ("['6']", ["6"]),
+        (" ('2',) ", ["2"]),
+        ('[ ["3"] ]', ["3"]),
+        ('{"answer": "2"}', ["2"]),
+        ("{'answer': 2}", ["2"]),
+        ('["x=5"]', ["x=5"]),
+        ('["(1, 2)"]', ["(1, 2)"]),
+        ('["f\'(x)"]', ["f'(x)"]),
+        (r"['f\'(x)']", ["f'(x)"]),
+        (r'["\\frac{1}{2}"]', [r"\frac{1}{2}"]),
+        (r"['\frac{1}{2}']", [r"\frac{1}{2}"]),  # written without escapes
+        (
+            r'["\\begin{pmatrix} 1 \\\\ 2 \\end{pmatrix}"]',
+            [r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}"],
+        ),
+        ('["1", "2"]', ["1", "2"]),
+        ("['2' '3']", ["2", "3"]),  # numpy's print
+        ('{"a": 1, "b": "2"}', ["1", "2"]),
+        # These are no lists stored as text.
+        *[(text, [text]) for text in ("[1, 2]", "(1,2]", "{2}", r"\{1,2\}", '"2"', "5", "f'(x)")],
+    ],
+)
+def test_lists_that_are_stored_as_text(text, values):
+    """Brackets and quotes are taken off, whoever wrote them, and mathematics stays."""
+    assert listed(text) == values
+
+
+def test_a_list_of_one_value_is_that_value(write, tokenizer):
+    """So it is for `math`; a reward of the user's own is given the text as it is."""
+    file = write("a.jsonl", [row("1a+1", '["2"]')])
+    for reward, answer in (("math", "2"), ("mine:score", '["2"]')):
+        questions, _ = load_questions([file], Config(reward=reward), tokenizer)
+        assert [q.answer for q in questions] == [answer]
 
 
 # ---- prompts -------------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ import yaml
 
 from runtime.console import printable
 from runtime.flags import or_refuse
-from runtime.tables import check_row, in_batches, read_jsonl
+from runtime.tables import check_row, in_batches, listed, read_jsonl
 
 # The usual names of the columns. Of those that are there, the first one counts.
 QUESTION = ("question", "problem", "prompt", "query")
@@ -170,7 +170,7 @@ def convert(
     check_golds: Callable,
     system: str | None = None,
     extract: str = "",
-    own_reward: bool = False,
+    reward: str = "math",
 ) -> tuple[list[dict], dict[str, list]]:
     """The questions as rows in the verl-LUFFY layout, and {what is to be told: its values}.
 
@@ -184,12 +184,15 @@ def convert(
     for source, question, value, extra in items:
         turns = turns_of(question, system)
         answer = answer_of(value, extract)
+        if answer and reward == "math":
+            values = listed(answer)
+            answer = values[0] if len(values) == 1 else None
         if turns is None:
             told["without a question"].append(question)
         elif answer is None:
             told["without an answer"].append(value)
         else:
-            key = [source, turns, extra if own_reward else None]
+            key = [source, turns, None if reward == "math" else extra]
             answers = found.setdefault(json.dumps(key, default=str), {})
             if answer in answers:
                 told["repeated"].append(answer)
@@ -319,9 +322,7 @@ def main(argv: list[str] | None = None) -> None:
     from verifier.pool import Verifier  # imported late, as a refusal does not need it
 
     with Verifier(2, function=a.reward) as verifier:
-        rows, told = convert(
-            items, verifier.check_golds, a.system, a.extract, own_reward=a.reward != "math"
-        )
+        rows, told = convert(items, verifier.check_golds, a.system, a.extract, a.reward)
     print(f"{len(items):8} read\n{len(rows):8} kept")
     for what, values in told.items():
         examples = ", ".join(f"{value!r:.60}" for value in values[:3])

@@ -13,7 +13,7 @@ from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
 
 from verifier.answer import TINY, equal_values, is_answer
-from verifier.forms import WORD, is_text, normalise, plain, without_units
+from verifier.forms import MAX_BOX, WORD, is_text, last_box, normalise, plain, without_units
 from verifier.spellings import latex
 
 CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(.*))?", re.DOTALL)
@@ -99,8 +99,8 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
 
     Otherwise it is 0.0. The letter of a choice is compared as a letter and words as text, a unit
     may be left out, and the rest is Math-Verify's. `unevaluated` is 1.0 where the text equals the
-    gold and is no answer. With None for the text, `score` says whether the gold can be read, and
-    `as_text` whether it is compared as text.
+    gold and is no answer. With None for the text, `score` says whether the gold can be read, and is
+    right itself in a box, and `as_text` whether it is compared as text.
     """
     try:
         whole_gold = normalise(boxed_gold(answer))
@@ -108,8 +108,11 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
         letter = choice(whole_gold)
         as_text = not letter and (is_text(gold) or bool(WORD.fullmatch(gold)))
         if text is None:
+            boxed = last_box(rf"\boxed{{{answer}}}") or ""
             readable = as_text or has_expression(parse_gold(box(gold)))
-            return {"score": float(readable), "as_text": float(as_text)}
+            possible = readable and len(boxed) <= MAX_BOX
+            right = possible and math_reward(rf"\boxed{{{boxed}}}", answer)["score"]
+            return {"score": float(right), "as_text": float(as_text)}
         whole = normalise(latex(text))
         if letter:  # Math-Verify knows (C), not `C) 12 days`
             return {"score": float(choice(whole) == letter)}
@@ -134,7 +137,7 @@ def official_reward(text: str | None, answer: str) -> float:
     try:
         gold = parse(boxed_gold(answer), parsing_timeout=None)
         if text is None:
-            return float(has_expression(gold))
+            return float(has_expression(gold))  # it equals itself, then
         return float(verify(gold, parse(text, parsing_timeout=None), timeout_seconds=None))
     except Exception:
         return 0.0

@@ -273,14 +273,16 @@ class Verifier:
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """Return for each answer whether it can serve as a gold.
 
-        `score` is 1.0 if it can be read, and `as_text` is 1.0 if responses are compared with it as
-        text.
+        `score` is 0.0 if it cannot be read, or is not right itself in a box, and `as_text` is 1.0
+        if responses are compared with it as text. An answer whose check runs out of time can serve,
+        as a slower machine must not drop more.
         """
         if self.function not in MATH.values():
             return [{"score": 1.0, "as_text": 0.0} for _ in answers]
-        return Pending(
+        checks = Pending(
             [self.threads.submit(self._grade, None, answer) for answer in answers]
         ).rewards()
+        return [{"score": 1.0} if check.get("timeouts") else check for check in checks]
 
     def _grade(self, *pair: str | None) -> dict[str, float]:
         worker = self.idle.get()

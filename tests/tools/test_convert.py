@@ -57,15 +57,17 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         {"problem": "c?"},
         {"problem": "1+1=?", "solution": r"\boxed{2}", "data_source": "other"},
         {"problem": "d?", "solution": r"\boxed{assert f(0)==1}"},
+        {"problem": "e?", "solution": r"\boxed{['7']}"},
+        {"problem": "f?", "solution": r"\boxed{['7', '8']}"},
     ]
     source = write_jsonl(tmp_path / "mine.jsonl", rows)
     main([source, "--output", str(out), "--extract", "box", "--system", "Think first."])
     report = capsys.readouterr().out
     for said in (
-        "11 read",
-        "4 kept\n",
+        "13 read",
+        "5 kept\n",
         "1 repeated",
-        "2 without an answer, for example: 'six', None",
+        "3 without an answer, for example: 'six', None",
         "1 without a question, for example: ' '",
         "2 with several answers, for example: '4', '5'",
         "1 answers unreadable, for example: 'E_{1},E_{2}'",
@@ -89,14 +91,15 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         ("b?", r"\frac{1}{2}", "mine"),
         ("1+1=?", "2", "other"),
         ("d?", "assert f(0)==1", "mine"),
+        ("e?", "7", "mine"),
     ]
 
 
 def test_a_question_with_other_extra_info_is_another_for_a_reward_of_ones_own():
     """What a reward may grade by is no repetition, and no second answer."""
     items = [("s", "sum", gold, {"tests": [i]}) for i, gold in ((1, "a"), (2, "b"), (1, "a"))]
-    for own, kept in ((True, [1, 2]), (False, [])):
-        rows, told = convert(items, lambda golds: [{"score": 1.0}] * len(golds), own_reward=own)
+    for reward, kept in (("mine:score", [1, 2]), ("math", [])):
+        rows, told = convert(items, lambda golds: [{"score": 1.0}] * len(golds), reward=reward)
         assert [r["extra_info"]["tests"][0] for r in rows] == kept
         assert len(told["repeated"]) == 1
 

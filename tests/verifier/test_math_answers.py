@@ -202,10 +202,11 @@ def test_multiple_choice_answers():
 
 
 def test_golds():
-    """Golds that Math-Verify can read are told from those it cannot."""
+    """Golds that a box can hold and Math-Verify can read are told from others."""
     readable = ["5", r"\sqrt{2}", "$(1,1), (3,2)$", "-3./2", r"\text{Evelyn}", *"ABCDEFGHIJ"]
     assert all(math_reward(None, gold)["score"] for gold in readable)
-    assert not any(math_reward(None, gold)["score"] for gold in ["", "t(0,4]"])
+    unreadable = ["", "t(0,4]", r"\sqrt{2", "7" * 1001]
+    assert not any(math_reward(None, gold)["score"] for gold in unreadable)
 
 
 @pytest.mark.parametrize(
