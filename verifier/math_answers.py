@@ -115,18 +115,23 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
             return {"score": float(right), "as_text": float(as_text)}
         whole = normalise(latex(text))
         if letter:  # Math-Verify knows (C), not `C) 12 days`
-            return {"score": float(choice(whole) == letter)}
+            return verdict(choice(whole) == letter)
         text, units = without_units(whole)
         if as_text or is_text(text):
-            return {"score": float(plain(whole) == plain(whole_gold))}
+            return verdict(plain(whole) == plain(whole_gold))
         same_units = units <= gold_units or units >= gold_units
         if not same_units or (text != gold and not equal(text, gold)):
-            return {"score": 0.0}
+            return verdict(False)
         right = text == gold or is_answer(text, gold)
-        return {"score": float(right), "unevaluated": float(not right)}
+        return verdict(right, unevaluated=not right)
     except Exception:
         # A hostile answer may provoke anything: MemoryError, RecursionError, sympy's own.
-        return {"score": 0.0}
+        return verdict(False)
+
+
+def verdict(right: bool, unevaluated: bool = False) -> dict[str, float]:
+    """Return what is said of every answer that is graded, so that both have one denominator."""
+    return {"score": float(right), "unevaluated": float(unevaluated)}
 
 
 def official_reward(text: str | None, answer: str) -> float:
