@@ -198,7 +198,7 @@ class Config:
     )
     entropy_coef: float = knob(
         3e-4,
-        "The entropy bonus, normalised as the loss is [0.001 officially, 0.0003 in our scale].",
+        "The entropy bonus, normalised as the loss is [0.001 officially, 0.00035 in our scale].",
         0,
     )
 
