@@ -175,7 +175,7 @@ class Config:
         "auto",
         "Whether on-policy tokens are clipped; auto: until replay starts, or always if ρ = 0.",
     )
-    clip_eps: float = knob(0.2, "ε of CLIP [0.2].", POSITIVE)
+    clip_eps: float = knob(0.2, "ε of CLIP [0.2].", POSITIVE, 1)
     shaping: bool = knob(
         True, "Whether f shapes the replayed tokens; off leaves the plain ratio w* (Table 6)."
     )

@@ -48,7 +48,7 @@ ORIGINS = {
     " scales would stand in one curve. Put it back, or start another run with --run_dir NEW",
 }
 # Knobs that a resumed run must share.
-SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories")
+SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories", "eval_questions")
 # Knobs that a resumed run may change without a note.
 FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")
 
@@ -107,6 +107,8 @@ class Checkpoints:
 
     def _read_state(self) -> dict:
         state = json.loads((self.newest / "state.json").read_text())
+        if (own := _name(state["step"])) != self.newest.name:
+            raise ValueError(f"{self.newest} holds the state of {own}: give it that name back")
         old = known_knobs(state["config"], self.knobs, self.say)
         changed = {
             name: f"{old.get(name)!r} -> {value!r}"

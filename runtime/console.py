@@ -1,5 +1,7 @@
 """Show foreign text on a terminal safely: data, prompts, responses, names of files."""
 
+import os
+import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,6 +9,14 @@ from contextlib import contextmanager
 # Unicode's categories of what a terminal acts on or hides: control, format (bidirectional
 # overrides, zero width), lone surrogates, private use, line and paragraph separators.
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
+
+
+def open_streams() -> None:
+    """Write what cannot be printed as escapes, and nowhere where stdout or stderr is closed."""
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, "w"))
+    sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def printable(text: str) -> str:

@@ -25,7 +25,7 @@ from typing import Literal, get_args, get_origin
 
 import yaml
 
-from runtime.console import printable
+from runtime.console import open_streams, printable
 from runtime.faults import tell_torchrun
 from runtime.tables import each_once
 
@@ -103,8 +103,7 @@ def parse_flags(
                 _add(parser, f)
         ignored = set(passed_over).difference(file_only)
         values = parser.read(_arguments(files[0], values, ignored) + words)
-    if len(values.pop("config")) > 1:
-        parser.error("--config can be given once: flags override it, not another file")
+    del values["config"]
     return values
 
 
@@ -120,6 +119,10 @@ class _Parser(argparse.ArgumentParser):
             names = get_close_matches(flag[2:], values, n=3, cutoff=0.4)
             nearest = ", ".join(f"--{name}" for name in names) or "none"
             self.error(f"unknown flag {flag}; nearest: {nearest}")
+        if len(files := values["config"]) > 1:
+            self.error(
+                f"--config can be given once, not as {' and '.join(files)}: flags override it"
+            )
         return values
 
     def error(self, message: str):
@@ -141,9 +144,9 @@ def _add(parser: argparse.ArgumentParser, knob: dataclasses.Field) -> None:
     elif get_origin(kind) is Literal:
         how = {"choices": get_args(kind)}
     elif get_origin(kind) is list:
-        how = {"nargs": "*"}
+        how = {"nargs": "*", "type": os.path.expanduser}
     elif kind is str:
-        how = {}
+        how = {"type": os.path.expanduser}
     else:
         how = {"type": _number(kind)}
     parser.add_argument(f"--{knob.name}", default=default, help=help, **how)
@@ -227,6 +230,7 @@ def or_refuse(read: Callable):
     The refusal is one sentence on stderr, without traceback; torchrun's summary repeats it. This is
     best used before anything heavy is imported.
     """
+    open_streams()
     try:
         return read()
     except (OSError, RuntimeError, SystemExit, ValueError, yaml.YAMLError) as error:

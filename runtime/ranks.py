@@ -5,6 +5,7 @@ back in the order of the items, so whatever follows is the same on every rank an
 of ranks.
 """
 
+import errno
 import hashlib
 import os
 import socket
@@ -54,8 +55,12 @@ def run(program: Callable[[], object]) -> None:
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
             watchdog.end(f"{watchdog.death(dead)}, see above ({echo})", echo=True)
-        # The message comes last, where it is looked for.
-        watchdog.end(str(error) if isinstance(error, Failure) else traceback.format_exc().rstrip())
+        said = traceback.format_exc().rstrip()
+        if isinstance(error, Failure):
+            said = str(error)
+        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+            said = f"{error}: make room, then start it again, training with --resume"
+        watchdog.end(said)  # the message comes last, where it is looked for
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:
@@ -72,6 +77,12 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         raise ValueError(
             "torchrun --max-restarts is for one node: several count their restarts apart, and "
             "their ranks would never meet. Leave it at 0, start the job again with --resume"
+        )
+    sizes = {name: os.environ.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
+    if "RANK" not in os.environ and set(sizes.values()) != {"1"}:
+        raise ValueError(
+            f"the environment has {sizes} and no RANK, of which torchrun sets all: start this by"
+            " torchrun, or unset them"
         )
     # Without torchrun this rank is the only one; port 0 stands for a free one.
     for name, value in dict(

@@ -1,8 +1,8 @@
 """Write a few responses of every step to samples.jsonl, for people to read.
 
-They see there how a reward is talked into a yes. A line is {"step", "question", "answer" (the right
-one), "text", "rewards": {name: value}, "replayed", "finished"}, where `step` counts as in
-metrics.jsonl and `replayed` marks an o*.
+They see there how a reward is talked into a yes. A line is {"step", "text" (the question), "gold",
+"response", "rewards": {name: value}, "replayed", "finished"}, where `step` counts as in
+metrics.jsonl and `replayed` marks an o*; eval.py's responses.jsonl has the same names.
 """
 
 import json
@@ -41,9 +41,9 @@ def record(step: int, group, t, text: str) -> dict:
     rewards = {"score": t.reward, **t.named_rewards}
     return {
         "step": step,
-        "question": group.question.text,
-        "answer": group.question.answer,
-        "text": text,
+        "text": group.question.text,
+        "gold": group.question.answer,
+        "response": text,
         "rewards": {
             name: value if math.isfinite(value) else None for name, value in rewards.items()
         },
@@ -59,6 +59,10 @@ def read(path: Path) -> list[dict]:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             record = json.loads(line)
             record["step"] + 0  # a TypeError unless it is a number, which `cut` goes by
+            if "question" in record:  # an earlier version's names
+                record["response"] = record["text"]
+                record["text"] = record.pop("question")
+                record["gold"] = record.pop("answer")
             records.append(record)
     return records
 

@@ -68,6 +68,7 @@ def test_flags_override_the_file_and_the_file_overrides_the_defaults(tmp_path):
     "text, values",
     [
         ("lr: 1e-6\nrho: 1\nsigma: '2'\n", dict(lr=1e-6, rho=1.0, sigma=2.0)),
+        ("run_dir: ~/x\n", dict(run_dir=os.path.expanduser("~/x"))),
         (
             "shaping: off\nrequire_box: true\nclip: off\n",
             dict(shaping=False, require_box=True, clip="off"),
@@ -109,7 +110,7 @@ def test_a_file_is_read_as_flags_are(tmp_path, text, values):
         ("val_files: [1, {a: b}]\n", "line 1 has no value"),
         ("beta: 0.1\nrho: 0.5\nbeta: 0.3\n", "beta stands there twice"),
         ("seed: &s 1\nworld_seed: *s\n", "aliases .* are not understood"),
-        ("config: other.yaml\n", "--config can be given once"),
+        ("config: other.yaml\n", "--config can be given once, not as other.yaml and "),
         ("val_files: " + "[" * 1000, "recursion"),
         ("rho: [0.5\n", "cannot be read: while parsing"),
     ],
@@ -134,7 +135,7 @@ def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason)
         (["--resume", "maybe"], "--resume: must be true or false, got 'maybe'"),
         (
             ["--config", "configs/own-model.yaml", "--config", "x.yaml"],
-            "--config can be given once",
+            "^--config can be given once, not as configs/own-model.yaml and x.yaml: flags",
         ),
     ],
 )
@@ -240,6 +241,7 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
         (dict(mini_batches=33), "must not exceed batch_size"),
         (dict(rho=0.03), "rho=0.03 of batch_size=32 is less than one .* set rho to 0"),
         (dict(rho=0.5, batch_size=1, mini_batches=1), "less than one question"),
+        (dict(clip_eps=1e300), r"clip_eps must be in"),
         (dict(alpha_low=0.8, alpha_high=0.2), "alpha_low"),
         (dict(prompt_template="Q: "), "{question}"),
         (dict(train_files=["config.py"]), "train_files need a model"),
@@ -253,6 +255,22 @@ def test_impossible_values_fail_with_the_reason(knobs, reason):
     """Each impossible value or combination is a ValueError that names the knob."""
     with pytest.raises(ValueError, match=reason):
         Config(**knobs)
+
+
+@pytest.mark.parametrize("redirected, printed", [(">&-", ""), ("", r"caf\xe9 \u2013 \u03b8")])
+def test_what_stdout_cannot_show_ends_no_command(redirected, printed):
+    """A closed stdout takes what is printed, and one of ASCII shows escapes."""
+    program = "from runtime.flags import or_refuse; or_refuse(lambda: print('café – θ'))"
+    done = subprocess.run(
+        f'"{sys.executable}" -c "{program}" {redirected}',
+        shell=True,
+        cwd=ROOT,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert (done.returncode, done.stderr, done.stdout.strip()) == (0, "", printed)
 
 
 def test_vllm_without_shared_memory_is_told_early(monkeypatch):

@@ -218,7 +218,6 @@ def convert(
             {
                 "data_source": source,
                 "prompt": turns,
-                "ability": "math",
                 "reward_model": {"ground_truth": answer, "style": "rule"},
                 "extra_info": extra,
             }

@@ -30,8 +30,10 @@ def read_items(file: str) -> list[dict]:
         names = {"question", "answer", "response"}
         if "gold" in row:  # a line of eval.py, whose `question` is a hash
             names = {"text", "gold", "response"}
-        if missing := names - set(row):
-            raise ValueError(f"{file}, item {number + 1} lacks {', '.join(sorted(missing))}")
+        if missing := [name for name in sorted(names) if row.get(name) is None]:
+            raise ValueError(f"{file}, item {number + 1} lacks {', '.join(missing)}")
+        if not isinstance(row["response"], str):
+            raise ValueError(f"{file}, item {number + 1}: the response is no text")
         items.append(
             row | {"question": row["text"], "answer": row["gold"]} if "gold" in row else row
         )

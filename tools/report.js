@@ -374,8 +374,8 @@ function says(run) {
     const kind = html("b", {}, s.kind === "o*" ? "replayed, o*" : `new, ${s.kind}`);
     const spans = [...facts, ...(s.finished ? [] : ["cut at the limit"])].map((text) => html("span", {}, text));
     return html("article", { class: "card response" }, html("header", {}, kind, spans),
-      html("div", { class: "question said" }, s.question),
-      html("div", { class: "said" }, s.answer == null ? "" : `right: ${s.answer}`), html("div", { class: "said text" }, s.text));
+      html("div", { class: "question said" }, s.text),
+      html("div", { class: "said" }, s.gold == null ? "" : `right: ${s.gold}`), html("div", { class: "said text" }, s.response));
   }));
   const last = steps.length - 1;
   const at = slider("said-step", last, { min: 0, max: last, step: 1, text: (n) => steps[n] }, draw);

@@ -107,7 +107,7 @@ def said(run: Path) -> list[dict]:
         kind = "right" if (rewards.get("score") or 0.0) > SUCCESS_THRESHOLD else "wrong"
         kind = "o*" if sample["replayed"] else kind
         kept.append(sample | {"kind": kind, "rewards": rewards})
-    while sum(len(s["text"]) + len(s["question"]) for s in kept) > MOST_TEXT:
+    while sum(len(s["text"]) + len(s["response"]) for s in kept) > MOST_TEXT:
         steps = sorted({s["step"] for s in kept}, reverse=True)
         if len(steps) == 1:
             break

@@ -148,7 +148,6 @@ def rows(
             seen.add(entry["question"])
             row = {
                 "data_source": source,
-                "ability": "reasoning",
                 "prompt": [*first_turn, {"role": "user", "content": entry["question"]}],
                 "reward_model": {"ground_truth": entry["answer"], "style": "rule"},
                 "extra_info": {

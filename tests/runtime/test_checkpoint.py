@@ -211,8 +211,17 @@ def test_an_old_run_is_neither_overwritten_nor_mixed_up(copy):
     for name, sentence in ORIGINS.items():
         with pytest.raises(ValueError, match=sentence):
             resumed.check_origins(**SAVED | {name: "others"})
-    with pytest.raises(ValueError, match="num_rollouts.*8 -> 9"):
-        pick(copy, num_rollouts=9)
+    for knob, change in (("num_rollouts", "8 -> 9"), ("eval_questions", "0 -> 9")):
+        with pytest.raises(ValueError, match=f"{knob}.*{change}"):
+            pick(copy, **{knob: 9})
+
+
+def test_a_renamed_checkpoint_is_not_another_step(copy):
+    """Under the name of another step it would go on from there with its own step's state."""
+    newest = copy / "checkpoints" / "step-0000002"
+    newest.rename(newest.with_name("step-0000009"))
+    with pytest.raises(ValueError, match="step-0000009 holds the state of step-0000002"):
+        pick(copy)
 
 
 def test_torchruns_restart_takes_up_only_what_its_first_attempt_began(copy, device, monkeypatch):

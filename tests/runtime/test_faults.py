@@ -5,6 +5,7 @@ What is killed continues exactly. `make chaos` kills at random moments, others b
     CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos
 """
 
+import errno
 import inspect
 import json
 import os
@@ -119,6 +120,12 @@ def keeps_python_to_itself(rank):
     ranks.barrier()
 
 
+def finds_no_room(rank):
+    if rank == 1:
+        raise OSError(errno.ENOSPC, "No space left on device", "metrics.jsonl")
+    ranks.barrier()
+
+
 def talks(rank):
     for _ in range(20_000):
         print("a line that is longer than nothing", flush=True)
@@ -137,6 +144,14 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
         and "rank 1 died" in log
         and log.count("Traceback") == 1
     )
+
+
+def test_a_full_disk_is_one_sentence(tmp_path):
+    """Whatever was being written, it names the file and says to make room."""
+    codes, _ = suffer(tmp_path / "log", finds_no_room)
+    log = (tmp_path / "log").read_text()
+    assert codes == [1, 1] and "Traceback" not in log
+    assert "No space left on device: 'metrics.jsonl': make room, then start it again" in log
 
 
 @pytest.mark.parametrize("fault", [is_killed, leaves_early])
@@ -234,6 +249,15 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
     # The fixture has made the group already.
     monkeypatch.setattr(ranks, "_introduce", lambda timeout: None)
     assert ranks.setup().type == "cpu"
+
+
+@pytest.mark.parametrize("name, value", [("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "0")])
+def test_a_stray_size_without_torchrun_is_refused(monkeypatch, name, value):
+    """It is named, where the rank would wait in silence for another, or divide by zero."""
+    monkeypatch.delenv("RANK", raising=False)
+    monkeypatch.setenv(name, value)
+    with pytest.raises(ValueError, match=f"'{name}': '{value}'.* no RANK.*torchrun, or unset"):
+        ranks.setup()
 
 
 def test_ranks_that_drift_apart_are_told_of_what(device):

@@ -17,6 +17,7 @@ from transformers import GenerationConfig
 import config as configuration
 from buffer import Trajectory
 from config import Config
+from runtime import samples
 from runtime.card import describe_model, model_card, say_unfit
 from runtime.console import disarm, printable
 from runtime.tracking import Tracker
@@ -385,7 +386,7 @@ GROUPS = [
 
 def written(run_dir: Path) -> list[tuple]:
     records = [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
-    return [(r["step"], r["question"], r["rewards"]["score"], r["replayed"]) for r in records]
+    return [(r["step"], r["text"], r["rewards"]["score"], r["replayed"]) for r in records]
 
 
 def test_a_few_responses_of_a_step_are_kept(tmp_path):
@@ -402,7 +403,7 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path):
     first = json.loads(
         (tmp_path / "samples.jsonl").read_text().split("\n")[0], parse_constant=pytest.fail
     )
-    assert (first["text"], first["answer"]) == ("\x1b[31m0", "2")
+    assert (first["text"], first["gold"], first["response"]) == ("q0", "2", "\x1b[31m0")
     assert first["rewards"] == {"score": 0, "odd": None}
 
 
@@ -422,6 +423,13 @@ def test_samples_follow_the_checkpoint(tmp_path):
     for step in (3, 4):
         second.sample(step, GROUPS, str, 0.5)
     assert written(tmp_path) == whole
+
+
+def test_samples_of_an_earlier_version_get_the_names_of_responses(tmp_path):
+    """A run that goes on, and the report, find question, gold and response under one name each."""
+    file = tmp_path / "samples.jsonl"
+    file.write_text('{"step": 1, "question": "1+1", "answer": "2", "text": "two"}\n')
+    assert samples.read(file) == [{"step": 1, "text": "1+1", "gold": "2", "response": "two"}]
 
 
 def write_on_a_rank(run_dir: str) -> None:

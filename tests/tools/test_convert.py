@@ -76,7 +76,6 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         assert said in report
     assert pyarrow.parquet.read_table(out).to_pylist()[0] == {
         "data_source": "mine",
-        "ability": "math",
         "reward_model": {"ground_truth": "2", "style": "rule"},
         "prompt": [
             {"role": "system", "content": "Think first."},

@@ -106,12 +106,14 @@ def test_what_is_judged(tmp_path):
     )
     read = [(item["question"], item["answer"], item["response"]) for item in read_items(file)]
     assert read == [("1+1?", "2", "2"), ("1+1?", "2", "a\u2028b")]
-    for bad in (
-        {"question": "1+1?", "response": "2"},
-        {"question": "f00d", "gold": "2", "answer": "3", "response": "2"},
+    for bad, reason in (
+        ({"question": "1+1?", "response": "2"}, " lacks answer"),
+        ({"question": "f00d", "gold": "2", "answer": "3", "response": "2"}, " lacks text"),
+        (ours | {"response": None}, " lacks response"),
+        (ours | {"response": ["2"]}, ": the response is no text"),
     ):
         file.write_text(json.dumps(ours) + "\n" + json.dumps(bad))
-        with pytest.raises(ValueError, match="item 2 lacks (answer|text)"):
+        with pytest.raises(ValueError, match=f"item 2{reason}"):
             read_items(file)
 
 

@@ -58,9 +58,9 @@ ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a"
 def sample(step: int, text: str, score: float, replayed: bool = False) -> dict:
     return {
         "step": step,
-        "question": HOSTILE + "\ud800\x1b[2J",
-        "answer": HOSTILE + " is right",
-        "text": text,
+        "text": HOSTILE + "\ud800\x1b[2J",
+        "gold": HOSTILE + " is right",
+        "response": text,
         "finished": True,
         "rewards": {"score": score, HOSTILE: math.nan},
         "replayed": replayed,
@@ -323,7 +323,7 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
         (4, "wrong"),
         (4, "o*"),
     ]
-    assert shown[1]["text"] == "5 - 9" and shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
+    assert shown[1]["response"] == "5 - 9" and shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
     assert said(runs[1]) == []
     lines = [json.dumps(sample(step, "t" * 10, 1.0)) for step in range(1, 9)]
     (tmp_path / "samples.jsonl").write_text("\n".join([*lines, lines[0][:20]]))
