@@ -36,9 +36,9 @@ class Trajectory:
 class ReplayBuffer:
     """E and S. `len` is |E|: the questions in buckets, without those that `shelve` took out.
 
-    max_trajectories: None (the paper), or a cap on the whole buffer. An add that goes over it drops
-    the responses that were stored longest ago; a question left with none leaves. Stored anew counts
-    as new.
+    max_trajectories: the most responses that are stored, or None for no limit (the paper). An add
+    beyond it drops the oldest, and a question without responses leaves E. A response that comes
+    again counts as new.
     """
 
     def __init__(self, max_trajectories: int | None = None):
@@ -90,7 +90,8 @@ class ReplayBuffer:
         self._move(question_id, num_success)
         for new in copies:
             before = self.trajectories(question_id)
-            self._keep(question_id, new)  # first: with its last response a question leaves E
+            # Keep the new one before dropping the old: a question without responses would leave E.
+            self._keep(question_id, new)
             for old in before:
                 if np.array_equal(old.token_ids, new.token_ids):
                     self._drop(question_id, old)

@@ -89,8 +89,9 @@ class Group:
 class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
-    knobs: `Knobs`, or whatever has its attributes, as train.py's `Config` does. questions: objects
-    with an `id`, an int, and `prompt_ids`, which `uncertainty` is given. ValueError for other ids.
+    knobs: `Knobs`, or another object with its attributes, such as train.py's `Config`. questions:
+    objects with an `id` and with `prompt_ids`, for `uncertainty`. ValueError unless the ids are
+    ints, no two the same.
     """
 
     def __init__(self, knobs, questions: list):
@@ -102,7 +103,7 @@ class Experience:
             raise ValueError("the ids of questions must be ints, and no two the same")
         self.buffer = ReplayBuffer(knobs.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Latched. A resumed run may have another ρ, so that `replays` asks for it again.
+        # Stays true once it is. `replays` also checks ρ, which a resumed run may have changed.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
     # ---- the delayed start: all that changes with it (retirement does not wait) ------------------
@@ -149,10 +150,9 @@ class Experience:
         """
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
-        every = knobs.reinstate_every
-        if every and step:
-            none_left = len(self.buffer.retired) == len(self.questions)
-            if none_left or step % every == 0:
+        if knobs.reinstate_every and step > 0:  # before step 0 nothing has retired
+            all_retired = len(self.buffer.retired) == len(self.questions)
+            if all_retired or step % knobs.reinstate_every == 0:
                 self._reinstate(rng)
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
         most = int(knobs.rho * knobs.batch_size + 1e-9)
@@ -180,7 +180,8 @@ class Experience:
     def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, dict]:
         """{question: o*}, the stored response with the lowest score, and {response: its score}.
 
-        By default the score is the mean entropy under π_θ. An only response needs none.
+        By default the score is the mean entropy under π_θ. A question with one stored response
+        needs no score.
         """
         rule = self.knobs.trajectory_selection
         stored = {q: self.buffer.trajectories(q) for q in drawn}
@@ -194,11 +195,12 @@ class Experience:
             if len(trajectories) > 1:
                 rivals += trajectories
                 sequences += [(self.questions[q].prompt_ids, t.token_ids) for t in trajectories]
-        scores = uncertainty(sequences) if sequences else []  # lines 9-12
-        scores = dict(zip(rivals, scores, strict=True))
+        uncertainties = uncertainty(sequences) if sequences else []  # lines 9-12
+        scores = dict(zip(rivals, uncertainties, strict=True))
         if rule == "official":  # a sum over the response, so that shorter ones are preferred
             scores = {t: score * len(t.token_ids) for t, score in scores.items()}
         best = max if rule == "highest_entropy" else min
+        # A response without rivals has the score None, which is compared with nothing.
         stars = {q: best(ts, key=scores.get) for q, ts in stored.items()}  # line 13: o*
         return stars, scores
 
@@ -258,7 +260,8 @@ class Experience:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
             elif self.replays and k > 0:
                 new = self._worth_storing(group)
-                # Where only o* was right, or all were cut, the question changes its bucket.
+                # `new` may be empty: only o* was right, or the right ones were cut. The question
+                # still moves to bucket k.
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, k, new)
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
@@ -269,16 +272,18 @@ class Experience:
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3).
 
-        By its spread a group is in one of the buckets 1 to K, or in 0 if its rewards are all equal.
+        The spread, scaled by the smallest and the largest of these groups, gives a bucket from 1
+        to K. A group whose rewards are all equal has 0.
         """
         if self.knobs.difficulty == "success":
             return [g.num_success for g in groups]
         spread = np.array([g.rewards.std() for g in groups])
         above = spread - spread.min()
         scaled = above / max(above.max(), 1e-6)  # 0..1
-        buckets = np.rint(scaled * self.knobs.num_rollouts)  # 0..K
+        buckets = np.rint(scaled * self.knobs.num_rollouts).astype(int)  # 0..K
         differ = [np.ptp(g.rewards) > 0 for g in groups]
-        return np.where(differ, np.maximum(buckets, 1), 0).astype(int).tolist()
+        buckets = np.where(differ, np.maximum(buckets, 1), 0)
+        return buckets.tolist()
 
     def _worth_storing(self, group: Group) -> list[Trajectory]:
         """The new successes, or those with a reward above the group's mean (Sec. 5.3).
@@ -318,7 +323,7 @@ class Experience:
             parts[i % knobs.mini_batches].append(group)
         return [part for part in parts if part]
 
-    # ---- what a checkpoint keeps, and what an abandoned plan is undone by ------------------------
+    # ---- what a checkpoint keeps, and what undoes a plan that was given up -----------------------
 
     def state_dict(self) -> dict:
         """All that `plan` changes, and the delayed start, as JSON; E has a file of its own."""

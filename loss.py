@@ -29,9 +29,9 @@ def group_advantages(rewards: Tensor, normalize_std: bool = False) -> Tensor:
 def shape(ratio: Tensor, beta: float = 0.1) -> Tensor:
     """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
 
-    Against ∇ log π_θ a replayed token weighs d f / d log w = β w / (w + β)², where the plain ratio
-    has w: 0.083 at w = 1, at most 1/4 (at w = β), and → 0 as w → 0 or ∞. Once the policy has moved
-    and w is far above 1, the plain ratio would rule the update; f keeps it finite.
+    In the gradient A ∇ log π_θ of a replayed token has the factor β w / (w + β)²; unshaped it has
+    w. The factor is 0.083 at w = 1 and at most 1/4 (at w = β). Once the policy has moved and w is
+    far above 1, the plain ratio would rule the update; shaped, the factor goes to 0.
     """
     return ratio / (ratio + beta)
 
@@ -49,9 +49,10 @@ def policy_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Minus the objective of Eq. 4; and, for metrics, each token's ratio and weight, (R,) each.
 
-    The loss is -Σ_tokens / (max_length · num_responses), where max_length stands for |o|. Eq. 4
-    gives the mean over replayed groups the weight ρ, and that over the others 1 - ρ. Where ρB of B
-    groups are replayed that is the mean over all, so ρ does not appear.
+    The loss is minus the sum of all tokens' terms, divided by max_length · num_responses;
+    max_length stands for Eq. 4's |o|. Eq. 4 weighs the mean over replayed groups by ρ, that over
+    the others by 1 - ρ. With ρB of B groups replayed that is the mean over all groups, so ρ does
+    not appear.
     All four inputs have one entry a token, (R,), and R may be 0. logprobs: under π_θ, at the
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.
@@ -77,8 +78,9 @@ def policy_loss(
     objective = torch.where(replayed, shaped * advantages, on_policy)
     loss = -objective.sum() / (max_length * num_responses)
 
-    # The weight of a token: d f / d log w where it is replayed, else w, or 0 where CLIP cut it off.
-    slope = ratio if beta is None else shaped * (1 - shaped)  # of f; it must follow `shape`
+    # The weight of a replayed token: d f / d log w, which is f (1 - f) for this `shape`.
+    slope = ratio if beta is None else shaped * (1 - shaped)
+    # The weight of a new token: w, or 0 where CLIP cut it off.
     new_weight = ratio.masked_fill(on_policy < plain, 0)
     weight = torch.where(replayed, slope, new_weight)
     return loss, ratio.detach(), weight.detach()

@@ -134,7 +134,7 @@ class Policy:
         return [results[i] for i in range(len(sequences))]
 
     def mean_entropy(self, sequences) -> list[float]:
-        """Mean full-vocabulary entropy in nats of each response, EOS included (lines 10-12)."""
+        """Mean full-vocabulary entropy in nats of each response, EOS included (lines 9-12)."""
         means = []
         for _, entropies in self.score(sequences):
             mean = entropies.mean(dtype=np.float64)

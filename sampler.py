@@ -4,8 +4,7 @@ A bucket holds the questions with k successes among their latest K rollouts. Its
 normal density around medium difficulty, p_k ∝ N(k; mu·K, sigma); inside a bucket all questions are
 equally likely. The paper writes the density over k/K, where sigma = 1 makes all buckets nearly
 equal; the official code takes the count k, which does prefer medium questions. The count is used
-here; the paper's text, with K = 8, is N(k/K; mu, 1) = N(k; mu·K, 8), the same function with sigma =
-8.
+here. The paper's text is the same function with sigma = K: N(k/K; mu, 1) ∝ N(k; mu·K, 8) at K = 8.
 
 Nothing here touches global randomness: the generator is an argument.
 """
@@ -19,13 +18,13 @@ import numpy as np
 def bucket_weights(
     success_counts: Sequence[int], num_rollouts: int, mu: float = 0.5, sigma: float = 1.0
 ) -> np.ndarray:
-    """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 [buckets], sums to 1.
+    """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 (buckets,), sums to 1.
 
     success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
     successes, at least 0.001. ValueError for anything else.
     """
     _check_sigma(sigma)
-    k = np.asarray(success_counts, dtype=np.float64)  # [buckets]
+    k = np.asarray(success_counts, dtype=np.float64)  # (buckets,)
     if not np.all((k >= 0) & (k <= num_rollouts)):
         raise ValueError(
             f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}"
@@ -128,7 +127,7 @@ def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
 
 
 def rng_for(purpose: str, *key: int) -> np.random.Generator:
-    """Random numbers of one purpose: a step's plan shares none with its mini-batches."""
+    """A generator for one purpose: a step's plan and its mini-batches draw different numbers."""
     return np.random.default_rng([*purpose.encode(), *key])
 
 
@@ -150,8 +149,8 @@ class FreshStream:
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
-        `skip` names none that is retired. A question that is passed over, since it is in `skip` or
-        among the n already, stays the first to come in the next draw.
+        A question passed over (in `skip`, or drawn already) comes first in the next draw. `skip`
+        holds no retired question.
         """
         skip = set(skip)
         available = len(self.ids) - len(retired) - len(skip)
@@ -176,7 +175,7 @@ class FreshStream:
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        # A question that retired when it was replayed may still wait for its turn as a fresh one.
+        # A question that retires when it is replayed stays in the queue until `draw` comes to it.
         waiting = set(self.queue)
         for question in questions:
             if question not in waiting:

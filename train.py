@@ -1,11 +1,10 @@
 """ExGRPO training: Algorithm 1, line by line.
 
-    export TORCH_ELASTIC_SHUTDOWN_TIMEOUT=600  # seconds to finish an update and save after Ctrl-C
-    torchrun --nproc_per_node=2 train.py                # the built-in run
-    torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25
-    torchrun --nproc_per_node=8 train.py --config configs/qwen2.5-math-7b.yaml --rho 0.25 --resume
+    torchrun --shutdown-timeout 600 --nproc_per_node=2 train.py       # the built-in run
+    torchrun --shutdown-timeout 600 --nproc_per_node=8 train.py --config configs/llama-3.1-8b.yaml
 
-Every rank runs this script on the same plan; see runtime/ranks.py for what is split.
+After Ctrl-C a run has 600 seconds to save, and the same command with --resume goes on. Every rank
+runs this script on the same plan; see runtime/ranks.py for what is split.
 """
 
 from dataclasses import asdict
@@ -57,7 +56,8 @@ def train(config: Config) -> dict:
             run.tracker.keep_example(example_response(engine, grader, example))
             run.log(validate(engine, grader, tests))
         algorithm_1(run, config, engine, grader, policy, experience, tests)
-        if tests and not run.is_validated:  # all retired, or the last validation was interrupted
+        # The last step was not validated if the run ended early, or was interrupted there.
+        if tests and not run.is_validated:
             with run.phase("evaluation"):
                 run.log(validate(engine, grader, tests))
         trained = example_response(engine, grader, example)
@@ -68,7 +68,7 @@ def train(config: Config) -> dict:
 
 
 def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, tests) -> None:
-    """The steps that are left of the run."""
+    """Run the steps that are left: all of them, or those after a checkpoint."""
     uncertainty = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     for step in run.steps():  # line 2
         # ---- phase 1: experience management, lines 3-19 ----
@@ -78,7 +78,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             run.end_early("every question is retired: the run ends here")
             break
 
-        # ---- phase 2: rollouts and rewards, lines 20-24 ----
+        # ---- phase 2: rollouts and rewards, lines 21-24 ----
         with run.phase("rollout"):
             asked = [experience.questions[q] for q in plan.question_ids]
             seeds = experience.seeds(plan)  # one a response: K, or K - 1 beside an o*
@@ -111,7 +111,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
 
 
 def example_response(engine, grader: Grader, question: Question) -> str:
-    """One response of the model as it stands, as text, marked where the reward's judge does so."""
+    """The present model's response, as text with its reward; a judge may have marked its errors."""
     watchdog.enter("example")
     config = grader.config
     seeds = [[config.seed]]

@@ -72,7 +72,7 @@ def scores(model, sequences: list[tuple]) -> tuple[Tensor, Tensor]:
     entropies = -(log_p.exp() * log_p).sum(-1)  # (N, L - 1)
     is_response = batch["attention_mask"][:, 1:].bool()
     for row, (prompt_ids, _) in zip(is_response, sequences):
-        row[: len(prompt_ids) - 1] = False
+        row[: len(prompt_ids) - 1] = False  # place i scores token i + 1
     return logprobs[is_response], entropies[is_response]
 
 
@@ -88,12 +88,12 @@ def split_scores(model, sequences: list[tuple]) -> list[tuple]:
 
 
 def uncertainty(model, sequences: list[tuple]) -> list[float]:
-    """Lines 10-12: the mean entropy of each stored response under π_θ."""
+    """Lines 9-12: the mean entropy of each stored response under π_θ."""
     return [float(entropies.mean()) for _, entropies in split_scores(model, sequences)]
 
 
 def roll_out(model, experience: Experience, plan: Plan) -> list[list[Trajectory]]:
-    """Lines 20-24: K new responses to a question, or K - 1 beside an o*, and their rewards."""
+    """Lines 21-24: K new responses to a question, or K - 1 beside an o*, and their rewards."""
     asked = [experience.questions[q] for q in plan.question_ids]
     counts = [len(seeds) for seeds in experience.seeds(plan)]  # K or K - 1
     prompts = []
@@ -107,12 +107,13 @@ def roll_out(model, experience: Experience, plan: Plan) -> list[list[Trajectory]
         ends = np.flatnonzero(tokens == EOS)
         length = ends[0] + 1 if len(ends) else L_MAX
         sequences.append((prompt_ids, tokens[:length].astype(np.int32)))
-    made = zip(sequences, split_scores(model, sequences))  # π_old, which π_past will be
+    old_logprobs = [logprobs for logprobs, _ in split_scores(model, sequences)]  # later: π_past
+    made = zip(sequences, old_logprobs)
     rollouts = []
     for question, count in zip(asked, counts):
         new = []
         for _ in range(count):
-            (_, response_ids), (logprobs, _) = next(made)
+            (_, response_ids), logprobs = next(made)
             text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
             reward = float(is_right(text, answer_of(question.text)))
             finished = bool(response_ids[-1] == EOS)
@@ -150,7 +151,7 @@ def main() -> None:
     experience = Experience(Knobs(batch_size=16, start_threshold=-1), read_questions())
     for step in range(STEPS):  # line 2
         plan = experience.plan(step, lambda sequences: uncertainty(model, sequences))  # 3-19
-        groups = experience.group(plan, roll_out(model, experience, plan))  # 20-24
+        groups = experience.group(plan, roll_out(model, experience, plan))  # 21-24
         experience.store(groups)  # 25-30, 32
         for mini_batch in experience.mini_batches(step, experience.with_advantages(groups)):
             loss_of(model, mini_batch, plan.clip_eps).backward()  # 31
