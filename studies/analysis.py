@@ -172,7 +172,7 @@ def gates(records: dict, block: str) -> str:
         ]
         shown_figures = [f"{figure:.3f}" for figure in figures]
         lines.append([f"{run.base}", run.arm, *shown_figures, f"{record['replay_from'] or '–'}"])
-    head = ["seed", "arm", "base", "silent at first", "right but invalid, most", "end"]
+    head = ["base", "arm", "before", "silent at first", "right but invalid, most", "end"]
     return table([*head, "far, from step 80", "cut, most", "replay from step"], lines)
 
 

@@ -29,9 +29,6 @@ TORCHRUN = {
 }
 ELSEWHERE = {"ipc", "enforce-eager"}  # docker and vllm serve have them
 OFFICIAL = {"add_oat_evaluate"}  # the official code has it
-OFFICIAL_FILES = (
-    r"mix_\w+|main_mix_ppo|math_verify_reward|generate_vllm|data/prepare_train|experience/\w+"
-)
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)
 
 
@@ -71,8 +68,6 @@ def test_files_and_functions_exist(document):
     """Each `file.py`, `folder/file.py:name`, configuration, document and relative link is there."""
     text, missing = TEXT[document], []
     for name, function in re.findall(r"`((?:[\w.-]+/)*[\w.-]+\.(?:py|yaml|md))(?::(\w+))?`", text):
-        if document == "docs/official-code.md" and re.fullmatch(rf"({OFFICIAL_FILES})\.py", name):
-            continue
         path = next((p for p in (ROOT / name, ROOT / "configs" / name) if p.exists()), None)
         if path is None or function and function not in names_in(path):
             missing.append(f"{name}:{function}")
