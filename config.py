@@ -231,7 +231,10 @@ class Config:
         32.0, "α of LoRA: what the adapters add is scaled by α / rank.", POSITIVE
     )
     tokens_per_micro_batch: int | None = knob(
-        4096, "The tokens of a micro-batch on one rank; auto is as many as fit.", 1
+        4096,
+        "The tokens of a micro-batch on one rank; auto is as many as fit. A shared prompt's copies "
+        "in attention, and padding, count by the memory that they take.",
+        1,
     )
     gradient_checkpointing: bool = knob(
         False, "Whether the backward pass recomputes activations, to save memory [on]."

@@ -25,7 +25,7 @@ from model import PackedLM, load_model, pack
 from runtime import ranks
 from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
-from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
+from runtime.memory import Shape, copy_share, free_bytes, tokens_that_fit, update_bytes
 from runtime.metrics import combine, engine_gap, token_means, token_sums
 
 # nats a token, of `max_drift: auto`; see bench/README.md
@@ -68,6 +68,7 @@ class Policy:
             add_adapters(lm, config.lora_rank, config.lora_alpha, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
+        self.shape = Shape.of(lm.config.to_dict())
         self.module = PackedLM(lm, config.temperature).train()
         mesh = ranks.mesh(device.type)
         mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
@@ -100,16 +101,25 @@ class Policy:
         device = self.device.type
         node = ranks.ranks_per_node()
         free = free_bytes(device, node)
-        shape = Shape.of(self.module.lm.config.to_dict())
         tokens = config.tokens_per_micro_batch
         if not tokens:
-            tokens = min(ranks.gather(tokens_that_fit(config, shape, node, free, device)))
-        need = update_bytes(config, shape, node, tokens, device)
+            tokens = min(ranks.gather(tokens_that_fit(config, self.shape, node, free, device)))
+        need = update_bytes(config, self.shape, node, tokens, device)
         line = (
             f"an update by {tokens} tokens needs {need / 1e9:.2f} GB a rank,"
             f" {free / 1e9:.1f} are free"
         )
         return tokens, line
+
+    def _micro_batches(self, sequences: list[tuple]) -> list[ranks.MicroBatch]:
+        """This rank's share, in parts that hold as much as `tokens_per_micro_batch` tokens."""
+        config = self.config
+        return ranks.micro_batches(
+            sequences,
+            self.tokens_per_micro_batch,
+            copy_share(config, self.shape, self.device.type),
+            padded=self.device.type == "cpu" or config.dtype == "float32",  # see model.py
+        )
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
@@ -119,7 +129,7 @@ class Policy:
             return []
         results = {}
         with torch.no_grad():
-            for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
+            for batch in self._micro_batches(sequences):
                 scored = [sequences[i] for i in batch.indices]
                 scores = self.module(pack(scored, self.device))
                 ends = np.cumsum([len(response) for _, response in scored])[:-1]
@@ -199,7 +209,7 @@ class Policy:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         sequences = [row.sequence for row in rows]
         parts = []
-        for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
+        for batch in self._micro_batches(sequences):
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
             part = [rows[i] for i in batch.indices]

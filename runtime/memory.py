@@ -126,6 +126,7 @@ class Budget:
 def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str) -> Budget:
     """Return the bytes that one rank holds, with micro-batches of `tokens` tokens.
 
+    A shared prompt's copies and padding are in `tokens` by their `copy_share`.
     responses: how many of the tokens are in responses. device: "cpu" or "cuda". The list `moments`
     has those at which the sum may peak.
     """
@@ -244,18 +245,32 @@ def head_bytes(chunk: float, trained: int, in_float32: bool) -> float:
 def activation_bytes(shape: Shape, compute: int, on_cpu: bool, lora_rank: int) -> float:
     """Return the bytes per token that the backward pass needs of one layer.
 
-    It needs the inputs of everything, and those of norms in float32. On the CPU attention is
-    computed in float32 (model.py), beside an output that is cast back.
+    It needs the inputs of everything, and those of norms in float32.
     """
     # The float32 input, the normalised one (for γ's gradient), and the scaled one.
     norm = 4 + (1 if lora_rank else 2) * compute
-    # q, k, v, the output, the output of shared prompts, and the log-sum-exp.
-    attention = compute * (3 * shape.query + 2 * shape.key) + 4 * shape.heads
-    if on_cpu:
-        attention = 4 * (2 * shape.query + 2 * shape.key + shape.heads) + compute * shape.query
+    attention = attention_bytes(shape, compute, on_cpu) + compute * shape.query
     # The gate, its activation, up and their product, and A x of the seven adapters.
     mlp = compute * (4 * shape.intermediate + 7 * lora_rank)
     return 2 * norm * shape.hidden + attention + mlp
+
+
+def attention_bytes(shape: Shape, compute: int, on_cpu: bool) -> float:
+    """Return the bytes per token that attention itself needs of one layer.
+
+    They are q, k, v, the output and the log-sum-exp, on the CPU in float32 (model.py). A prompt has
+    them for each of its responses, and so has padding.
+    """
+    return (4 if on_cpu else compute) * 2 * (shape.query + shape.key) + 4 * shape.heads
+
+
+def copy_share(c, shape: Shape, device: str) -> float:
+    """Return what a token holds that stands in attention alone, as a share of what others hold.
+
+    Checkpointing keeps less of it, so that there the share is above the truth.
+    """
+    args = (shape, bytes_per_weight(c), device == "cpu")
+    return attention_bytes(*args) / activation_bytes(*args, c.lora_rank)
 
 
 def available_bytes() -> float:
