@@ -52,15 +52,6 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--out", required=True, help="The JSONL file to write, with valid and code added."
     )
     parser.add_argument(
-        "--max_prompt_length",
-        type=int,
-        default=9216,
-        help="The longest prompt in tokens that is judged.",
-    )
-    parser.add_argument(
-        "--max_response_length", type=int, default=8192, help="The tokens that the judge may write."
-    )
-    parser.add_argument(
         "--dtype",
         default="float32",
         choices=("float32", "bfloat16"),
@@ -115,6 +106,8 @@ nor does a clumsy style.
 Name the first step that is wrong or unsupported, if there is one. Then end with your verdict on a line of \
 its own: \\boxed{{yes}} if the reasoning is sound, \\boxed{{no}} if it is not."""
 
+LONGEST_PROMPT = 9216  # tokens of a prompt that is judged
+LONGEST_VERDICT = 8192  # tokens that the judge may write
 BLOCK = 512  # responses judged between two writes
 VERDICTS = {"yes": True, "no": False}
 FENCE = re.compile(r"^[ \t]*(```|~~~)", re.MULTILINE)
@@ -182,9 +175,9 @@ def main(argv: list[str] | None = None) -> None:
         )
     config = Config(
         model=args.model,
-        max_prompt_length=args.max_prompt_length,
+        max_prompt_length=LONGEST_PROMPT,
+        max_response_length=LONGEST_VERDICT,
         dtype=args.dtype,
-        max_response_length=args.max_response_length,
         rollout_memory=args.rollout_memory,
         rollout_tp=args.rollout_tp,
     )
