@@ -1,7 +1,6 @@
 """What the report page shows of a run's checkpoint: stored responses, scored anew by its policy."""
 
 import math
-from itertools import chain, zip_longest
 from pathlib import Path
 
 import numpy as np
@@ -33,17 +32,9 @@ def newest_checkpoint(run: Path) -> Path:
 
 
 def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
-    """Up to `limit` buffered questions, drawn from all buckets in turn.
-
-    Those with the most stored responses come first in their bucket.
-    """
-
-    def stored(question: int) -> int:
-        return len(buffer.trajectories(question))
-
-    ordered = [sorted(ids, key=stored, reverse=True) for _, ids in sorted(buffer.buckets.items())]
-    in_turn = chain(*zip_longest(*ordered))
-    return [q for q in in_turn if q is not None][:limit]
+    """Up to `limit` buffered questions, evenly from all buckets."""
+    ordered = [q for _, ids in sorted(buffer.buckets.items()) for q in ids]
+    return ordered[:: math.ceil(len(ordered) / limit)]
 
 
 def stored_responses(
