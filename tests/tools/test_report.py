@@ -345,7 +345,6 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
         ('{"step": 0', [], "is empty"),
         ('{"step": 0}\n{\n', [], "metrics.jsonl, line 2: not JSON"),
         ('{"step": 0}\n' + "[" * 100_000 + "\n", [], "metrics.jsonl, line 2: not JSON"),
-        ('{"step": 0}\n{"loss": 1}\n', [], "metrics.jsonl, row 2: no row of metrics"),
         ('{"step": 0}\n', ["--questions", "0"], "--questions must be at least 1"),
         ('{"step": 0}\n', ["--output", "no/such/out.html"], "in a directory that is there"),
     ],
