@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import math
+import os
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -249,17 +251,21 @@ def row(step: int, life: int) -> dict:
     return {"loss/entropy": step + life / 8, "loss/grad_norm": math.nan if step == 2 else 1.0}
 
 
-def two_lives(run_dir: Path, tracker: str) -> list[dict]:
-    """The rows that count of a process that died after step 5 and one that went on from step 3."""
+def first_life(run_dir: Path, tracker: str) -> None:
+    """A process that has made a checkpoint after step 3, and ends after step 5 without a word."""
     first = Tracker(str(run_dir), 10, tracker, {"rho": 0.5})
     first.start()
     for step in range(6):
         first.log(step, row(step, 1))
         if step == 3:
-            checkpoint = first.text()
+            (run_dir / "checkpoint").write_text(first.text())
+
+
+def second_life(run_dir: Path, tracker: str) -> list[dict]:
+    """All rows that count, after a process that goes on from the checkpoint to step 6."""
     time.sleep(1.1)  # TensorBoard reads files in the order of the second in which they were begun
     with Tracker(str(run_dir), 10, tracker, {"rho": 0.5}) as second:
-        second.start(checkpoint)
+        second.start((run_dir / "checkpoint").read_text())
         for step in range(4, 7):
             second.log(step, row(step, 2))
     return second.rows
@@ -279,7 +285,8 @@ def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
 def test_tensorboard_has_every_point_once(tmp_path):
     """After a crash and a resume the points are those of metrics.jsonl, NaN included."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
-    rows = two_lives(tmp_path, "tensorboard")
+    first_life(tmp_path, "tensorboard")
+    rows = second_life(tmp_path, "tensorboard")
     found = points(tmp_path)
     assert (
         found["loss/entropy"] == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
@@ -288,37 +295,37 @@ def test_tensorboard_has_every_point_once(tmp_path):
     assert len(found["loss/grad_norm"]) == 7
 
 
-class StandIn:
-    """Stands for W&B's run, since that is not installed with the tests."""
+def records(file: Path) -> list:
+    """What W&B has written offline: after 7 bytes records, each with a head of 7 bytes."""
+    from wandb.proto.wandb_internal_pb2 import Record
 
-    id, closed = "abc", False
-
-    def __init__(self, step: int, **arguments):
-        self.step, self.arguments, self.logged = step, arguments, []
-
-    def log(self, named: dict, step: int) -> None:
-        self.logged.append(step)
-
-    def finish(self) -> None:
-        self.closed = True
+    data = file.read_bytes()[7:]
+    assert len(data) < 2**15  # longer files have padding
+    found = []
+    while data:
+        end = 7 + int.from_bytes(data[4:6], "little")
+        found.append(Record.FromString(data[7:end]))
+        data = data[end:]
+    return found
 
 
-@pytest.mark.parametrize("mode, sent", [("online", [6]), ("offline", [0, 1, 2, 3, 4, 5, 6])])
-def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatch, mode, sent):
-    """The resumed process sends what the first one's run lacks; offline it sends everything."""
-    runs = []
-
-    def init(**arguments):
-        held = 6 if runs and mode == "online" else 0
-        runs.append(StandIn(held, **arguments))
-        return runs[-1]
-
-    monkeypatch.setenv("WANDB_MODE", mode)
-    monkeypatch.setitem(sys.modules, "wandb", SimpleNamespace(init=init, Settings=dict))
-    two_lives(tmp_path, "wandb")
-    assert [run.arguments["id"] for run in runs] == [None, "abc"]
-    assert runs[0].logged == [0, 1, 2, 3, 4, 5] and runs[1].logged == sent
-    assert not runs[0].closed and runs[1].closed
+def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatch):
+    """By the real library, offline: a resumed process leaves the whole run, for `wandb sync`."""
+    pytest.importorskip("wandb", reason=configuration.INSTALL_TRACKER["wandb"])
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    life = "from test_tracking import *\nfirst_life(Path(sys.argv[1]), 'wandb')\nos._exit(1)"
+    here = os.pathsep.join(str(ROOT / part) for part in (".", "tests", "tests/runtime"))
+    command = [sys.executable, "-c", life, str(tmp_path)]
+    subprocess.run(command, env=os.environ | {"PYTHONPATH": here}, check=False, timeout=120)
+    rows = second_life(tmp_path, "wandb")
+    files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
+    assert len(files) == 2 and files[0].name == files[1].name  # one id
+    entropies = []
+    for record in records(files[1]):
+        for item in record.history.item:
+            if (item.key or item.nested_key[0]) == "loss/entropy":
+                entropies.append((record.history.step.num, json.loads(item.value_json)))
+    assert entropies == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch):
