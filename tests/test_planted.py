@@ -21,7 +21,8 @@ TESTS = {
     "sampler": "tests/test_sampler.py",
     "metrics": "tests/runtime/test_metrics.py",
 }
-NEEDED = ["pyproject.toml", "tests/conftest.py", *FILES.values(), *TESTS.values()]
+NEEDED = ["pyproject.toml", "tests/conftest.py", "runtime/__init__.py"]
+NEEDED += [*FILES.values(), *TESTS.values()]
 
 
 class Fault(NamedTuple):
