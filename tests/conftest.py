@@ -262,7 +262,7 @@ def world(tmp_path_factory) -> Path:
         heads=1,
         pretrain_steps=200,
     )
-    build = partial(build_world, world=small, progress=False)
+    build = partial(build_world, world=small)
     (place,) = built_once(tmp_path_factory, "world", build).glob("arithmetic-*")
     return place
 

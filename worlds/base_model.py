@@ -37,9 +37,11 @@ ARGS = parse() if __name__ == "__main__" else None  # --help comes before slow i
 import numpy as np
 import torch
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
+from torch.nn.utils.rnn import pad_sequence
 from tqdm import tqdm
 from transformers import (
     AutoModelForCausalLM,
+    AutoTokenizer,
     GenerationConfig,
     LlamaConfig,
     LlamaForCausalLM,
@@ -133,22 +135,21 @@ def encode_demonstrations(
 
     Labels are -100 outside responses.
     """
-    # This is what the chat template gives for one user turn, without the cost of running it.
-    prompts = [
-        tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question, _ in pairs
-    ]
-    answers = [tokenizer.convert_tokens_to_ids([*response, EOS]) for _, response in pairs]
-    length = max(len(p) + len(a) for p, a in zip(prompts, answers))
-    ids = torch.full((len(pairs), length), tokenizer.pad_token_id)
-    labels = torch.full((len(pairs), length), -100)
-    for i, (prompt, answer) in enumerate(zip(prompts, answers)):
-        end = len(prompt) + len(answer)
-        ids[i, :end] = torch.tensor(prompt + answer)
-        labels[i, len(prompt) : end] = ids[i, len(prompt) : end]
-    return ids, labels
+    ids = []
+    labels = []
+    for question, response in pairs:
+        # This is what the chat template gives for one user turn, without the cost of running it.
+        prompt = tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT])
+        answer = tokenizer.convert_tokens_to_ids([*response, EOS])
+        ids.append(torch.tensor(prompt + answer))
+        labels.append(torch.tensor([-100] * len(prompt) + answer))
+    return (
+        pad_sequence(ids, batch_first=True, padding_value=tokenizer.pad_token_id),
+        pad_sequence(labels, batch_first=True, padding_value=-100),
+    )
 
 
-def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool = False) -> None:
+def pretrain(model, tokenizer, world: World, held_out: set[str]) -> None:
     """Train the model on fresh demonstrations, never of a question in `held_out`.
 
     It learns to predict the next token. The chains grow longer as training goes on.
@@ -161,7 +162,7 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool 
     fewest = world.train_operations[0]
     most = world.ood_operations[1]
     batches = []
-    for step in tqdm(range(steps), desc="base model", disable=not progress, mininterval=1):
+    for step in tqdm(range(steps), desc="base model", mininterval=1):
         if not batches:  # four are made at a time and sorted by length, for less padding
             longest = min(most, fewest + 12 * step // steps)
             pairs = []
@@ -184,12 +185,12 @@ def pretrain(model, tokenizer, world: World, held_out: set[str], progress: bool 
     model.eval()
 
 
-def train_base(world: World, directory: Path, progress: bool) -> None:
+def train_base(world: World, directory: Path) -> None:
     """Train the base model of a world and save it as a Hugging Face directory."""
     tokenizer = build_tokenizer()
     model = build_model(world, tokenizer)
     held_out = set().union(*draw_sets(world).values())
-    pretrain(model, tokenizer, world, held_out, progress)
+    pretrain(model, tokenizer, world, held_out)
     model.save_pretrained(directory)
     tokenizer.save_pretrained(directory)
 
@@ -199,20 +200,16 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
 
     Each has one sample, at validation's temperature.
     """
-    tokenizer = build_tokenizer()
+    tokenizer = AutoTokenizer.from_pretrained(directory, padding_side="left")
     model = AutoModelForCausalLM.from_pretrained(directory)
-    right = 0.0
-    for length in sorted(set(map(len, questions))):  # one length needs no padding
-        asked = [question for question in questions if len(question) == length]
-        prompts = [
-            tokenizer.convert_tokens_to_ids([BOS, USER, *question, ASSISTANT]) for question in asked
-        ]
-        ids = model.generate(
-            torch.tensor(prompts), do_sample=True, temperature=0.6, max_new_tokens=72
-        )
-        for question, said in zip(asked, ids[:, len(prompts[0]) :]):
-            right += is_right(tokenizer.decode(said, skip_special_tokens=True), answer_of(question))
-    return right / len(questions)
+    prompts = [BOS + USER + question + ASSISTANT for question in questions]
+    batch = tokenizer(prompts, padding=True, return_tensors="pt", return_token_type_ids=False)
+    ids = model.generate(**batch, do_sample=True, temperature=0.6, max_new_tokens=72)
+    answers = ids[:, batch["input_ids"].shape[1] :]
+    right = []
+    for question, response in zip(questions, tokenizer.batch_decode(answers, True)):
+        right.append(is_right(response, answer_of(question)))
+    return float(np.mean(right))
 
 
 def built_in(directory: str | Path, seed: int = 0) -> dict:
@@ -224,8 +221,8 @@ def built_in(directory: str | Path, seed: int = 0) -> dict:
     """
     place = place_of(World(seed=seed), directory)
     if not place.exists():
-        command = [sys.executable, "-m", "worlds.base_model"]
-        command += ["--directory", str(Path(directory).absolute()), "--seed", str(seed)]
+        command = [sys.executable, "-m", "worlds.base_model", f"--seed={seed}"]
+        command.append(f"--directory={Path(directory).absolute()}")
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, cwd=SHIPPED.parent.parent, env=environment)
     train_file = training_file(World(seed=seed), place)
@@ -266,7 +263,7 @@ def training_file(world: World, place: Path) -> Path:
     return file
 
 
-def build_world(directory: str | Path, world: World, progress: bool = True) -> Path:
+def build_world(directory: str | Path, world: World) -> Path:
     """The directory of this world under `directory`, built if it is not there yet.
 
     It holds `model/`, natural questions in `train.jsonl`, `test.jsonl` and `ood.jsonl`, and in
@@ -277,29 +274,28 @@ def build_world(directory: str | Path, world: World, progress: bool = True) -> P
     if final.exists():
         return final
     final.parent.mkdir(parents=True, exist_ok=True)
-    aside = Path(tempfile.mkdtemp(prefix=final.name + ".", dir=final.parent))
-    try:
+    with tempfile.TemporaryDirectory(prefix=final.name + ".", dir=final.parent) as aside:
+        place = Path(aside) / "world"
+        place.mkdir()
         for name, questions in draw_sets(world).items():
             source = "arithmetic-ood" if name == "ood" else "arithmetic"
-            (aside / f"{name}.jsonl").write_text(rows(questions, source, world.asked))
-        (aside / "world.json").write_text(json.dumps(constants(world), indent=1) + "\n")
+            (place / f"{name}.jsonl").write_text(rows(questions, source, world.asked))
+        (place / "world.json").write_text(json.dumps(constants(world), indent=1) + "\n")
         if constants(world) == constants(World()):
-            shutil.copytree(SHIPPED, aside / "model")
+            shutil.copytree(SHIPPED, place / "model")
         else:
-            train_base(world, aside / "model", progress)
-        aside.chmod(0o755)
-        aside.rename(final)
-    except OSError:
-        if not final.exists():  # another process may have been first: its world is the same
-            raise
-    finally:
-        shutil.rmtree(aside, ignore_errors=True)
+            train_base(world, place / "model")
+        try:
+            place.rename(final)
+        except OSError:
+            if not final.exists():  # another process may have been first: its world is the same
+                raise
     return final
 
 
 def rebuild(directory: Path) -> None:
     """Train the base of seed 0 by the recipe, and print its score beside the shipped one's."""
-    train_base(World(), directory, progress=True)
+    train_base(World(), directory)
     questions = draw_sets(World())["test"]
     for name, place in (("shipped", SHIPPED), ("rebuilt", directory)):
         torch.manual_seed(0)

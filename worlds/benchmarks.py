@@ -7,7 +7,8 @@ works with neither models nor files.
 
 import math
 import re
-from collections import Counter, defaultdict
+from collections import defaultdict
+from statistics import multimode
 
 import numpy as np
 
@@ -136,9 +137,6 @@ def majority(records: list[dict]) -> float:
     votes = [
         ("".join(r["answer"].split()), r["success"]) for r in records if r["answer"] is not None
     ]
-    counts = Counter(answer for answer, _ in votes)
     right = dict(votes)
-    most = max(counts.values(), default=0)
-    return float(
-        np.mean([right[answer] for answer, count in counts.items() if count == most] or [0.0])
-    )
+    most_voted = multimode(answer for answer, _ in votes)
+    return float(np.mean([right[answer] for answer in most_voted] or [0.0]))

