@@ -14,6 +14,8 @@ from studies.arms import (
     BLOCKS,
     CHOOSING,
     DECIDING,
+    MIXES,
+    RATED,
     RATES,
     SHORT,
     STEPS,
@@ -24,7 +26,15 @@ from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
 NEAR_ENOUGH = 0.02  # of the best mean score: the lowest such rate is chosen
-POINTS = np.arange(20, STEPS + 1, 20)  # the steps over which curves are averaged
+POINTS = np.arange(0, STEPS + 1, 20)  # the steps of a curve
+
+
+def lacks(records: dict, block: str) -> str:
+    """What a block that is not complete lacks, else nothing."""
+    if block in ("main", "rival") and not RATES:
+        return "its rates are not chosen yet"
+    missing = [run for run in BLOCKS[block]() if run not in records]
+    return f"{len(missing)} runs have no record" if missing else ""
 
 
 def report(records: dict) -> str:
@@ -37,34 +47,36 @@ def report(records: dict) -> str:
         "rival": [rival],
     }
     parts = []
-    for name, block in BLOCKS.items():
-        if not RATES and name in ("main", "rival"):
-            parts.append(f"{name}: its rates are not chosen yet")
-            continue
-        missing = [run for run in block() if run not in records]
-        if missing:
-            parts.append(f"{name}: {len(missing)} runs have no record, {missing[0]} for example")
+    for block in BLOCKS:
+        lack = lacks(records, block)
+        if lack:
+            parts.append(f"{block}: {lack}")
         else:
-            parts += [part(records, name) for part in tables[name]]
+            parts += [part(records, block) for part in tables[block]]
     return "\n\n".join(parts)
+
+
+def of(records: dict, world: str, arm: str, lr: float, bases: tuple) -> list[dict]:
+    """The records of an arm at one rate, one a base."""
+    return [records[Run(world, arm, lr, base)] for base in bases]
 
 
 # ---- outcomes ------------------------------------------------------------------------------------
 
 
 def curve(record: dict, name: str) -> np.ndarray:
-    """The scores at POINTS; a run that ended early keeps its last one."""
+    """The scores at POINTS, step 0 first; a run that ended early keeps its last one."""
     return np.interp(POINTS, record["step"], record[name])
 
 
 def near(record: dict) -> float:
-    """Test Pass@1, the mean over POINTS."""
-    return curve(record, "near").mean()
+    """Test Pass@1, the mean over POINTS but step 0."""
+    return curve(record, "near")[1:].mean()
 
 
 def far(record: dict) -> float:
     """The same out of distribution."""
-    return curve(record, "far").mean()
+    return curve(record, "far")[1:].mean()
 
 
 def score(record: dict) -> float:
@@ -72,23 +84,21 @@ def score(record: dict) -> float:
     return (near(record) + far(record)) / 2
 
 
-def steps_until(record: dict, level: float = 0.8) -> float:
-    """The first step with a test Pass@1 of at least `level`, by straight lines; nan if none."""
-    scores = np.array([record["near"][0], *curve(record, "near")])
-    above = np.flatnonzero(scores >= level)
-    if not above.size:
-        return np.nan
-    after = above[0]
-    steps = np.array([0, *POINTS])
-    return np.interp(level, scores[after - 1 : after + 1], steps[after - 1 : after + 1])
+def steps_until(record: dict, level: float = 0.8) -> float | None:
+    """The first step with a test Pass@1 of at least `level`, by straight lines."""
+    scores = curve(record, "near")
+    for i, reached in enumerate(scores):
+        if reached >= level:
+            return np.interp(level, scores[i - 1 : i + 1], POINTS[i - 1 : i + 1])
+    return None
 
 
 OUTCOMES = {  # head of a column -> what of a record stands in it
     "near": near,
     "far": far,
     "score": score,
-    "near, end": lambda record: curve(record, "near")[-1],
-    "far, end": lambda record: curve(record, "far")[-1],
+    "near, end": lambda record: record["near"][-1],
+    "far, end": lambda record: record["far"][-1],
     "million tokens": lambda record: record["tokens"] / 1e6,
     "silent at first": lambda record: record["silent_first"],
     "silent": lambda record: record["silent"],
@@ -100,28 +110,28 @@ OUTCOMES = {  # head of a column -> what of a record stands in it
 
 def interval(values: np.ndarray) -> tuple[float, float]:
     """The 95% interval of the mean, by Student's t over bases."""
-    return tuple(stats.ttest_1samp(values, 0).confidence_interval(0.95))
+    return stats.ttest_1samp(values, 0).confidence_interval()
 
 
 def sign_flip(values: np.ndarray) -> float:
     """The exact p: of all ways to flip signs, the share with as large a mean, either way."""
-    every = stats.permutation_test(
-        (values, np.zeros_like(values)),
-        lambda x, y: np.mean(x - y),
-        permutation_type="samples",
-        n_resamples=np.inf,
-    )
-    return every.pvalue
+    flipped = {"permutation_type": "samples", "n_resamples": np.inf}
+    return stats.permutation_test([values], np.mean, **flipped).pvalue
 
 
-def holm(ps: list[float]) -> list[bool]:
+def holm(ps: dict) -> list:
     """Which of these hypotheses are rejected: the smallest p first, until one is too large."""
-    rejected = [False] * len(ps)
-    for done, i in enumerate(np.argsort(ps)):
-        if ps[i] > LEVEL / (len(ps) - done):
+    rejected = []
+    for name in sorted(ps, key=ps.get):
+        if ps[name] > LEVEL / (len(ps) - len(rejected)):
             break
-        rejected[i] = True
+        rejected.append(name)
     return rejected
+
+
+def three_digits(figures) -> list[str]:
+    """As a table shows shares."""
+    return [f"{figure:.3f}" for figure in figures]
 
 
 def shown(values: np.ndarray) -> str:
@@ -135,19 +145,20 @@ def shown(values: np.ndarray) -> str:
 
 def outcomes(records: dict, block: str) -> str:
     """Of each arm and rate of a block the means over bases, and the range of the score."""
-    found = {}
+    groups = {}
     for run in BLOCKS[block]():
-        found.setdefault((run.world, run.arm, run.lr), []).append(records[run])
+        groups.setdefault((run.world, run.arm, run.lr), []).append(records[run])
     lines = []
-    for (world, arm, lr), group in sorted(found.items()):
+    for (world, arm, lr), group in sorted(groups.items()):
+        figures = [np.mean([found(record) for record in group]) for found in OUTCOMES.values()]
         scores = [score(record) for record in group]
-        until = [steps_until(record) for record in group if np.isfinite(steps_until(record))]
+        until = [steps for steps in map(steps_until, group) if steps]
         lines.append(
             [
                 world,
                 arm,
                 f"{lr:g}",
-                *(f"{np.mean([of(record) for record in group]):.3f}" for of in OUTCOMES.values()),
+                *three_digits(figures),
                 f"{min(scores):.2f}–{max(scores):.2f}",
                 f"{np.mean(until):.0f} ({len(until)} of {len(group)})" if until else "–",
             ]
@@ -161,34 +172,36 @@ def gates(records: dict, block: str) -> str:
     lines = []
     for run in BLOCKS[block]():
         record = records[run]
-        invalid = np.subtract(record["near"], record["valid"])
         figures = [
             record["near"][0],
             record["silent_first"],
-            invalid.max(),
+            np.subtract(record["near"], record["valid"]).max(),
             record["near"][-1],
             curve(record, "far")[-3:].mean(),
             max(record["cut"] + record["cut_far"]),
         ]
-        shown_figures = [f"{figure:.3f}" for figure in figures]
-        lines.append([f"{run.base}", run.arm, *shown_figures, f"{record['replay_from'] or '–'}"])
+        replay_from = str(record["replay_from"] or "–")
+        lines.append([str(run.base), run.arm, *three_digits(figures), replay_from])
     head = ["base", "arm", "before", "silent at first", "right but invalid, most", "end"]
     return table([*head, "far, from step 80", "cut, most", "replay from step"], lines)
 
 
+def mean(records: dict, arm: str, lr: float, outcome, bases: tuple = CHOOSING) -> float:
+    """Of an arm at one rate the mean of an outcome over bases."""
+    return np.mean([outcome(record) for record in of(records, "default", arm, lr, bases)])
+
+
 def choice(records: dict, arm: str, bases: tuple = CHOOSING) -> float:
     """The lowest rate whose mean score over the bases is near enough to the best."""
-    means = {}
-    for lr in rates_of(arm):
-        means[lr] = np.mean([score(records[Run("default", arm, lr, base)]) for base in bases])
-    best = max(means.values())
-    return min(lr for lr, mean in means.items() if mean >= best - NEAR_ENOUGH)
+    means = {lr: mean(records, arm, lr, score, bases) for lr in rates_of(arm)}
+    enough = max(means.values()) - NEAR_ENOUGH
+    return min(lr for lr in means if means[lr] >= enough)
 
 
 def chosen(records: dict, block: str) -> str:
     """The chosen rates, and those that each base alone would have chosen."""
     lines = []
-    for arm in dict.fromkeys(run.arm for run in BLOCKS[block]()):
+    for arm in RATED:
         lr = choice(records, arm)
         alone = [f"{choice(records, arm, (base,)):g}" for base in CHOOSING]
         note = ""
@@ -218,63 +231,64 @@ class Row:
         """As tables and pictures name it."""
         return f"{self.arm} {self.lr:g} − {self.other} {self.other_lr:g}"
 
+    @property
+    def bases(self) -> tuple:
+        """On which both arms ran."""
+        return DECIDING if self.world == "default" else SHORT
+
 
 def comparisons(block: str) -> list[Row]:
     """The rows of block 2, of which four are decided, or of block 3."""
     if block == "worlds":
         return [
             Row(f"{world} questions", arm, 3e-4, "R0", 3e-4, world=world)
-            for world in ("natural", "silent")
+            for world in MIXES
             for arm in ("P", "HC")
         ]
     at_p = RATES["P"]
-    equal = at_p == RATES["R0"]
-    rare = Row("rarely solved ones", "HC", RATES["HC"], "R0", RATES["R0"], decided=equal)
-    found = [Row("does ExGRPO pay?", "P", at_p, "R0", RATES["R0"], decided=True), rare]
-    if not equal:
-        found.append(Row("at one rate", "P", at_p, "R0", at_p, decided=True))
-    return [
-        *found,
+    at_0 = RATES["R0"]
+    differ = at_p != at_0
+    found = [
+        Row("does ExGRPO pay?", "P", at_p, "R0", at_0, decided=True),
+        Row("rarely solved ones", "HC", RATES["HC"], "R0", at_0, decided=not differ),
+        Row("at one rate", "P", at_p, "R0", at_p, decided=True),
         Row("which questions come back", "HC", at_p, "PC", at_p, decided=True),
         Row("what old answers add", "P", at_p, "PN", at_p, decided=True),
         Row("CLIP kept", "PC", at_p, "P", at_p),
     ]
+    return [row for row in found if differ or row.phrase != "at one rate"]
 
 
 def differences(records: dict, row: Row, outcome=score) -> np.ndarray:
     """The outcome of the row's arm less that of the other, a number a base."""
-    found = []
-    for base in DECIDING if row.world == "default" else SHORT:
-        one = records[Run(row.world, row.arm, row.lr, base)]
-        other = records[Run(row.world, row.other, row.other_lr, base)]
-        found.append(outcome(one) - outcome(other))
-    return np.array(found)
+    ones = of(records, row.world, row.arm, row.lr, row.bases)
+    others = of(records, row.world, row.other, row.other_lr, row.bases)
+    return np.array([outcome(one) - outcome(other) for one, other in zip(ones, others)])
 
 
 def rows(records: dict, block: str) -> str:
     """Every comparison of a block, and what is decided."""
-    found = {row: differences(records, row) for row in comparisons(block)}
-    ps = {row: stats.ttest_1samp(values, 0).pvalue for row, values in found.items()}
-    decided = [row for row in found if row.decided]
-    rejected = dict(zip(decided, holm([ps[row] for row in decided])))
+    tests = {}
+    for row in comparisons(block):
+        tests[row] = stats.ttest_1samp(differences(records, row), 0)
+    rejected = holm({row: test.pvalue for row, test in tests.items() if row.decided})
     lines = []
-    for row, values in found.items():
+    for row, test in tests.items():
         verdict = "undecided" if row.decided else "exploratory"
-        if rejected.get(row):
-            verdict = "pays" if values.mean() > 0 else "costs"
-        apart = [shown(differences(records, row, outcome)) for outcome in (near, far)]
-        both_ps = [f"{ps[row]:.2g}", f"{sign_flip(values):.2g}"]
-        lines.append([row.phrase, row.pair, shown(values), *both_ps, verdict, *apart])
+        if row in rejected:
+            verdict = "pays" if test.statistic > 0 else "costs"
+        whole, *apart = [differences(records, row, outcome) for outcome in (score, near, far)]
+        ps = [f"{test.pvalue:.2g}", f"{sign_flip(whole):.2g}"]
+        lines.append([row.phrase, row.pair, shown(whole), *ps, verdict, *map(shown, apart)])
     return table(["", "", "score", "p, t test", "p, sign flips", "", "near", "far"], lines)
 
 
 def rival(records: dict, block: str) -> str:
     """On questions chosen beforehand: step 60, less step 120 of R0, at equal tokens generated."""
+    rivals = of(records, "rival", "R0", RATES["R0"], SHORT)
+    plain = of(records, "default", "R0", RATES["R0"], SHORT)
     cells = []
     for name in ("near", "far"):
-        gains = []
-        for run in BLOCKS[block]():
-            plain = records[Run("default", "R0", run.lr, run.base)]
-            gains.append(curve(records[run], name)[2] - curve(plain, name)[-1])
+        gains = [curve(one, name)[3] - curve(other, name)[-1] for one, other in zip(rivals, plain)]
         cells.append(shown(np.array(gains)))
     return table(["the rival's step 60 less R0's step 120", "near", "far"], [["", *cells]])

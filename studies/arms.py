@@ -19,7 +19,7 @@ class Arm:
 
     phrase: str
     flags: str
-    star: bool = True  # whether an o* stands in the group of a question that comes back
+    script: str = "train.py"
 
 
 ARMS = {
@@ -27,9 +27,10 @@ ARMS = {
     "P": Arm("ExGRPO as the paper runs it", ""),
     "PC": Arm("ExGRPO, CLIP kept", "--clip on"),
     "HC": Arm("ExGRPO, CLIP kept, μ = 0.125", "--clip on --mu 0.125"),
-    "PN": Arm("ExGRPO without old answers", "", star=False),
+    "PN": Arm("ExGRPO without old answers", "", "-m studies.experience"),
 }
-MIXES = {"default": (0.3, 0.1, 0.6), "natural": (), "silent": (0.2, 0.05, 0.75), "rival": ()}
+MIXES = {"natural": (), "silent": (0.2, 0.05, 0.75)}  # the other worlds have the default mix
+RATED = ("R0", "P", "PC", "HC")  # the arms of block 1
 
 
 @dataclass(frozen=True)
@@ -55,30 +56,23 @@ def rates_of(arm: str) -> list[float]:
 
 def rates() -> list[Run]:
     """Block 1, which the runs of the gates belong to."""
-    runs = gates()
-    for base in CHOOSING:
-        for arm in ("R0", "P", "PC", "HC"):
-            runs += [Run("default", arm, lr, base) for lr in rates_of(arm)]
-    return list(dict.fromkeys(runs))
+    return [
+        Run("default", arm, lr, base) for base in CHOOSING for arm in RATED for lr in rates_of(arm)
+    ]
 
 
 def main() -> list[Run]:
     """Block 2: each at its own rate, and four at P's."""
     wanted = [(arm, RATES[arm]) for arm in ("R0", "P", "HC")]
     wanted += [(arm, RATES["P"]) for arm in ("R0", "PC", "HC", "PN")]
-    runs = [Run("default", arm, lr, base) for base in DECIDING for arm, lr in wanted]
-    return list(dict.fromkeys(runs))  # two rates may be the same
+    wanted = dict.fromkeys(wanted)  # two rates may be the same
+    return [Run("default", arm, lr, base) for base in DECIDING for arm, lr in wanted]
 
 
 def worlds() -> list[Run]:
     """Block 3: natural questions, and mostly silent ones."""
-    wanted = [(arm, lr) for lr in (2e-4, 3e-4) for arm in ("R0", "P")] + [("HC", 3e-4)]
-    return [
-        Run(world, arm, lr, base)
-        for base in SHORT
-        for world in ("natural", "silent")
-        for arm, lr in wanted
-    ]
+    wanted = [("R0", 2e-4), ("P", 2e-4), ("R0", 3e-4), ("P", 3e-4), ("HC", 3e-4)]
+    return [Run(world, arm, lr, base) for base in SHORT for world in MIXES for arm, lr in wanted]
 
 
 def rival() -> list[Run]:

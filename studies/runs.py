@@ -10,18 +10,20 @@ import time
 from collections import Counter
 from dataclasses import asdict, astuple
 from pathlib import Path
+from statistics import fmean
 
 import torch
 
 from runtime import tables
 from studies.arms import ARMS, MIXES, STEPS, Run
-from worlds.arithmetic import World
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "studies" / "records.jsonl"
 SCRATCH = ROOT / "runs" / "studies"
-SAME = "--eval_every 20 --save_every 0 --keep 1 --reward worlds.arithmetic:reward"
+SAME = "--eval_every 20 --save_every 0 --keep 1"
+REWARD = "--reward worlds.arithmetic:reward"
 CURVES = {  # name in a record -> metric
+    "step": "step",
     "near": "val/pass_at_1/arithmetic",
     "far": "val/pass_at_1/arithmetic-ood",
     "valid": "val/valid/arithmetic",
@@ -34,7 +36,7 @@ def read(path: Path = RECORDS) -> dict[Run, dict]:
     """The record of each run; ValueError for two commits, or for two builds of a base."""
     records = {}
     builds = {}
-    for record in tables.read_jsonl(path) if path.exists() else []:
+    for record in tables.read_jsonl(path):
         run = Run(record["world"], record["arm"], record["lr"], record["base"])
         records[run] = record
         build = record["weights"], record["processor"]
@@ -42,29 +44,29 @@ def read(path: Path = RECORDS) -> dict[Run, dict]:
             raise ValueError(f"base {run.base} was built twice, or run on two kinds of processor")
     commits = {record["commit"] for record in records.values()}
     if len(commits) > 1:
-        raise ValueError(f"the records are of several commits: {', '.join(sorted(commits))}")
+        raise ValueError("the records are of several commits")
     return records
 
 
-def make(wanted: list[Run], tree: Path, path: Path = RECORDS) -> None:
+def make(wanted: list[Run], tree: Path) -> None:
     """All runs that have no record yet, in a clone that stands at the commit of the records."""
     show = "git rev-parse --short=12 HEAD".split()
     commit = subprocess.check_output(show, cwd=tree, text=True).strip()
-    for record in read(path).values():
+    for record in read().values():
         if record["commit"] != commit:
             raise ValueError(
                 f"the records are of commit {record['commit']}, and {tree} is at {commit}:"
                 f" git clone . DIR && git -C DIR checkout {record['commit']}, then --tree DIR"
             )
     for number, run in enumerate(wanted, 1):
-        if run in read(path):
+        if run in read():
             continue
         start = time.monotonic()
         found = train(run, tree)
         minutes = round((time.monotonic() - start) / 60, 1)
         if found:
             record = asdict(run) | found | {"commit": commit, "minutes": minutes}
-            with open(path, "a") as file:
+            with open(RECORDS, "a") as file:
                 file.write(json.dumps(record, separators=(",", ":")) + "\n")
         said = "done" if found else f"failed, see {SCRATCH}; the same command repeats it"
         print(f"{number} of {len(wanted)}: {astuple(run)}, {minutes} min, {said}", flush=True)
@@ -74,24 +76,18 @@ def train(run: Run, tree: Path) -> dict | None:
     """What is recorded of one run, whose directory is removed; None if it must be repeated."""
     place, questions = build(run, tree)
     directory = SCRATCH / "-".join(map(str, astuple(run)))
-    log = directory.parent / f"{directory.name}.log"
     arm = ARMS[run.arm]
-    script = "train.py" if arm.star else "-m studies.experience"
-    flags = f"{script} {arm.flags} {SAME} --lr={run.lr} --steps={STEPS} --seed={run.base}".split()
+    own = f"{arm.script} {arm.flags} --lr={run.lr} --steps={STEPS} --seed={run.base}"
+    flags = f"{own} {SAME} {REWARD}".split()
     flags += [f"--model={place}/model", f"--train_files={questions}", f"--run_dir={directory}"]
     flags += ["--val_files", f"{place}/test.jsonl", f"{place}/ood.jsonl"]
     shutil.rmtree(directory, ignore_errors=True)  # of one that was interrupted
-    if not torchrun(flags, tree, log):
+    if not torchrun(flags, tree, directory):
         return None
     rows = tables.read_jsonl(directory / "metrics.jsonl")
-    late = sum(row.get("reward/timeouts", 0) for row in rows)
-    late += sum(
-        value for row in rows for name, value in row.items() if name.startswith("val/timeout")
-    )
-    if late:
+    if any(value for row in rows for name, value in row.items() if "timeout" in name):
         return None
     shutil.rmtree(directory)
-    log.unlink()
     return {
         "flags": arm.flags,
         **measured(rows),
@@ -101,42 +97,39 @@ def train(run: Run, tree: Path) -> dict | None:
     }
 
 
-def torchrun(arguments: list[str], tree: Path, log: Path) -> bool:
-    """Whether two ranks that run this in the clone come to a good end."""
-    log.parent.mkdir(parents=True, exist_ok=True)
+def torchrun(arguments: list[str], tree: Path, directory: Path) -> bool:
+    """Whether two ranks that run this in the clone come to a good end; the log is beside it."""
+    SCRATCH.mkdir(parents=True, exist_ok=True)
     command = f"{sys.executable} -m torch.distributed.run --standalone --nproc_per_node=2".split()
+    command += arguments
     environment = os.environ | {"OMP_NUM_THREADS": "1"}
-    with open(log, "w") as output:
-        command += arguments
-        code = subprocess.call(command, cwd=tree, stdout=output, stderr=output, env=environment)
-    return code == 0
+    with open(f"{directory}.log", "w") as log:
+        return not subprocess.call(command, cwd=tree, stdout=log, stderr=log, env=environment)
 
 
 def build(run: Run, tree: Path) -> tuple[Path, Path]:
     """The directory of the base, built on first use, which takes minutes; and its questions."""
-    from worlds.base_model import build_world, training_file
+    from worlds.base_model import World, build_world, training_file
 
     torch.set_num_threads(1)  # sums are taken in the same order
-    world = World(seed=run.base, mix=MIXES[run.world])
+    world = World(seed=run.base, mix=MIXES.get(run.world, World.mix))
     place = build_world(ROOT / ".cache", world)
-    if run.world == "rival":
-        return place, solved_sometimes(place, World(seed=run.base), tree)
-    return place, training_file(world, place)
-
-
-def solved_sometimes(place: Path, world: World, tree: Path) -> Path:
-    """The default world's questions of which the base answers 1 to 7 of 8 right."""
-    from worlds.base_model import training_file
-
     questions = training_file(world, place)
-    kept = place / "train-sometimes.jsonl"
+    if run.world == "rival":
+        questions = solved_sometimes(run.base, questions, tree)
+    return place, questions
+
+
+def solved_sometimes(base: int, questions: Path, tree: Path) -> Path:
+    """Those questions of which the base answers 1 to 7 of 8 right."""
+    kept = questions.with_name("train-sometimes.jsonl")
     if kept.exists():
         return kept
-    output = SCRATCH / f"asked-{world.seed}"
-    flags = f"eval.py --samples=8 --eval_temperature=1 --seed={world.seed}".split()
-    flags += "--reward worlds.arithmetic:reward --max_response_length=72".split()
-    flags += [f"--model={place}/model", f"--data={questions}", f"--output={output}"]
-    if not torchrun(flags, tree, output.with_suffix(".log")):
+    output = SCRATCH / f"asked-{base}"
+    asking = "eval.py --samples=8 --eval_temperature=1 --max_response_length=72"
+    flags = f"{asking} --seed={base} {REWARD}".split()
+    flags += [f"--model={kept.parent}/model", f"--data={questions}", f"--output={output}"]
+    if not torchrun(flags, tree, output):
         raise RuntimeError(f"see {output}.log")
     right = Counter()
     for record in tables.read_jsonl(output / "responses.jsonl"):
@@ -160,15 +153,13 @@ def measured(rows: list[dict]) -> dict:
     tested = [row for row in rows if CURVES["near"] in row]
     # A run that ended early has a last row of validation alone.
     steps = [row for row in rows if "rollout/tokens" in row]
-    replaying = [row["step"] for row in steps if row["replay/questions"]]
-    first = [row["fresh/silent"] for row in steps[:10]]
-    curve = {name: [round(row[metric], 5) for row in tested] for name, metric in CURVES.items()}
+    silent = [row["fresh/silent"] for row in steps]
+    replaying = (row["step"] for row in steps if row["replay/questions"])
     return {
-        "step": [row["step"] for row in tested],
-        **curve,
+        **{name: [round(row[metric], 5) for row in tested] for name, metric in CURVES.items()},
         "tokens": sum(row["rollout/tokens"] for row in steps),
-        "silent_first": round(sum(first) / len(first), 4),
-        "silent": round(sum(row["fresh/silent"] for row in steps) / len(steps), 4),
-        "replay_from": replaying[0] if replaying else None,
+        "silent_first": round(fmean(silent[:10]), 4),
+        "silent": round(fmean(silent), 4),
+        "replay_from": next(replaying, None),
         "retired": steps[-1]["buckets/retired"],
     }

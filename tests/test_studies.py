@@ -40,8 +40,9 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
 def test_sign_flips_and_holm():
     """Of eight sign patterns two are as extreme as +++; Holm stops at the first too large."""
     assert analysis.sign_flip(np.array([1.0, 2.0, 3.0])) == 2 / 8
-    assert analysis.holm([0.02, 0.012, 0.9, 0.03]) == [False, True, False, False]
-    assert analysis.holm([0.016, 0.012, 0.9, 0.03]) == [True, True, False, False]
+    ps = {"a": 0.02, "b": 0.012, "c": 0.9, "d": 0.03}
+    assert analysis.holm(ps) == ["b"]
+    assert analysis.holm(ps | {"a": 0.016}) == ["b", "a"]
 
 
 def test_nothing_is_shown_of_an_unfinished_block():
