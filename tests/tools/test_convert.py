@@ -1,7 +1,6 @@
 """Conversion: what is kept, what is dropped and why, and that the result is what training reads."""
 
 import contextlib
-import datetime
 import json
 import sys
 from types import SimpleNamespace
@@ -103,36 +102,6 @@ def test_a_question_with_other_extra_info_is_another_for_a_reward_of_ones_own():
         assert len(told["repeated"]) == 1
 
 
-def test_the_papers_training_set(tmp_path, out, monkeypatch):
-    """Of rows like OpenR1-Math-46k's solutions and unreadable golds go, and system turns stay.
-
-    The real library reads them.
-    """
-    datasets = pytest.importorskip("datasets", reason=INSTALL_DATASETS)
-    prompts = [
-        [{"role": "system", "content": "Think."}, {"role": "user", "content": f"question {i}?"}]
-        for i in range(3)
-    ]
-    golds = ["56", "E_{1},E_{2}", r"\frac{1}{2}"]
-    rows = [
-        {
-            "data_source": "openr1",
-            "prompt": prompt,
-            "reward_model": {"ground_truth": gold},
-            "target": [{"role": "assistant", "content": "a long solution"}],
-        }
-        for prompt, gold in zip(prompts, golds)
-    ]
-    monkeypatch.setattr(
-        datasets, "load_dataset", lambda *_, split: datasets.Dataset.from_list(rows)
-    )
-    main(["Elliott/Openr1-Math-46k-8192", "--output", str(out)])
-    kept = pyarrow.parquet.read_table(out).to_pylist()
-    assert [r["reward_model"]["ground_truth"] for r in kept] == ["56", r"\frac{1}{2}"]
-    assert [r["prompt"] for r in kept] == [prompts[0], prompts[2]]
-    assert "target" not in kept[0] and kept[0]["data_source"] == "openr1"
-
-
 def test_hub_names(out, monkeypatch, lenient):
     """Subset and split reach the library, and only the columns needed are read."""
     asked = []
@@ -184,14 +153,6 @@ def test_turns():
     ]
     for nothing in ([], [system], None, 3, "", [{"role": "user"}], ["1?"]):
         assert turns_of(nothing, None) is None
-
-
-def test_extra_info_is_kept(tmp_path, out, lenient):
-    """What goes in comes back, and nothing where there was nothing."""
-    extra = {"tests": ["1 + 1"], "more": {"index": 7, "weight": 1.0}}
-    rows = [SUM | {"extra_info": extra}, {"question": "2?", "answer": "2"}]
-    main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(out)])
-    assert [row["extra_info"] for row in read_rows(str(out))] == [extra, None]
 
 
 @pytest.mark.parametrize(
@@ -266,24 +227,6 @@ def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
     with pytest.raises((ValueError, yaml.YAMLError), match=said):
         main()
     assert [path.name for path in tmp_path.glob("*.*")] == ([name] if text else [])
-
-
-def test_a_reward_that_cannot_be_imported(tmp_path, out, monkeypatch):
-    """The error names the reward in one sentence."""
-    source = write_jsonl(tmp_path / "in.jsonl", [SUM])
-    monkeypatch.setattr(
-        sys, "argv", ["convert", source, "--output", str(out), "--reward", "nosuch:score"]
-    )
-    with pytest.raises(RuntimeError, match="nosuch"):
-        main()
-
-
-def test_dates_are_refused(tmp_path, out, lenient):
-    """Parquet can hold dates, but metrics and processes that grade cannot."""
-    row = SUM | {"extra_info": {"day": datetime.date(2026, 1, 1)}}
-    pyarrow.parquet.write_table(pyarrow.Table.from_pylist([row]), tmp_path / "in.parquet")
-    with pytest.raises(ValueError, match="must be what JSON can hold"):
-        main([str(tmp_path / "in.parquet"), "--output", str(out)])
 
 
 def test_some_are_held_out(tmp_path, lenient):
