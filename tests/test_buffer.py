@@ -117,33 +117,15 @@ def test_any_history_equals_a_naive_buffer(cap, tmp_path):
         assert (len(replay), replay.num_trajectories) == (in_buckets, len(naive.stored))
 
 
-def test_stored_values_come_back_bit_for_bit():
-    """Arrays, step and reward are what was added, and nobody can change them afterwards."""
-    replay, logprobs = ReplayBuffer(), np.float32([-1e-7, -33.25, 0.0])
-    given = Trajectory(np.int32([0, 151_645, 2**31 - 1]), logprobs.copy(), step=17, reward=0.625)
+def test_what_is_stored_cannot_be_changed():
+    """The caller may use its arrays again, and the buffer hands out none that can be written."""
+    replay, given = ReplayBuffer(), response(5, 6)
     replay.add(3, 1, [given])
-    given.token_ids[:] = 8  # the caller may use its arrays again
+    given.token_ids[:] = 8
     given.logprobs[:] = 8
     (stored,) = replay.trajectories(3)
+    assert stored.token_ids.tolist() == [5, 6] and stored.logprobs.tolist() == [-0.5, -1.0]
     assert not (stored.token_ids.flags.writeable or stored.logprobs.flags.writeable)
-    assert stored.token_ids.dtype == np.int32 and stored.token_ids.tolist() == [
-        0,
-        151_645,
-        2**31 - 1,
-    ]
-    assert stored.logprobs.dtype == np.float32 and stored.logprobs.tobytes() == logprobs.tobytes()
-    assert (stored.step, stored.reward, stored.finished) == (17, 0.625, True)
-
-
-def test_a_shelved_question_is_not_drawn_but_keeps_its_responses():
-    """The question is in no bucket and not in `len`, until an add, even of nothing, returns it."""
-    replay = example()
-    assert 14 in replay.stored and len(replay) == 4 and replay.num_trajectories == 10
-    for question_id in (14, 50, 99):  # on the shelf already, unknown, retired
-        replay.shelve(question_id)
-    assert everything(replay) == everything(example())
-    replay.add(14, 3, [])
-    assert replay.buckets[3] == [14] and len(replay.trajectories(14)) == 2
 
 
 MALFORMED = {
@@ -198,23 +180,6 @@ def test_an_empty_buffer_can_be_saved(tmp_path):
     ReplayBuffer(max_trajectories=5).save(tmp_path / "buffer")
     loaded = ReplayBuffer.load(tmp_path / "buffer")
     assert everything(loaded) == everything(ReplayBuffer()) and loaded.max_trajectories == 5
-
-
-def test_a_loaded_buffer_goes_on_as_the_saved_one_would(tmp_path):
-    """Contents, orders, draws and files are equal, also after the same later changes."""
-    replay = example()
-    replay.add(13, 2, [response(4, reward=1 / 3)])
-    replay.add(10, 3, [])  # now bucket 4 is no longer in the order in which its questions came
-    replay.save(tmp_path / "buffer")
-    loaded = ReplayBuffer.load(tmp_path / "buffer")
-    for step in range(3):
-        assert everything(loaded) == everything(replay)
-        for r in (replay, loaded):
-            r.add(12, 1 + step, [response(step, 5, step=step)])
-            r.add(14, 1 + step, [])
-    replay.save(str(tmp_path / "one"))
-    loaded.save(str(tmp_path / "two"))
-    assert (tmp_path / "one").read_bytes() == (tmp_path / "two").read_bytes()
 
 
 def check_refused(path):
