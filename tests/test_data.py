@@ -6,7 +6,6 @@ import datetime
 import json
 import re
 import shutil
-from itertools import product
 
 import numpy as np
 import pyarrow
@@ -87,16 +86,13 @@ MALFORMED = {
     "empty.jsonl": ("", "holds no rows"),
     "text.parquet": ("not parquet", "not a readable parquet file"),
     "cut.jsonl": (json.dumps(GOOD) + "\n{'prompt': 3}\n", "line 2: not JSON"),
-    "array.jsonl": ("[1, 2]\n", "row 0: column"),
     "questions.csv": ("prompt,answer\n1,2\n", "must end in .parquet or .jsonl"),
     "noanswer.jsonl": ([GOOD, row("3a+4", None)], f"row 1, {NO_ANSWER}"),
-    "noanswer.parquet": ([row("3a+4", "")], f"row 0, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": (
         [GOOD | {"prompt": "3a+4"}],
         "row 0, column prompt: must be a list of turns",
     ),
-    "no_turns.jsonl": ([GOOD | {"prompt": []}], "row 0, column prompt"),
     "no_content.jsonl": ([GOOD, GOOD | {"prompt": [SILENT]}], "row 1, column prompt"),
     "solved.jsonl": ([GOOD | {"prompt": SOLVED}], "ends with the assistant's"),
     "values.jsonl": (
@@ -160,25 +156,16 @@ def test_a_prefix_that_the_template_brings_is_not_added_twice(tokenizer):
         assert render(turns, config, tokenizer).tolist() == render(turns, plain, tokenizer).tolist()
 
 
-def same(a, b) -> bool:
-    words = (a.id, a.text, a.answer, a.source) == (b.id, b.text, b.answer, b.source)
-    return words and np.array_equal(a.prompt_ids, b.prompt_ids)
-
-
-def test_parquet_and_jsonl_give_equal_questions(write, tokenizer):
+def test_parquet_and_jsonl_are_read_alike(write, tokenizer):
     """Extra columns do not matter, and ids count through all files."""
-    rows = []
-    for i, j in product(range(4), range(3)):
-        extra = {"ability": "math", "extra_info": {"index": i, "split": "train"}}
-        rows.append(row(f"{i}a+{j}", str((i + j) % 10), "ab"[j % 2], **extra))
-    one, counts = load_questions([write("a.parquet", rows)], Config(), tokenizer)
-    two, _ = load_questions(
-        [write("a.jsonl", rows[:5]), write("b.parquet", rows[5:])], Config(), tokenizer
-    )
-    assert len(one) == 12 and counts == {"read": 12} and all(map(same, one, two))
-    assert [q.id for q in two] == list(range(12)) and [q.source for q in one] == ["a", "b", "a"] * 4
-    assert one[0].prompt_ids.dtype == np.int32
-    assert tokenizer.decode(one[1].prompt_ids) == "<bos><user>0a+1<assistant>"
+    rows = [row(f"{i}a+1", str(i + 1), ability="math") for i in range(4)]
+    files = [write("a.jsonl", rows[:2]), write("b.parquet", rows[2:])]
+    questions, counts = load_questions(files, Config(), tokenizer)
+    assert counts == {"read": 4}
+    for i, q in enumerate(questions):
+        assert (q.id, q.text, q.answer, q.source) == (i, f"{i}a+1", str(i + 1), "arithmetic")
+        assert q.prompt_ids.dtype == np.int32
+        assert tokenizer.decode(q.prompt_ids) == f"<bos><user>{i}a+1<assistant>"
 
 
 def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
@@ -187,16 +174,12 @@ def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
     rows = [row("3a+4", extra_info=extra, ability="maths"), row("3a+4", source="$5")]
     for name in ("a.jsonl", "a.parquet"):
         (one, two), _ = load_questions([write(name, rows)], Config(), tokenizer)
-        assert one.row.keys() == {"data_source", "extra_info", "prompt"}
-        assert (
-            json.dumps(one.row["extra_info"]) == json.dumps(extra) and two.row["extra_info"] is None
-        )
-        assert (
-            one.row["prompt"] == rows[0]["prompt"] and two.row["data_source"] == two.source == "$5"
-        )
+        kept = {"data_source": "arithmetic", "extra_info": extra, "prompt": rows[0]["prompt"]}
+        assert json.dumps(one.row, sort_keys=True) == json.dumps(kept, sort_keys=True)
+        assert two.row["extra_info"] is None and two.row["data_source"] == two.source == "$5"
     changed = [row("3a+4", extra_info=extra | {"difficulty": 4}), rows[1]]
     again, _ = load_questions([write("b.jsonl", changed)], Config(), tokenizer)
-    assert fingerprint([one, two]) == fingerprint([one, two]) != fingerprint(again)
+    assert fingerprint([one, two]) != fingerprint(again)
 
 
 CHATML = (
@@ -319,34 +302,19 @@ def test_rows_that_differ_in_extra_info(write, tokenizer, reward, number):
     assert counts == {"read": 3, "repeated": 3 - number}
 
 
-def test_a_parquet_file_is_read_in_batches(write, tokenizer, monkeypatch):
-    """In one piece pyarrow does not convert nested columns of more than 2 GiB."""
-    file = write("many.parquet", [row(f"{i // 100}a+{i % 100}") for i in range(2500)])
-    monkeypatch.setattr(pyarrow.parquet.ParquetFile, "read", lambda *_: 1 / 0)
-    assert [q.text for q in load_questions([file], Config(), tokenizer)[0]] == [
-        f"{i // 100}a+{i % 100}" for i in range(2500)
-    ]
-
-
 def test_answers_may_be_numbers(write, tokenizer):
     """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
     rows = [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)]
     questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
     assert [q.answer for q in questions] == ["0", "7", "0.5"]
-    questions, _ = load_questions([write("a.parquet", rows[:2])], Config(), tokenizer)
-    assert [q.answer for q in questions] == ["0", "7"]
 
 
 @pytest.mark.parametrize(
     "text, values",
     [
         ('["2"]', ["2"]),
-        ("['6']", ["6"]),
-        (" ('2',) ", ["2"]),
         ('[ ["3"] ]', ["3"]),
         ('{"answer": "2"}', ["2"]),
-        ("{'answer': 2}", ["2"]),
-        ('["x=5"]', ["x=5"]),
         ('["(1, 2)"]', ["(1, 2)"]),
         ('["f\'(x)"]', ["f'(x)"]),
         (r"['f\'(x)']", ["f'(x)"]),

@@ -17,7 +17,6 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         (r"\boxed{1}</think> so \boxed{2}", True, True, r"\boxed{2}"),
         (r"\boxed{1}</think> so two", True, True, None),  # the box of a thought is no answer
         (r"\boxed{1}", True, True, None),  # the thought never ends
-        (r"\boxed{1}", True, False, None),
         # The answer stands after the last </think>.
         (r"\boxed{1}</think>\boxed{2}</think> \boxed{3}", True, True, r"\boxed{3}"),
         # Where no thought was opened, all of it counts.
@@ -27,7 +26,6 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         (r"<think> \boxed{1}. Hmm, wait", False, True, None),
         (r"<think> \boxed{1}?</think> so 2", False, True, None),
         (r"<think> \boxed{1}?</think> so \boxed{2}", False, True, r"\boxed{2}"),
-        (r"\boxed{1} <think> let me see", False, True, None),
         (r"\boxed{1}</think> \boxed{2} <think> or", True, True, None),
         (r"<think>a</think> \boxed{1} <think>b</think> \boxed{2}", False, True, r"\boxed{2}"),
         ("<think> it is 1", False, False, None),
@@ -40,8 +38,6 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
         ("it is –3", False, False, r"\boxed{–3}"),  # an en dash
         ("no number", False, False, None),
-        ("", False, False, None),
-        (r"\boxed{ }", False, False, None),
         (r"\boxed{1}\boxed{\frac{1}{2}", False, True, r"\boxed{1}"),
         (r"\boxed{\{1\}\text{ or \}}}", False, True, r"\boxed{\{1\}\text{ or \}}}"),
         (r"\boxed{a \\{b}}", False, True, r"\boxed{a \\{b}}"),
@@ -83,7 +79,6 @@ def tokens(text: str) -> np.ndarray:
         ({}, "1+1?<think>\n", r"\boxed{3}</think> \boxed{2}", r"\boxed{2}"),
         ({"grader": "official"}, "1+1?<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
         ({"grader": "official"}, "1+1?", r"<think>\boxed{3}</think> so 2 ", "so 2"),
-        ({"grader": "official"}, "1+1?", r"<think> so \boxed{2}", None),
         ({"reward": "worlds.arithmetic:reward"}, "1+1?<think>\n", "so 2", "so 2"),  # all of it
         ({"reward": "worlds.arithmetic:reward"}, "1+1?", "<think> so 2", "<think> so 2"),
     ],
@@ -130,7 +125,6 @@ class Ended:
         ("1+1?", {}, ["two", r"\boxed{3}"], None),
         ("1+1?", {"require_box": False}, ["two"], None),
         ("1+1?", {"grader": "official"}, ["two"], None),
-        ("1+1?", {"reward": "worlds.arithmetic:reward"}, ["two"], None),
         ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "none of 2 responses has a </think>"),
         ("1+1?<think>\n", {}, [r"\boxed{2}", "hm</think>"], None),
         ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "none of 2 responses has a box"),
