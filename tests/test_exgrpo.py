@@ -123,17 +123,6 @@ def test_resuming_with_another_rho_or_threshold(before, after, started):
     assert new.replays is started and new.clip_eps == (None if started else 0.2)
 
 
-def test_questions_retire_before_the_start():
-    """A question of k = K retires from the first batch on, and is never drawn again."""
-    run = experience(12, start_threshold=1.0)
-    plan, _ = take_step(run, 0, lambda q: 8 if q % 2 else 3)
-    retired = {q for q in plan.fresh if q % 2}
-    assert set(run.buffer.retired) == retired and len(run.buffer) == 0 and not run.started
-    for step in range(1, 6):
-        plan, _ = take_step(run, step, lambda q: 3)
-        assert not retired & set(plan.question_ids)
-
-
 @pytest.mark.parametrize(
     "knobs, clip_before, clip_after",
     [
@@ -202,19 +191,6 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
     for q in range(40):
         store(run, q, 4)
     assert list(run.plan(1, by_last_token).stars) != list(run.plan(2, by_last_token).stars)
-
-
-def test_the_run_ends_when_every_question_is_retired():
-    """Batches shrink to what is left, and when nothing is left the plan is None."""
-    run = experience(10)
-    sizes = []
-    for step in range(3):
-        plan = run.plan(step, by_last_token)
-        if plan is None:
-            break
-        sizes.append(len(plan.question_ids))
-        run.store(answer(run, plan, lambda q: K))
-    assert sizes == [8, 2] and plan is None and len(run.buffer.retired) == 10
 
 
 # ---- which questions, which trajectory -----------------------------------------------------------
@@ -403,10 +379,13 @@ def test_a_replayed_group_that_is_all_right_retires():
     assert plan.fresh == [0] and run.buffer.bucket_of(0) == 5 and len(stored(run, 0)) == 7
 
 
-@pytest.mark.parametrize("k, bucket", [(0, None), (1, 1), (7, 7), (8, None)])
-def test_what_a_fresh_group_stores(k, bucket):
-    """0 < k < K stores all successes in bucket k; another k nothing."""
-    run = experience(1, batch_size=1, rho=1.0, mini_batches=1)
+@pytest.mark.parametrize(
+    "k, threshold, bucket",
+    [(0, -1.0, None), (1, -1.0, 1), (7, -1.0, 7), (8, -1.0, None), (3, 1.0, None), (8, 1.0, None)],
+)
+def test_what_a_fresh_group_stores(k, threshold, bucket):
+    """0 < k < K stores all successes in bucket k once replay starts; k = K always retires."""
+    run = experience(1, batch_size=1, rho=1.0, mini_batches=1, start_threshold=threshold)
     take_step(run, 0, lambda q: k)
     assert {b: list(qs) for b, qs in run.buffer.buckets.items()} == (
         {bucket: [0]} if bucket else {}
@@ -474,16 +453,6 @@ def test_a_replayed_question_that_the_cap_pushed_out():
     assert (
         list(plan.stars) == [0] and 0 not in run.buffer.stored and run.buffer.num_trajectories == 4
     )
-
-
-def test_success_is_a_reward_above_a_half():
-    """k, what is stored, and retirement agree that 0.5 is no success and 0.75 is one."""
-    run = experience(2, num_rollouts=4, batch_size=2, mini_batches=1)
-    plan, groups = continuous(run, 0, [0.5, 0.5, 0.4, 0.75], [0.75, 0.6, 1, 1])
-    half, solved = plan.fresh
-    assert [g.num_success for g in groups] == [1, 4]
-    assert run.buffer.bucket_of(half) == 1 and stored(run, half) == [[half, 0, 3]]
-    assert set(run.buffer.retired) == {solved}
 
 
 def test_reinstatement():

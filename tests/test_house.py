@@ -78,8 +78,6 @@ def test_arrows():
             "if TYPE_CHECKING:\n    from config import Config",
             ["runtime/memory.py: config"],
         ),
-        ("worlds/gym.py", "from verifier import pool", ["worlds/gym.py: verifier"]),
-        ("runtime/ranks.py", "import bench", ["runtime/ranks.py: bench"]),
         ("data.py", "def f():\n    import loss", ["data.py: in a circle", "loss.py: in a circle"]),
         (
             "runtime/peft.py",
