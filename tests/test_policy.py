@@ -334,19 +334,25 @@ def test_ratios_by_option(tiny_model, policy, groups):
     assert all(np.array_equal(t.logprobs, was) for (_, t, _, _), was in zip(rows(off), stored))
 
 
-def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
-    """A window of 8 tokens is taken for 8 of prompt and response together, refused for 9."""
+def save_small(family, directory, **knobs):
+    """A random model of the family, whose heads have 32 numbers."""
     config = AutoConfig.for_model(
-        "mistral",
-        vocab_size=50,
+        family,
+        vocab_size=100,
         hidden_size=32,
         intermediate_size=32,
         num_hidden_layers=1,
         num_attention_heads=1,
         num_key_value_heads=1,
-        sliding_window=8,
+        pad_token_id=0,
+        **knobs,
     )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+
+
+def test_a_sliding_window_is_refused_where_it_would_matter(device, tmp_path):
+    """A window of 8 tokens is taken for 8 of prompt and response together, refused for 9."""
+    save_small("mistral", tmp_path, sliding_window=8)
     make_policy(tmp_path, max_prompt_length=4, max_response_length=4)
     with pytest.raises(ValueError, match="last 8 tokens only.* = 9 to that"):
         make_policy(tmp_path, max_prompt_length=5, max_response_length=4)
@@ -365,19 +371,7 @@ FAMILIES = {  # with parts that are not built in -> how their message names the 
 def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, tmp_path):
     """Each of these models would be scored wrong, so it is refused before the first step."""
     knobs, name = FAMILIES[family]
-    config = AutoConfig.for_model(
-        family,
-        vocab_size=50,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=1,
-        head_dim=32,
-        num_attention_heads=1,
-        num_key_value_heads=1,
-        pad_token_id=0,
-        **knobs,
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    save_small(family, tmp_path, head_dim=32, **knobs)
     with pytest.raises(ValueError, match=f"has .*{name}, which is not built in"):
         make_policy(tmp_path)
 
@@ -394,18 +388,7 @@ NOISY = {  # where a family's layers draw random numbers in training
 @pytest.mark.parametrize("family", NOISY)
 def test_a_model_with_dropout_has_the_scores_of_one_without(device, family, tmp_path):
     """Whatever a model draws in training, its policy scores as the model is evaluated."""
-    config = AutoConfig.for_model(
-        family,
-        vocab_size=100,
-        hidden_size=32,
-        intermediate_size=32,
-        num_hidden_layers=2,
-        num_attention_heads=2,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        **NOISY[family],
-    )
-    AutoModelForCausalLM.from_config(config).save_pretrained(tmp_path)
+    save_small(family, tmp_path, **NOISY[family])
     prompt, response = np.split(np.arange(3, 20, dtype=np.int32), [5])
     [(logprobs, _)] = make_policy(tmp_path).score([(prompt, response)])
     lm = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
@@ -438,22 +421,6 @@ def test_a_model_is_saved_in_the_dtype_it_came_in(tiny_model, device, groups, tm
     assert saved.dtype == torch.bfloat16 and policy.module.lm.dtype == torch.float32
     for name, weight in full_weights(policy).items():
         assert torch.equal(saved.state_dict()[name], torch.from_numpy(weight).bfloat16())
-
-
-def test_tied_weights_leave_under_both_names(tiny_models, device, groups):
-    """full_weights has all of the state_dict, the tied head too, also after an update."""
-    for tied, directory in tiny_models.items():
-        policy = make_policy(directory, lr=1e-2)
-        reference = AutoModelForCausalLM.from_pretrained(directory).state_dict()
-        for name, tensor in policy.full_weights():
-            assert torch.equal(tensor, reference[name])
-        policy.update([groups], None)
-        weights = full_weights(policy)
-        assert weights.keys() == reference.keys()
-        head, embedding = weights["lm_head.weight"], weights["model.embed_tokens.weight"]
-        assert np.array_equal(head, embedding) == tied
-        assert not np.array_equal(head, reference["lm_head.weight"])
-        assert {t.dtype for _, t in policy.full_weights(torch.bfloat16)} == {torch.bfloat16}
 
 
 def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, groups, device):
