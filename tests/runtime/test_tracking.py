@@ -13,6 +13,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
+from conftest import on_ranks
 from transformers import GenerationConfig
 
 import config as configuration
