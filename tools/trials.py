@@ -1,4 +1,4 @@
-"""What the doctor tries with the model itself: engine, weight sync, generation, memory.
+"""What the doctor tries with the model itself: engine, weight sync, attention, memory, generation.
 
 All trials are collectives, on work like that of the run's own steps.
 """
@@ -10,11 +10,13 @@ from itertools import accumulate
 
 import numpy as np
 import torch
+import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
 from buffer import Trajectory
 from data import Question
 from exgrpo import Group
+from model import Packed, pack, packed_attention
 from policy import Policy
 from rollout import HFEngine, Response, make_engine
 from runtime import ranks
@@ -24,6 +26,7 @@ from tools.checks import TESTED, Case, Finding, judge
 FEW = 8  # questions whose responses are used to compare log-probs
 SHORT = 32  # most tokens of a response in a trial
 NOISE = 0.2  # size of the random change of a weight, relative to the weight
+TOLERANCE = {"float32": 1e-4, "bfloat16": 0.02}  # error of attention, relative to its largest value
 
 
 # ---- engine and policy ---------------------------------------------------------------------------
@@ -127,6 +130,58 @@ def difference(case: Case) -> float:
     return float(np.abs(engine - scores(case)).mean())
 
 
+# ---- attention -----------------------------------------------------------------------------------
+
+
+def packed_kernel(case: Case) -> Finding:
+    """Check that training's attention agrees with a plain one, in values and gradients.
+
+    Both have as many heads as the model.
+    """
+    shape = case.shape
+    dtype = getattr(torch, case.config.dtype)
+    prompt, short, long, other, last = (np.arange(n) for n in (17, 5, 30, 8, 23))
+    packed = pack([(prompt, short), (prompt, long), (other, last)], case.device)
+    S = packed.input_ids.shape[1]
+    D = shape.head_dim
+    generator = torch.Generator().manual_seed(0)
+
+    def draw(heads: int) -> torch.Tensor:  # (1, h, S, D)
+        values = torch.randn(1, heads, S, D, generator=generator)
+        return values.to(case.device, dtype).requires_grad_()
+
+    q = draw(shape.heads)
+    k = draw(shape.kv_heads)
+    v = draw(shape.kv_heads)
+    weight = draw(shape.heads).transpose(1, 2)
+    ours, _ = packed_attention(None, q, k, v, None, scaling=D**-0.5, packing=packed)
+    plain = plain_attention(q.float(), k.float(), v.float(), packed)
+    off = []
+    for a, b in zip(
+        with_gradients(ours, weight, (q, k, v)), with_gradients(plain, weight, (q, k, v))
+    ):
+        off.append(float((a - b).abs().max() / b.abs().max()))
+    found = f"values and gradients within {max(off):.1e} of plain attention"
+    close = all(x <= TOLERANCE[case.config.dtype] for x in off)  # false for nan too
+    what = f"{TESTED}; a GPU older than Ampere (compute capability 8.0) needs --dtype float32"
+    return judge(found, not close, what)
+
+
+def with_gradients(values: torch.Tensor, weight: torch.Tensor, inputs) -> list[torch.Tensor]:
+    """The values, and the gradients of their weighted sum, in float32."""
+    gradients = torch.autograd.grad((values * weight).sum(), inputs)
+    return [t.detach().float() for t in (values, *gradients)]
+
+
+def plain_attention(q, k, v, packed: Packed) -> torch.Tensor:
+    """Torch's causal attention, one sequence after the other; (1, h, S, D) -> (1, S, H, D)."""
+    out = torch.zeros_like(q)
+    for places in packed.place_of_token.split(packed.cu_seqlens.diff().tolist()):
+        a, b, c = (x[:, :, places] for x in (q, k, v))
+        out[:, :, places] = F.scaled_dot_product_attention(a, b, c, is_causal=True, enable_gqa=True)
+    return out.transpose(1, 2)
+
+
 # ---- memory --------------------------------------------------------------------------------------
 
 
@@ -195,4 +250,4 @@ def peak_tensor_bytes(function: Callable[[], object], device: str = "cpu") -> in
     return max(accumulate(e.nbytes() for e in events))
 
 
-TRIALS = (engine_start, drift, sync, generation, update_memory)
+TRIALS = (engine_start, drift, sync, generation, packed_kernel, update_memory)

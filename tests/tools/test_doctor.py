@@ -129,6 +129,13 @@ def little_patience(patch, case, directory):
     case.config = replace(case.config, hang_timeout=1e-9)
 
 
+def sharp_attention(patch, case, directory):
+    packed = trials.packed_attention
+    patch.setattr(
+        trials, "packed_attention", lambda *a, scaling, **k: packed(*a, scaling=2 * scaling, **k)
+    )
+
+
 def hoard(patch, case, directory):
     forward = PackedLM.forward
     kept = []
@@ -159,6 +166,7 @@ def no_gradient(patch, case, directory):
         ("drift", another_temperature, "max_drift"),
         ("sync", old_weights, "old weights"),
         ("generation", little_patience, "hang_timeout"),
+        ("packed_kernel", sharp_attention, "--dtype float32"),
         ("update_memory", hoard, "more than the formula"),
         ("update_memory", no_gradient, "no gradient"),
     ],
