@@ -59,8 +59,9 @@ SHORT = dict(
     " liter:l litre:l second:s sec:s minute:min hour:h hr:h year:yr degree:circ celsiu:c"
     " fahrenheit:f square:2 sq:2 cubic:3 cu:3".split()
 )
-# Digits behind letters are no factor: B12 is not 12B. It is all of a value, so not n2^{n-1}.
-CODE = re.compile("(?=.*[a-zA-Z] ?[0-9])[0-9a-zA-Z ]+")
+# Digits behind letters are no factor: B12 is not 12B. It is all of a value, so not n2^{n-1}, and
+# 4e33 is a number.
+CODE = re.compile("(?![0-9]+[eE][0-9]+$)(?=.*[a-zA-Z] ?[0-9])[0-9a-zA-Z ]+")
 # A text with one of these is words: what is no unit, prose, a second quantity as in 5 ft 6 in.
 WORDS = re.compile(r"⟨[^⟩]{2,}⟩|⟩[0-9]|(?<![\\a-zA-Z])[a-z]{4,} [a-z]+|(?:\\circ\}?|['\"]) ?[0-9]")
 # Nothing but letters (three, or two capitals) and digits is a word: listen, IV, \angle ABC.

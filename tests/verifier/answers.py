@@ -396,6 +396,7 @@ WORDS = [  # gold, right answers, wrong ones
     ("B12", r"B12 | \text{B12}", r"12B | 12\text{B} | 12"),
     ("12B", "12B | 12 B", "B12 | B 12"),
     ("12ab", "12ab | 12ba", "ab12"),
+    ("4e33", r"4e33. | \text{4e33} | 4e33\text{ cm} | 4 \times 10^{33}", "4e32 | 33e4"),
     ("(2x,1)", "(2x,1)", "(x2,1)"),
     (r"n 2^{n-1}", r"n2^{n-1} | 2^{n-1}n", "n2"),
     (r"25^\circ\text{C}", r"25\text{ degrees Celsius} | 25", r"25^\circ\text{F}"),
