@@ -336,7 +336,7 @@ run(sys.argv[0], run_name="__main__")
 
 
 @pytest.mark.parametrize(
-    "program", ["train.py", "eval.py --model x --data README.md", "tools.doctor"]
+    "program", ["train.py --run_dir runs/no", "eval.py --model x --data README.md", "tools.doctor"]
 )
 def test_the_setting_is_made_before_torch_is_imported(program):
     """torch would not look again: train, eval and the doctor make it in time."""
