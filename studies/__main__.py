@@ -1,8 +1,8 @@
 """The study of studies/PROTOCOL.md:
 
-    python -m studies                          tables and pictures of what is complete, in seconds
-    python -m studies run rates                the runs of a block
-    python -m studies run main --tree DIR      the same in a clone at the records' commit
+    python -m studies                     tables and pictures of what is complete, in seconds
+    python -m studies run                 the runs, in a tree that stands at the records' commit
+    python -m studies run --tree DIR      the same in a clone that does
 
 A run that has a record is not made again: the same command goes on where it was stopped.
 """
@@ -11,8 +11,7 @@ import argparse
 from pathlib import Path
 
 from runtime.flags import or_refuse
-from studies import runs
-from studies.arms import BLOCKS
+from studies import arms, runs
 
 
 def main() -> None:
@@ -20,17 +19,16 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
     parser.add_argument("command", nargs="?", choices=["run"])
-    parser.add_argument("block", nargs="?", choices=BLOCKS, default="rates")
     parser.add_argument("--tree", type=Path, default=runs.ROOT, help="Whose train.py runs.")
     args = parser.parse_args()
     if args.command == "run":
-        runs.make(BLOCKS[args.block](), args.tree)
+        runs.make(arms.wanted(), args.tree)
         return
     from studies import analysis, pictures
 
-    records = runs.read()
-    print(analysis.report(records))
-    pictures.draw(records)
+    blocks = analysis.complete(runs.read())
+    print(analysis.report(blocks))
+    pictures.draw(blocks)
 
 
 if __name__ == "__main__":

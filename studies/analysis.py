@@ -3,62 +3,49 @@
 Scores are shares of right answers, 0 to 1; differences are in points, hundredths of that.
 """
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
-from studies.arms import (
-    AT_EDGE,
-    BEYOND,
-    BLOCKS,
-    CHOOSING,
-    DECIDING,
-    MIXES,
-    RATED,
-    RATES,
-    SHORT,
-    STEPS,
-    Run,
-    rates_of,
-)
+from studies.arms import BLOCKS, CHOOSING, MIXES, RATED, RATES, STEPS, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
 NEAR_ENOUGH = 0.02  # of the best mean score: the lowest such rate is chosen
 POINTS = np.arange(0, STEPS + 1, 20)  # the steps of a curve
+Groups = dict[tuple, list[dict]]  # world, arm and rate -> a record of each base
 
 
-def lacks(records: dict, block: str) -> str:
-    """What a block that is not complete lacks, else nothing."""
-    if block in ("main", "rival") and not RATES:
-        return "its rates are not chosen yet"
-    missing = [run for run in BLOCKS[block]() if run not in records]
-    return f"{len(missing)} runs have no record" if missing else ""
+def complete(records: dict[Run, dict]) -> dict[str, Groups]:
+    """The groups of every block of which each run has a record."""
+    blocks = {}
+    for name, runs in BLOCKS.items():
+        wanted = runs()
+        if wanted and all(run in records for run in wanted):
+            blocks[name] = {}
+            for run in wanted:
+                blocks[name].setdefault(run[:3], []).append(records[run])
+    return blocks
 
 
-def report(records: dict) -> str:
-    """The tables of every block that is complete, and what is missing of the others."""
+def report(blocks: dict[str, Groups]) -> str:
+    """The tables of every block that is complete."""
     tables = {
-        "gates": [gates],
-        "rates": [outcomes, chosen],
-        "main": [rows, outcomes],
-        "worlds": [rows, outcomes],
-        "rival": [rival],
+        "rates": [outcomes, chosen, gates],
+        "main": [outcomes, compared],
+        "worlds": [outcomes, compared],
+        "rival": [outcomes],
     }
     parts = []
-    for block in BLOCKS:
-        lack = lacks(records, block)
-        if lack:
-            parts.append(f"{block}: {lack}")
+    for name in BLOCKS:
+        if name in blocks:
+            parts += [part(blocks[name]) for part in tables[name]]
         else:
-            parts += [part(records, block) for part in tables[block]]
+            parts.append(f"{name}: not complete, so nothing of it is shown")
+    if "main" in blocks and "rival" in blocks:
+        parts.append(rival(blocks["main"] | blocks["rival"]))
     return "\n\n".join(parts)
-
-
-def of(records: dict, world: str, arm: str, lr: float, bases: tuple) -> list[dict]:
-    """The records of an arm at one rate, one a base."""
-    return [records[Run(world, arm, lr, base)] for base in bases]
 
 
 # ---- outcomes ------------------------------------------------------------------------------------
@@ -84,13 +71,9 @@ def score(record: dict) -> float:
     return (near(record) + far(record)) / 2
 
 
-def steps_until(record: dict, level: float = 0.8) -> float | None:
-    """The first step with a test Pass@1 of at least `level`, by straight lines."""
-    scores = curve(record, "near")
-    for i, reached in enumerate(scores):
-        if reached >= level:
-            return np.interp(level, scores[i - 1 : i + 1], POINTS[i - 1 : i + 1])
-    return None
+def steps_until(record: dict, level: float = 0.8) -> int:
+    """The first of POINTS with a test Pass@1 of at least `level`, else the last of all."""
+    return next((n for n, one in zip(POINTS, curve(record, "near")) if one >= level), STEPS)
 
 
 OUTCOMES = {  # head of a column -> what of a record stands in it
@@ -99,6 +82,7 @@ OUTCOMES = {  # head of a column -> what of a record stands in it
     "score": score,
     "near, end": lambda record: record["near"][-1],
     "far, end": lambda record: record["far"][-1],
+    "steps until 0.8": steps_until,
     "million tokens": lambda record: record["tokens"] / 1e6,
     "silent at first": lambda record: record["silent_first"],
     "silent": lambda record: record["silent"],
@@ -130,8 +114,8 @@ def holm(ps: dict) -> list:
 
 
 def three_digits(figures) -> list[str]:
-    """As a table shows shares."""
-    return [f"{figure:.3f}" for figure in figures]
+    """As tables show shares, and in as many characters what is larger."""
+    return [f"{figure:.3f}"[:5] for figure in figures]
 
 
 def shown(values: np.ndarray) -> str:
@@ -143,35 +127,37 @@ def shown(values: np.ndarray) -> str:
 # ---- tables --------------------------------------------------------------------------------------
 
 
-def outcomes(records: dict, block: str) -> str:
-    """Of each arm and rate of a block the means over bases, and the range of the score."""
-    groups = {}
-    for run in BLOCKS[block]():
-        groups.setdefault((run.world, run.arm, run.lr), []).append(records[run])
+def outcomes(groups: Groups) -> str:
+    """Of each group the mean of every outcome over its bases."""
     lines = []
-    for (world, arm, lr), group in sorted(groups.items()):
-        figures = [np.mean([found(record) for record in group]) for found in OUTCOMES.values()]
-        scores = [score(record) for record in group]
-        until = [steps for steps in map(steps_until, group) if steps]
-        lines.append(
-            [
-                world,
-                arm,
-                f"{lr:g}",
-                *three_digits(figures),
-                f"{min(scores):.2f}–{max(scores):.2f}",
-                f"{np.mean(until):.0f} ({len(until)} of {len(group)})" if until else "–",
-            ]
-        )
-    head = ["questions", "arm", "rate", *OUTCOMES, "score, low–high", "steps until 0.8"]
-    return table(head, lines)
+    for (world, arm, lr), group in groups.items():
+        means = [np.mean([outcome(record) for record in group]) for outcome in OUTCOMES.values()]
+        lines.append([world, arm, f"{lr:g}", *three_digits(means)])
+    return table(["questions", "arm", "rate", *OUTCOMES], lines)
 
 
-def gates(records: dict, block: str) -> str:
+def choice(groups: Groups, arm: str, bases: slice = slice(None)) -> float:
+    """The lowest rate whose mean score over the bases is near enough to the best."""
+    means = {}
+    for lr in RATED[arm]:
+        means[lr] = np.mean([score(record) for record in groups["default", arm, lr][bases]])
+    enough = max(means.values()) - NEAR_ENOUGH
+    return min(lr for lr in means if means[lr] >= enough)
+
+
+def chosen(groups: Groups) -> str:
+    """The chosen rates, and those that each base alone would have chosen."""
+    lines = []
+    for arm in RATED:
+        alone = [f"{choice(groups, arm, slice(i, i + 1)):g}" for i in range(len(CHOOSING))]
+        lines.append([arm, f"{choice(groups, arm):g}", ", ".join(alone)])
+    return table(["arm", "chosen rate", "by each base alone"], lines)
+
+
+def gates(groups: Groups) -> str:
     """Is there something to learn, and is it learned honestly?"""
     lines = []
-    for run in BLOCKS[block]():
-        record = records[run]
+    for record in groups["default", "R0", 3e-4] + groups["default", "P", 3e-4]:
         figures = [
             record["near"][0],
             record["silent_first"],
@@ -181,114 +167,76 @@ def gates(records: dict, block: str) -> str:
             max(record["cut"] + record["cut_far"]),
         ]
         replay_from = str(record["replay_from"] or "–")
-        lines.append([str(run.base), run.arm, *three_digits(figures), replay_from])
+        lines.append([str(record["base"]), record["arm"], *three_digits(figures), replay_from])
     head = ["base", "arm", "before", "silent at first", "right but invalid, most", "end"]
     return table([*head, "far, from step 80", "cut, most", "replay from step"], lines)
-
-
-def mean(records: dict, arm: str, lr: float, outcome, bases: tuple = CHOOSING) -> float:
-    """Of an arm at one rate the mean of an outcome over bases."""
-    return np.mean([outcome(record) for record in of(records, "default", arm, lr, bases)])
-
-
-def choice(records: dict, arm: str, bases: tuple = CHOOSING) -> float:
-    """The lowest rate whose mean score over the bases is near enough to the best."""
-    means = {lr: mean(records, arm, lr, score, bases) for lr in rates_of(arm)}
-    enough = max(means.values()) - NEAR_ENOUGH
-    return min(lr for lr in means if means[lr] >= enough)
-
-
-def chosen(records: dict, block: str) -> str:
-    """The chosen rates, and those that each base alone would have chosen."""
-    lines = []
-    for arm in RATED:
-        lr = choice(records, arm)
-        alone = [f"{choice(records, arm, (base,)):g}" for base in CHOOSING]
-        note = ""
-        if lr in BEYOND and arm not in AT_EDGE:
-            note = f"an edge: run it at {BEYOND[lr]:g}, too"
-        lines.append([arm, f"{lr:g}", ", ".join(alone), note])
-    return table(["arm", "chosen rate", "by each base alone", ""], lines)
 
 
 # ---- comparisons ---------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class Row:
-    """A comparison, arm less other, on the bases of its block."""
+class Row(NamedTuple):
+    """A comparison: the group `one` less the group `other`."""
 
     phrase: str
-    arm: str
-    lr: float
-    other: str
-    other_lr: float
-    world: str = "default"
+    one: tuple
+    other: tuple
     decided: bool = False  # one of the four of the protocol
 
     @property
     def pair(self) -> str:
         """As tables and pictures name it."""
-        return f"{self.arm} {self.lr:g} − {self.other} {self.other_lr:g}"
-
-    @property
-    def bases(self) -> tuple:
-        """On which both arms ran."""
-        return DECIDING if self.world == "default" else SHORT
+        return " − ".join(f"{arm} {lr:g}" for _, arm, lr in (self.one, self.other))
 
 
-def comparisons(block: str) -> list[Row]:
-    """The rows of block 2, of which four are decided, or of block 3."""
-    if block == "worlds":
-        return [
-            Row(f"{world} questions", arm, 3e-4, "R0", 3e-4, world=world)
-            for world in MIXES
-            for arm in ("P", "HC")
-        ]
-    at_p = RATES["P"]
-    at_0 = RATES["R0"]
-    differ = at_p != at_0
-    found = [
-        Row("does ExGRPO pay?", "P", at_p, "R0", at_0, decided=True),
-        Row("rarely solved ones", "HC", RATES["HC"], "R0", at_0, decided=not differ),
-        Row("at one rate", "P", at_p, "R0", at_p, decided=True),
-        Row("which questions come back", "HC", at_p, "PC", at_p, decided=True),
-        Row("what old answers add", "P", at_p, "PN", at_p, decided=True),
-        Row("CLIP kept", "PC", at_p, "P", at_p),
+def comparisons(groups: Groups) -> list[Row]:
+    """Those of blocks 2 and 3 whose groups are there; four are decided."""
+    own = {arm: ("default", arm, lr) for arm, lr in RATES.items()}
+    at_p = {arm: ("default", arm, RATES["P"]) for arm in ("R0", "P", "PC", "HC", "PN")}
+    differ = own["R0"] != at_p["R0"]
+    rows = [
+        Row("does ExGRPO pay?", own["P"], own["R0"], decided=True),
+        Row("at one rate", at_p["P"], at_p["R0"], decided=differ),
+        Row("rarely solved ones", own["HC"], own["R0"], decided=not differ),
+        Row("which questions come back", at_p["HC"], at_p["PC"], decided=True),
+        Row("what old answers add", at_p["P"], at_p["PN"], decided=True),
+        Row("CLIP kept", at_p["PC"], at_p["P"]),
     ]
-    return [row for row in found if differ or row.phrase != "at one rate"]
+    for world in MIXES:
+        for arm in ("P", "HC"):
+            rows.append(Row(f"{world} questions", (world, arm, 3e-4), (world, "R0", 3e-4)))
+    return [row for row in rows if row.one in groups]
 
 
-def differences(records: dict, row: Row, outcome=score) -> np.ndarray:
-    """The outcome of the row's arm less that of the other, a number a base."""
-    ones = of(records, row.world, row.arm, row.lr, row.bases)
-    others = of(records, row.world, row.other, row.other_lr, row.bases)
-    return np.array([outcome(one) - outcome(other) for one, other in zip(ones, others)])
+def differences(groups: Groups, row: Row, outcome=score) -> np.ndarray:
+    """The outcome of the row's one group less that of the other, a number a base."""
+    pairs = zip(groups[row.one], groups[row.other], strict=True)
+    return np.array([outcome(one) - outcome(other) for one, other in pairs])
 
 
-def rows(records: dict, block: str) -> str:
-    """Every comparison of a block, and what is decided."""
-    tests = {}
-    for row in comparisons(block):
-        tests[row] = stats.ttest_1samp(differences(records, row), 0)
+def compared(groups: Groups) -> str:
+    """A line for each comparison, and what is decided."""
+    rows = comparisons(groups)
+    tests = {row: stats.ttest_1samp(differences(groups, row), 0) for row in rows}
     rejected = holm({row: test.pvalue for row, test in tests.items() if row.decided})
     lines = []
     for row, test in tests.items():
         verdict = "undecided" if row.decided else "exploratory"
         if row in rejected:
             verdict = "pays" if test.statistic > 0 else "costs"
-        whole, *apart = [differences(records, row, outcome) for outcome in (score, near, far)]
+        whole, *apart = [differences(groups, row, outcome) for outcome in (score, near, far)]
         ps = [f"{test.pvalue:.2g}", f"{sign_flip(whole):.2g}"]
         lines.append([row.phrase, row.pair, shown(whole), *ps, verdict, *map(shown, apart)])
     return table(["", "", "score", "p, t test", "p, sign flips", "", "near", "far"], lines)
 
 
-def rival(records: dict, block: str) -> str:
+def rival(groups: Groups) -> str:
     """On questions chosen beforehand: step 60, less step 120 of R0, at equal tokens generated."""
-    rivals = of(records, "rival", "R0", RATES["R0"], SHORT)
-    plain = of(records, "default", "R0", RATES["R0"], SHORT)
+    rate = RATES["R0"]
     cells = []
     for name in ("near", "far"):
-        gains = [curve(one, name)[3] - curve(other, name)[-1] for one, other in zip(rivals, plain)]
+        # R0 ran on six bases more, which come last.
+        pairs = zip(groups["rival", "R0", rate], groups["default", "R0", rate])
+        gains = [curve(one, name)[3] - curve(other, name)[-1] for one, other in pairs]
         cells.append(shown(np.array(gains)))
     return table(["the rival's step 60 less R0's step 120", "near", "far"], [["", *cells]])

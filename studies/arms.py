@@ -1,21 +1,19 @@
 """What is compared, as data: the arms, the worlds, the bases, and the runs of each block."""
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 CHOOSING = tuple(range(30, 34))  # the bases that choose the rates
 DECIDING = tuple(range(40, 52))  # the bases that decide
 SHORT = DECIDING[:6]
 STEPS = 120
-GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)
-BEYOND = {GRID[0]: 1.4e-4, GRID[-1]: 9e-4}  # an edge of the grid -> the rate beyond it
-# What block 1 came to: the arms that stood at an edge, with the rate beyond, and the chosen rates.
-AT_EDGE = {}
+GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)  # learning rates
+# Block 1: the rates that an arm is run at, and the one that is chosen, once it is.
+RATED = {"R0": GRID, "P": GRID, "PC": GRID, "HC": GRID}
 RATES = {}
 
 
-@dataclass(frozen=True)
-class Arm:
-    """A way to train: what a reader calls it, and its flags."""
+class Arm(NamedTuple):
+    """A way to train: what a reader calls it, its flags, and what torchrun is given."""
 
     phrase: str
     flags: str
@@ -30,12 +28,10 @@ ARMS = {
     "PN": Arm("ExGRPO without old answers", "", "-m studies.experience"),
 }
 MIXES = {"natural": (), "silent": (0.2, 0.05, 0.75)}  # the other worlds have the default mix
-RATED = ("R0", "P", "PC", "HC")  # the arms of block 1
 
 
-@dataclass(frozen=True)
-class Run:
-    """A run of train.py."""
+class Run(NamedTuple):
+    """A run of train.py. Those that differ in the base alone are a group, `run[:3]`."""
 
     world: str
     arm: str
@@ -43,41 +39,42 @@ class Run:
     base: int
 
 
-def gates() -> list[Run]:
-    """The runs that docs/world.md asks whether the world has enough to learn."""
-    return [Run("default", arm, 3e-4, base) for base in CHOOSING for arm in ("R0", "P")]
-
-
-def rates_of(arm: str) -> list[float]:
-    """The rates of which block 1 chooses one."""
-    farther = [AT_EDGE[arm]] if arm in AT_EDGE else []
-    return sorted([*GRID, *farther])
-
-
 def rates() -> list[Run]:
-    """Block 1, which the runs of the gates belong to."""
+    """Block 1. Its runs at 3e-4 are also the gates of docs/world.md."""
     return [
-        Run("default", arm, lr, base) for base in CHOOSING for arm in RATED for lr in rates_of(arm)
+        Run("default", arm, lr, base)
+        for base in CHOOSING
+        for arm, grid in RATED.items()
+        for lr in grid
     ]
 
 
 def main() -> list[Run]:
-    """Block 2: each at its own rate, and four at P's."""
-    wanted = [(arm, RATES[arm]) for arm in ("R0", "P", "HC")]
-    wanted += [(arm, RATES["P"]) for arm in ("R0", "PC", "HC", "PN")]
-    wanted = dict.fromkeys(wanted)  # two rates may be the same
-    return [Run("default", arm, lr, base) for base in DECIDING for arm, lr in wanted]
+    """Block 2: each at its own rate, and four at P's. None before the rates are chosen."""
+    if not RATES:
+        return []
+    pairs = [(arm, RATES[arm]) for arm in ("R0", "P", "HC")]
+    pairs += [(arm, RATES["P"]) for arm in ("R0", "PC", "HC", "PN")]
+    pairs = dict.fromkeys(pairs)  # two rates may be the same
+    return [Run("default", arm, lr, base) for base in DECIDING for arm, lr in pairs]
 
 
 def worlds() -> list[Run]:
     """Block 3: natural questions, and mostly silent ones."""
-    wanted = [("R0", 2e-4), ("P", 2e-4), ("R0", 3e-4), ("P", 3e-4), ("HC", 3e-4)]
-    return [Run(world, arm, lr, base) for base in SHORT for world in MIXES for arm, lr in wanted]
+    pairs = [("R0", 2e-4), ("P", 2e-4), ("R0", 3e-4), ("P", 3e-4), ("HC", 3e-4)]
+    return [Run(world, arm, lr, base) for base in SHORT for world in MIXES for arm, lr in pairs]
 
 
 def rival() -> list[Run]:
     """Block 4: on-policy, on the questions that the base solves now and then."""
-    return [Run("rival", "R0", RATES["R0"], base) for base in SHORT]
+    return [Run("rival", "R0", RATES["R0"], base) for base in SHORT if RATES]
 
 
-BLOCKS = {"gates": gates, "rates": rates, "main": main, "worlds": worlds, "rival": rival}
+BLOCKS = {"rates": rates, "main": main, "worlds": worlds, "rival": rival}
+
+
+def wanted() -> list[Run]:
+    """All runs in the order of the protocol: block 1, then base by base."""
+    if not RATES:
+        return rates()
+    return rates() + sorted(main() + worlds() + rival(), key=lambda run: run.base)

@@ -7,11 +7,10 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import Counter
-from dataclasses import asdict, astuple
 from pathlib import Path
 from statistics import fmean
 
+import numpy as np
 import torch
 
 from runtime import tables
@@ -37,7 +36,7 @@ def read(path: Path = RECORDS) -> dict[Run, dict]:
     records = {}
     builds = {}
     for record in tables.read_jsonl(path):
-        run = Run(record["world"], record["arm"], record["lr"], record["base"])
+        run = Run(*[record[field] for field in Run._fields])
         records[run] = record
         build = record["weights"], record["processor"]
         if builds.setdefault(run.base, build) != build:
@@ -52,12 +51,12 @@ def make(wanted: list[Run], tree: Path) -> None:
     """All runs that have no record yet, in a clone that stands at the commit of the records."""
     show = "git rev-parse --short=12 HEAD".split()
     commit = subprocess.check_output(show, cwd=tree, text=True).strip()
-    for record in read().values():
-        if record["commit"] != commit:
-            raise ValueError(
-                f"the records are of commit {record['commit']}, and {tree} is at {commit}:"
-                f" git clone . DIR && git -C DIR checkout {record['commit']}, then --tree DIR"
-            )
+    there = {record["commit"] for record in read().values()}
+    if there - {commit}:
+        raise ValueError(
+            f"the records are of commit {there.pop()}, and {tree} is at {commit}: make a clone that"
+            " stands there, and give it as --tree"
+        )
     for number, run in enumerate(wanted, 1):
         if run in read():
             continue
@@ -65,17 +64,17 @@ def make(wanted: list[Run], tree: Path) -> None:
         found = train(run, tree)
         minutes = round((time.monotonic() - start) / 60, 1)
         if found:
-            record = asdict(run) | found | {"commit": commit, "minutes": minutes}
+            record = run._asdict() | found | {"commit": commit, "minutes": minutes}
             with open(RECORDS, "a") as file:
                 file.write(json.dumps(record, separators=(",", ":")) + "\n")
         said = "done" if found else f"failed, see {SCRATCH}; the same command repeats it"
-        print(f"{number} of {len(wanted)}: {astuple(run)}, {minutes} min, {said}", flush=True)
+        print(f"{number} of {len(wanted)}: {tuple(run)}, {minutes} min, {said}", flush=True)
 
 
 def train(run: Run, tree: Path) -> dict | None:
     """What is recorded of one run, whose directory is removed; None if it must be repeated."""
     place, questions = build(run, tree)
-    directory = SCRATCH / "-".join(map(str, astuple(run)))
+    directory = SCRATCH / "-".join(map(str, run))
     arm = ARMS[run.arm]
     own = f"{arm.script} {arm.flags} --lr={run.lr} --steps={STEPS} --seed={run.base}"
     flags = f"{own} {SAME} {REWARD}".split()
@@ -131,15 +130,10 @@ def solved_sometimes(base: int, questions: Path, tree: Path) -> Path:
     flags += [f"--model={kept.parent}/model", f"--data={questions}", f"--output={output}"]
     if not torchrun(flags, tree, output):
         raise RuntimeError(f"see {output}.log")
-    right = Counter()
-    for record in tables.read_jsonl(output / "responses.jsonl"):
-        right[record["text"]] += record["success"]
-    lines = []
-    for line in questions.read_text().splitlines(keepends=True):
-        question = json.loads(line)["prompt"][-1]["content"]
-        if 1 <= right[question] <= 7:
-            lines.append(line)
-    kept.write_text("".join(lines))
+    answers = tables.read_jsonl(output / "responses.jsonl")  # 8 of each question, in order
+    right = np.reshape([answer["success"] for answer in answers], (-1, 8)).sum(1)
+    lines = questions.read_text().splitlines(keepends=True)
+    kept.write_text("".join(line for line, k in zip(lines, right, strict=True) if 0 < k < 8))
     return kept
 
 
