@@ -21,6 +21,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
+import numpy as np
+
 ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = 32  # of a step
 RESPONSES = 8  # to each
@@ -39,37 +41,24 @@ def write_setup(directory: Path) -> tuple[str, str]:
 
     The Llama has hidden size 256, 6 layers and 4.8M parameters.
     """
-    import numpy as np
-    import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from worlds.arithmetic import World, draw_sets, rows
+    from worlds.base_model import build_model, build_tokenizer
 
-    from worlds.arithmetic import draw_question, rows
-    from worlds.base_model import build_tokenizer
-
-    tokenizer = build_tokenizer()
-    torch.manual_seed(0)
-    config = LlamaConfig(
-        vocab_size=len(tokenizer),
-        hidden_size=256,
-        intermediate_size=688,
-        num_hidden_layers=6,
-        num_attention_heads=4,
-        max_position_embeddings=128,
-        tie_word_embeddings=False,
-        bos_token_id=tokenizer.bos_token_id,
-        eos_token_id=tokenizer.eos_token_id,
-        pad_token_id=tokenizer.pad_token_id,
+    world = World(
+        train_size=512,
+        train_operations=(5, 6),
+        hidden=256,
+        layers=6,
+        heads=4,
+        intermediate=688,
+        initializer=0.02,
     )
+    tokenizer = build_tokenizer()
     model = directory / "model"
-    LlamaForCausalLM(config).save_pretrained(model)
+    build_model(world, tokenizer).save_pretrained(model)
     tokenizer.save_pretrained(model)
-
-    rng = np.random.default_rng(0)
-    questions = set()
-    while len(questions) < 512:
-        questions.add(draw_question(rng, (5, 6)))
     file = directory / "train.jsonl"
-    file.write_text(rows(sorted(questions), "arithmetic"))
+    file.write_text(rows(draw_sets(world)["train"], "arithmetic"))
     return str(model), str(file)
 
 
@@ -116,12 +105,7 @@ def time_steps(processes: int, command: list[str], step_ends_with: str) -> Steps
     if process.wait():
         end = "\n".join(lines[-60:])
         raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{end}")
-    return Steps(differences(walls), differences(cpus), lines)
-
-
-def differences(values: list[float]) -> list[float]:
-    """The difference of each value and the one before it."""
-    return [after - before for before, after in zip(values, values[1:])]
+    return Steps(np.diff(walls).tolist(), np.diff(cpus).tolist(), lines)
 
 
 def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[Steps, str]:
