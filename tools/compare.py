@@ -17,7 +17,7 @@ in order with those of the first arm.
 import argparse
 import json
 import math
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,7 +36,7 @@ class Evaluation:
     name: str
     scores: dict
     settings: dict
-    responses: dict[str, dict]  # {data_source: {(question, gold, hash of its row): its records}}
+    responses: dict[tuple, list]  # {(data_source, question, gold, hash of its row): its records}
 
 
 @dataclass
@@ -59,19 +59,20 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
         raise ValueError(f"{file}: {error}{hint}") from error
     if "model" not in scores:
         raise ValueError(f"{file} is no scores.json of eval.py --output")
-    evaluation = Evaluation(name, scores, {}, defaultdict(lambda: defaultdict(list)))
+    evaluation = Evaluation(name, scores, {}, defaultdict(list))
+    there = Counter()  # responses of each data_source
     responses = directory / "responses.jsonl"
     if responses.exists():
         evaluation.settings = json.loads((directory / "settings.json").read_text())
         for record in read_jsonl(responses):
-            question = (record["text"], record["gold"], record.get("row"))
-            evaluation.responses[record["source"]][question].append(record)
-    for source, questions in evaluation.responses.items():
-        there = sum(len(records) for records in questions.values())
+            question = (record["source"], record["text"], record["gold"], record.get("row"))
+            evaluation.responses[question].append(record)
+            there[record["source"]] += 1
+    for source, number in there.items():
         scored = scores.get(f"questions/{source}", 0) * scores.get(f"samples/{source}", 0)
-        if scored and scored != there:
+        if scored and scored != number:
             raise ValueError(
-                f"{file}: scores of {scored} responses of {source}, beside {there} in"
+                f"{file}: scores of {scored} responses of {source}, beside {number} in"
                 " responses.jsonl: give the eval.py command again, with all of them"
             )
     return evaluation
@@ -79,13 +80,12 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
 
 def without_rows(evaluations: list[Evaluation]) -> str:
     """If an earlier version made one of these, go by text and gold alone, and say so."""
-    every = [of for e in evaluations for of in e.responses.values()]
-    if all(row for of in every for _, _, row in of):
+    if all(row for e in evaluations for *_, row in e.responses):
         return ""
-    for of in every:
-        for text, gold, row in list(of):
-            records = of.pop((text, gold, row))
-            of[text, gold, None] += records
+    for e in evaluations:
+        for question in list(e.responses):
+            records = e.responses.pop(question)
+            e.responses[*question[:3], None] += records
     return (
         "note: an earlier version of eval.py made some of these responses; questions with one last"
         " turn and one gold count as one"
@@ -146,7 +146,7 @@ def paired(first: Arm, others: list[Arm]) -> str:
 
     Its last row takes the questions of all sources together.
     """
-    sources = sorted(first.runs[0].responses)
+    sources = sorted({source for source, *_ in first.runs[0].responses})
     if not sources:
         return ""
     wanted = {source: [source] for source in sources}
@@ -174,12 +174,11 @@ def paired(first: Arm, others: list[Arm]) -> str:
 def gains(first: Evaluation, other: Evaluation, sources: list[str]) -> list[float]:
     """By how many points more responses are right in `other`, for each question of both."""
     found = []
-    for source in sources:
-        after = other.responses.get(source, {})
-        for question, records in first.responses.get(source, {}).items():
-            if question in after:
-                shares = [np.mean([r["success"] for r in of]) for of in (records, after[question])]
-                found.append(100 * (shares[1] - shares[0]))
+    for question, records in first.responses.items():
+        if question[0] in sources and question in other.responses:
+            before = np.mean([r["success"] for r in records])
+            after = np.mean([r["success"] for r in other.responses[question]])
+            found.append(100 * (after - before))
     return found
 
 
@@ -218,15 +217,13 @@ def answers(evaluations: list[Evaluation], n: int) -> str:
 
     A model's response is its first one to the question.
     """
-    asked = [
-        (source, question) for source, of in evaluations[0].responses.items() for question in of
-    ]
     lines = []
-    for source, question in asked:
-        found = [e.responses.get(source, {}).get(question) for e in evaluations]
+    for question in evaluations[0].responses:
+        found = [e.responses.get(question) for e in evaluations]
         if n > 0 and all(found):
             n -= 1
-            lines.append(f"---- {question[0]}  [{question[1]}]")
+            _, text, gold, _ = question
+            lines.append(f"---- {text}  [{gold}]")
             for e, (record, *_) in zip(evaluations, found):
                 verdict = "right" if record["success"] else "wrong"
                 lines.append(f"{e.name}, {verdict}: {record['response']}")

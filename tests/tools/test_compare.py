@@ -174,8 +174,8 @@ def test_one_pair_has_a_row_of_all_sources(tmp_path, capsys):
 
 def results(values) -> Evaluation:
     """Questions with one response each, which is right or not as `values` say."""
-    asked = {question: [{"success": value}] for question, value in values}
-    return Evaluation("", {}, {}, {"x": asked})
+    asked = {("x", question): [{"success": value}] for question, value in values}
+    return Evaluation("", {}, {}, asked)
 
 
 def test_no_spread_is_no_certainty():
