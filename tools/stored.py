@@ -31,19 +31,13 @@ def newest_checkpoint(run: Path) -> Path:
     raise ValueError("the run has no whole checkpoint yet")
 
 
-def spread(buffer: ReplayBuffer, limit: int) -> list[int]:
-    """Up to `limit` buffered questions, evenly from all buckets."""
-    ordered = [q for _, ids in sorted(buffer.buckets.items()) for q in ids]
-    return ordered[:: math.ceil(len(ordered) / limit)]
-
-
 def stored_responses(
     run: Path, checkpoint: Path, state: dict, limit: int, device: torch.device
 ) -> dict:
-    """Up to `limit` buffered questions, with their stored responses scored by the policy.
+    """Up to `limit` buffered questions, evenly from all buckets, and their stored responses.
 
-    The policy is the checkpoint's. ValueError or OSError where the buffer is empty, or files that
-    the run used are not there, or no longer what they were.
+    The policy of the checkpoint scores them. ValueError or OSError where the buffer is empty, or
+    files that the run used are not there, or no longer what they were.
     """
     config = configuration(state["config"], run)
     buffer = ReplayBuffer.load(checkpoint / "buffer.safetensors")
@@ -57,9 +51,10 @@ def stored_responses(
             f"{', '.join(config.train_files)}: not the questions that the run was trained on"
         )
     policy = load_policy(config, checkpoint, device)
-    ids = spread(buffer, limit)
-    stored = [(q, t) for q in ids for t in buffer.trajectories(q)]
-    scores = policy.score([(questions[q].prompt_ids, t.token_ids) for q, t in stored])
+    by_bucket = [q for _, ids in sorted(buffer.buckets.items()) for q in ids]
+    ids = by_bucket[:: math.ceil(len(by_bucket) / limit)]
+    stored = [(questions[q], t) for q in ids for t in buffer.trajectories(q)]
+    scores = policy.score([(q.prompt_ids, t.token_ids) for q, t in stored])
     rule = config.trajectory_selection
     experience = Experience(config, questions)
     experience.buffer = buffer
@@ -68,9 +63,9 @@ def stored_responses(
     judged = config.reward.startswith("worlds.arithmetic:")
     shown = {q: [] for q in ids}
     for (q, t), score in zip(stored, scores):
-        about = response(t, *score, tokenizer, questions[q] if judged else None)
-        star = rule != "random" and np.array_equal(t.token_ids, stars[q].token_ids)
-        shown[q].append({"chosen": star} | about)
+        star = rule != "random" and t is stars[q.id]
+        about = response(t, *score, tokenizer, q if judged else None)
+        shown[q.id].append({"chosen": star} | about)
     return {
         "step": state["step"],
         "rule": rule,
