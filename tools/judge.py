@@ -147,11 +147,9 @@ def judge(
     prompts = []
     special = special_tokens(tokenizer)
     for i, item in enumerate(items):
-        if special.search("".join(str(item[name]) for name in ("question", "answer", "response"))):
+        text = PROMPT.format_map(item)
+        if special.search(text):
             continue
-        text = PROMPT.format(
-            question=item["question"], answer=item["answer"], response=item["response"]
-        )
         prompt = render([{"role": "user", "content": text}], config, tokenizer, day)
         if len(prompt) <= config.max_prompt_length:
             asked.append(i)
