@@ -123,7 +123,7 @@ def judge(question: Question, texts: list[str], special: list[int]) -> tuple[lis
     for match, ok in judge_steps(question.text, plain):
         first, last = np.searchsorted(starts, [match.start(), match.end() - 1], side="right") - 1
         steps.append([int(first), int(last) + 1, ok])
-    if takes_shortcut(question.text, plain, question.answer):
+    if takes_shortcut(plain):
         return steps, "bare answer"
     valid = valid_chain(question.text, plain, question.answer)
     return steps, "flawless chain" if valid else "flawed chain"

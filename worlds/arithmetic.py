@@ -131,7 +131,7 @@ def valid_chain(question: str, response: str, answer: str) -> bool:
     return response == "".join(solve(question)) + "#" + answer
 
 
-def takes_shortcut(question: str, response: str, answer: str) -> bool:
+def takes_shortcut(response: str) -> bool:
     """Whether there is not a single step, which is this world's black box (App. F.4)."""
     return not STEP.search(response)
 
@@ -140,7 +140,7 @@ def judge(question: str, response: str, answer: str) -> dict:
     """What evaluation reports beside the reward, and the response with its wrong steps marked."""
     return {
         "valid": valid_chain(question, response, answer),
-        "shortcut": takes_shortcut(question, response, answer),
+        "shortcut": takes_shortcut(response),
         "marked": marked(question, response),
     }
 
