@@ -251,7 +251,8 @@ class Teacher:
                 written += f"{label}{value}{operation}{digit}={result}"
             value = result
             results.append(str(result))
-        return written + "#" + "".join(results[-place] for place in self.world.asked)
+        answer = "".join(results[-place] for place in self.world.asked)
+        return written + "#" + answer
 
 
 # ---- training questions as they come: most of them say nothing ----------------------------------

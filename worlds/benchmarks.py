@@ -113,7 +113,11 @@ def interval(right: list[list]) -> list:
     p = float(per_question.mean())
     q = len(per_question)
     error = float(per_question.std(ddof=1) / math.sqrt(q)) if q > 1 else 0.0
-    trials = min(p * (1 - p) / error**2, sum(map(len, right))) if error > 0 else q
+    if error > 0:
+        number = sum(map(len, right))
+        trials = min(p * (1 - p) / error**2, number)
+    else:
+        trials = q
     centre = p + Z**2 / (2 * trials)
     half = Z * math.sqrt(p * (1 - p) / trials + Z**2 / (4 * trials**2))
     scale = 1 + Z**2 / trials
