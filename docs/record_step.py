@@ -48,13 +48,9 @@ class RecordedExperience(Experience):
         if STEP.get("replayed") or len(self.buffer) < ENOUGH:
             return super().plan(step, uncertainty)
         self.buffer.save(FOLDER / "buffer.safetensors")
-        STEP.update(step=step, state=self.state_dict(), entropies=[])
-
-        def kept(sequences):
-            STEP["entropies"] = uncertainty(sequences)
-            return STEP["entropies"]
-
-        plan = super().plan(step, kept)
+        STEP.update(step=step, state=self.state_dict())
+        plan = super().plan(step, uncertainty)
+        STEP["entropies"] = [*plan.scores.values()]
         STEP["replayed"] = [*plan.stars]
         return plan
 
