@@ -43,17 +43,23 @@ START_LIMIT = 1800.0
 OLDEST_DRIVER = {"12": 525, "13": 580}  # major version of torch's CUDA -> its oldest driver
 SHARED_MEMORY = Path("/dev/shm")
 HERE = Path(__file__).parent.parent  # where the requirements files are
-VERDICTS = ("ok", "slow", "wrong")
 TESTED = "`make install` has the versions that were tested"
 
 
 @dataclass
 class Finding:
-    """One line of the report."""
+    """One line of the report, with advice where something is wrong or slow."""
 
-    verdict: str
     found: str
+    wrong: bool = False
     advice: str = ""
+    slow: bool = False
+
+    @property
+    def verdict(self) -> str:
+        if self.wrong:
+            return "wrong"
+        return "slow" if self.slow else "ok"
 
 
 @dataclass
@@ -86,15 +92,6 @@ class Case:
         return budget(self.config, self.shape, node, tokens, responses, self.device.type)
 
 
-def judge(found: str, wrong: bool, advice: str, slow: bool = False) -> Finding:
-    """A finding, which carries the advice unless its verdict is ok."""
-    if wrong:
-        return Finding("wrong", found, advice)
-    if slow:
-        return Finding("slow", found, advice)
-    return Finding("ok", found)
-
-
 def examine(
     case: Case, checks: Iterable[Callable[[Case], Finding]], tell: Callable[[str], None]
 ) -> bool:
@@ -114,24 +111,24 @@ def examine(
             finding = check(case)
         except Exception as error:
             found = f"rank {me}: {type(error).__name__}: {error}"
-            tell(line(name, Finding("wrong", found, "mend this first: later checks build on it")))
+            tell(line(name, Finding(found, True, "mend this first: later checks build on it")))
             raise
         findings = ranks.gather(finding)
-        severity = [VERDICTS.index(f.verdict) for f in findings]
+        severity = [(f.wrong, f.slow) for f in findings]
         worst = severity.index(max(severity))
         finding = findings[worst]
         if worst > 0:
             finding.found = f"rank {worst}: {finding.found}"
         if me == 0:
             tell(line(name, finding))
-        good = good and finding.verdict != "wrong"
+        good = good and not finding.wrong
     return good
 
 
 def line(name: str, finding: Finding) -> str:
     """A check's line of the report, with any advice on a line below it."""
     text = f"{finding.verdict:5}  {name:22}  {finding.found}"
-    if finding.advice:
+    if finding.verdict != "ok":
         text += f"\n{'':31}-> {finding.advice}"
     return text
 
@@ -143,15 +140,15 @@ def driver(case: Case) -> Finding:
     """Check that the NVIDIA driver is as new as torch's CUDA asks for."""
     cuda = torch.version.cuda
     if not ranks.DRIVER.exists():
-        return Finding("ok", f"no NVIDIA driver, torch for {f'CUDA {cuda}' if cuda else 'the CPU'}")
+        return Finding(f"no NVIDIA driver, torch for {f'CUDA {cuda}' if cuda else 'the CPU'}")
     [number] = re.findall(r"Kernel Module.*?\s(\d{3,})\.", ranks.DRIVER.read_text())
     found = f"driver {number}, torch for CUDA {cuda}"
     if not cuda:
         advice = "torch cannot use the GPU: remove .venv, `make install`"
-        return judge(found, False, advice, slow=True)
+        return Finding(found, False, advice, slow=True)
     oldest = OLDEST_DRIVER.get(cuda.split(".")[0], 0)
     advice = f"update the driver of the host: CUDA {cuda} needs {oldest}"
-    return judge(found, int(number) < oldest, advice)
+    return Finding(found, int(number) < oldest, advice)
 
 
 def libraries(case: Case) -> Finding:
@@ -170,7 +167,7 @@ def libraries(case: Case) -> Finding:
             remarks.append(f"{library} {found or 'is missing'}, not {pinned}")
             wrong = wrong or library.lower() in of_engine
     same = f"{len(pins) - len(remarks)} of {len(pins)} as in {file}"
-    return judge("; ".join([same, *remarks]), wrong, TESTED)
+    return Finding("; ".join([same, *remarks]), wrong, TESTED)
 
 
 def installed(library: str) -> str:
@@ -202,7 +199,7 @@ def c_compiler(case: Case) -> Finding:
     lacking = not (compiler and header.exists())
     python = "python{}.{}-dev".format(*sys.version_info)
     on_gpu = torch.version.cuda is not None  # Triton has nothing to do on a CPU
-    return judge(", ".join(there), lacking and on_gpu, f"apt-get install gcc {python}")
+    return Finding(", ".join(there), lacking and on_gpu, f"apt-get install gcc {python}")
 
 
 def ranks_reach_each_other(case: Case) -> Finding:
@@ -224,17 +221,19 @@ def ranks_reach_each_other(case: Case) -> Finding:
             "NCCL_DEBUG=INFO says how ranks talk; NCCL_P2P_DISABLE=1, NCCL_IB_DISABLE=1 leave out a"
             " part"
         )
-        return judge(f"{found}: the sum is wrong", True, advice)
+        return Finding(f"{found}: the sum is wrong", True, advice)
     gpus = torch.cuda.device_count()
     idle = gpus > ranks.ranks_per_node()
-    return judge(found, False, f"{gpus} GPUs are here: torchrun --nproc_per_node={gpus}", slow=idle)
+    return Finding(
+        found, False, f"{gpus} GPUs are here: torchrun --nproc_per_node={gpus}", slow=idle
+    )
 
 
 def shared_memory(case: Case) -> Finding:
     """Check that /dev/shm, where ranks of a node exchange tensors, is not a container's 64 MB."""
     size = shutil.disk_usage(SHARED_MEMORY).total
     small = size < 1e9 and ranks.ranks_per_node() > 1
-    return judge(
+    return Finding(
         f"{size / 1e9:.1f} GB in {SHARED_MEMORY}", small, "start the container with --ipc=host"
     )
 
@@ -250,7 +249,7 @@ def model_and_questions(case: Case) -> Finding:
     case.turn_ends = turn_ends(c.model, tokenizer)
     questions, counts = load_questions(c.train_files, c, tokenizer)
     case.prompts = [q.prompt_ids for q in islice(cycle(questions), c.batch_size)]
-    return Finding("ok", f"{c.model}, {len(questions)} questions {counts}")
+    return Finding(f"{c.model}, {len(questions)} questions {counts}")
 
 
 def memory(case: Case) -> Finding:
@@ -261,7 +260,7 @@ def memory(case: Case) -> Finding:
     c = case.config
     if case.device.type == "cpu":
         found, fits = host_needs(c, case.shape, ranks.ranks_per_node())
-        return judge(found, not fits, "fewer ranks, or a smaller tokens_per_micro_batch")
+        return Finding(found, not fits, "fewer ranks, or a smaller tokens_per_micro_batch")
     free, total = torch.cuda.mem_get_info()
     parts = case.planned(max(c.tokens_per_micro_batch or 0, case.longest))
     held = sum(parts.held.values())
@@ -273,7 +272,7 @@ def memory(case: Case) -> Finding:
         "python -m tools.doctor --gpus N --memory GB says by what: lower tokens_per_micro_batch or "
         "rollout_memory, use more GPUs; nvidia-smi names other processes that hold some"
     )
-    return judge(found, needed > free, advice)
+    return Finding(found, needed > free, advice)
 
 
 MACHINE = (

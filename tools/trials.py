@@ -21,7 +21,7 @@ from policy import Policy
 from rollout import HFEngine, Response, make_engine
 from runtime import ranks
 from runtime.memory import advice
-from tools.checks import TESTED, Case, Finding, judge
+from tools.checks import TESTED, Case, Finding
 
 FEW = 8  # questions whose responses are used to compare log-probs
 SHORT = 32  # most tokens of a response in a trial
@@ -41,7 +41,7 @@ def engine_start(case: Case) -> Finding:
     case.engine.sleep()
     case.policy = Policy(c, c.model, case.device)
     case.engine.wake(case.weights())
-    return Finding("ok", f"{type(case.engine).__name__} in {seconds:.0f} s")
+    return Finding(f"{type(case.engine).__name__} in {seconds:.0f} s")
 
 
 def drift(case: Case) -> Finding:
@@ -53,7 +53,7 @@ def drift(case: Case) -> Finding:
         "above the bound a run stops: raise max_drift a little; in float32 engine and policy"
         " compute different models"
     )
-    return judge(found, not off <= bound, what, slow=off > bound / 2)
+    return Finding(found, not off <= bound, what, slow=off > bound / 2)
 
 
 def sync(case: Case) -> Finding:
@@ -66,7 +66,7 @@ def sync(case: Case) -> Finding:
     off = difference(case)
     found = f"{off:.1e} nats a token after a change by {moved:.2g}"
     what = f"the engine runs old weights: {TESTED}; --engine hf needs no vLLM"
-    return judge(found, not off <= moved / 4, what)
+    return Finding(found, not off <= moved / 4, what)
 
 
 def generation(case: Case) -> Finding:
@@ -83,9 +83,11 @@ def generation(case: Case) -> Finding:
     longest = seconds * c.max_response_length / limit
     found = f"{speed:,.0f} tokens/s; a batch of the longest responses would take {longest:,.0f} s"
     if 0 < c.hang_timeout < longest:
-        return judge(found, True, "the watchdog would end the run: raise hang_timeout or add GPUs")
+        return Finding(
+            found, True, "the watchdog would end the run: raise hang_timeout or add GPUs"
+        )
     plain = isinstance(case.engine, HFEngine) and case.device.type == "cuda"
-    return judge(found, False, "vLLM generates many times faster: `make install`", slow=plain)
+    return Finding(found, False, "vLLM generates many times faster: `make install`", slow=plain)
 
 
 def change_weights(case: Case) -> None:
@@ -164,7 +166,7 @@ def packed_kernel(case: Case) -> Finding:
     found = f"values and gradients within {max(off):.1e} of plain attention"
     close = all(x <= TOLERANCE[case.config.dtype] for x in off)  # false for nan too
     what = f"{TESTED}; a GPU older than Ampere (compute capability 8.0) needs --dtype float32"
-    return judge(found, not close, what)
+    return Finding(found, not close, what)
 
 
 def with_gradients(values: torch.Tensor, weight: torch.Tensor, inputs) -> list[torch.Tensor]:
@@ -206,8 +208,10 @@ def update_memory(case: Case) -> Finding:
         free, total = torch.cuda.mem_get_info()
         found += f"; {(total - free) / 1e9:.0f} of {total / 1e9:.0f} GB of the GPU are reserved"
     if not 0 < norm < np.inf:
-        return judge(f"{found}, gradient norm {norm}", True, f"no gradient comes through: {TESTED}")
-    return judge(
+        return Finding(
+            f"{found}, gradient norm {norm}", True, f"no gradient comes through: {TESTED}"
+        )
+    return Finding(
         found, share > 1.25, f"more than the formula's: auto would take too much; {TESTED}"
     )
 
