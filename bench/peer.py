@@ -3,7 +3,6 @@
 It prints a line of losses after every two optimiser steps, which are a step of ours.
 """
 
-import json
 import os
 import sys
 import tempfile
@@ -20,6 +19,7 @@ import trl
 from trl import GRPOConfig, GRPOTrainer
 
 from bench.step import MAX_TOKENS, QUESTIONS, RESPONSES, STEPS, coin
+from runtime.tables import read_jsonl
 
 MICRO_BATCH = 64  # responses in a forward and backward pass
 
@@ -32,7 +32,7 @@ def rewards(completions: list, **_) -> list[float]:
 def main() -> None:
     """Train as the command line says."""
     model, questions, dtype = sys.argv[1:]
-    rows = [json.loads(line) for line in Path(questions).read_text().splitlines()]
+    rows = read_jsonl(questions)
     prompts = datasets.Dataset.from_list([{"prompt": row["prompt"]} for row in rows])
     batch = QUESTIONS * RESPONSES // int(os.environ["WORLD_SIZE"])  # of a step, on this process
     with tempfile.TemporaryDirectory() as directory:

@@ -9,7 +9,6 @@ after TRL, so that a change of the machine's pace shows.
 """
 
 import importlib.util
-import json
 import os
 import subprocess
 import sys
@@ -22,6 +21,8 @@ from pathlib import Path
 from statistics import median
 
 import numpy as np
+
+from runtime.tables import read_jsonl
 
 ROOT = Path(__file__).resolve().parent.parent
 QUESTIONS = 32  # of a step
@@ -132,7 +133,7 @@ def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[St
         command += [f"--{name}", str(value)]
     steps = time_steps(2, command, "step ")
 
-    rows = [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    rows = read_jsonl(run_dir / "metrics.jsonl")
     metrics = [row for row in rows if row["step"] > 1]
     phases = []
     for phase in ("rollout", "update", "sync"):
