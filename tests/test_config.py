@@ -215,10 +215,13 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
         )
         said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
-        assert done.returncode == 1 and done.stdout == "" and len(said) == (rank == "0")
+        assert done.returncode == 1
+        assert done.stdout == ""
+        assert len(said) == (rank == "0")
         assert not re.search(r"\| +(torch|transformers|numpy)$", done.stderr, re.MULTILINE)
         told = json.loads(summary.read_text())["message"]["extraInfo"]["py_callstack"]
-        assert re.search(reason, told) and said in ([told], [])
+        assert re.search(reason, told)
+        assert said in ([told], [])
 
 
 @pytest.mark.parametrize(
@@ -301,11 +304,8 @@ def test_help_names_every_knob_with_the_papers_value(capsys):
         assert "".join(field.metadata["help"].split()) in unwrapped, field.name
     for name, value in PAPER.items():
         bracket = re.findall(r"\[([^]]*)\]\.$", Config.__dataclass_fields__[name].metadata["help"])
-        assert bracket and re.match(rf"(.*[ :])?{re.escape(value)}\b", bracket[0]), (
-            name,
-            value,
-            bracket,
-        )
+        assert bracket, (name, value, bracket)
+        assert re.match(rf"(.*[ :])?{re.escape(value)}\b", bracket[0]), (name, value, bracket)
 
 
 @pytest.mark.parametrize(
@@ -322,7 +322,8 @@ def test_the_neutral_file_says_why():
     """Every value of own-model.yaml has its reason beside it."""
     lines = (ROOT / "configs" / "own-model.yaml").read_text().splitlines()
     values = [line for line in lines if line and not line.startswith("#")]
-    assert len(values) > 20 and [v for v in values if not re.search(r"\S +# .{6,}", v)] == []
+    assert len(values) > 20
+    assert [v for v in values if not re.search(r"\S +# .{6,}", v)] == []
 
 
 def test_the_papers_configuration_has_the_papers_values():
@@ -336,10 +337,8 @@ def test_the_papers_configuration_has_the_papers_values():
     for name in PAPER.keys() - ours:
         assert knobs[name] == converted.get(name, float(PAPER[name])), name
     assert knobs["entropy_coef"] == pytest.approx(0.00035, rel=0.2)
-    assert (
-        knobs["response_prefix"] == "<think>\n"
-        and knobs["require_box"]
-        and knobs["reinstate_every"] == 0
-    )
+    assert knobs["response_prefix"] == "<think>\n"
+    assert knobs["require_box"]
+    assert knobs["reinstate_every"] == 0
     assert (knobs["clip"], knobs["retire"]) == ("auto", "auto")
     assert (knobs["shaping"], knobs["importance_correction"]) == (True, True)

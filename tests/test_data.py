@@ -176,7 +176,8 @@ def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
         (one, two), _ = load_questions([write(name, rows)], Config(), tokenizer)
         kept = {"data_source": "arithmetic", "extra_info": extra, "prompt": rows[0]["prompt"]}
         assert json.dumps(one.row, sort_keys=True) == json.dumps(kept, sort_keys=True)
-        assert two.row["extra_info"] is None and two.row["data_source"] == two.source == "$5"
+        assert two.row["extra_info"] is None
+        assert two.row["data_source"] == two.source == "$5"
     changed = [row("3a+4", extra_info=extra | {"difficulty": 4}), rows[1]]
     again, _ = load_questions([write("b.jsonl", changed)], Config(), tokenizer)
     assert fingerprint([one, two]) != fingerprint(again)
@@ -210,7 +211,8 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
     # If it were taken, the user's turn would end twice.
     assert render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2
     questions, counts = load_questions([write("a.jsonl", rows)], knobs, qwen)
-    assert [q.text for q in questions] == fine and counts == {"read": 8, "special tokens": 5}
+    assert [q.text for q in questions] == fine
+    assert counts == {"read": 8, "special tokens": 5}
     assert all(q.prompt_ids.tolist().count(end) == 1 for q in questions)  # the template's own
     with pytest.raises(
         ValueError, match="no question is left .*'special tokens': 4.*chat template's tokens"
@@ -258,7 +260,8 @@ def test_what_is_read_and_what_is_kept(monkeypatch, device):
         return [q.id for q in questions], [q.id for q in tests], origins
 
     train_ids, test_ids, origins = read(Config(eval_questions=2), wrong="2")
-    assert (train_ids, test_ids) == ([0, 1, 3, 4, 5], [0, 4, 1, 3]) and len(said) == 2
+    assert (train_ids, test_ids) == ([0, 1, 3, 4, 5], [0, 4, 1, 3])
+    assert len(said) == 2
     assert read(Config(), wrong="2")[2] == origins
     others = read(Config(), wrong="3")[2]
     assert [name for name in origins if origins[name] != others[name]] == ["readable"]
@@ -274,7 +277,8 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenize
     assert [q.id for q in questions] == [0, 1, 2]
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
     twice = load_questions([write("a.jsonl", rows)] * 2, limit, tokenizer)  # the same file
-    assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5} and len(twice[0]) == 3
+    assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5}
+    assert len(twice[0]) == 3
     with pytest.raises(
         ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"
     ):
@@ -387,7 +391,8 @@ def test_the_day_of_prompts_is_that_of_the_run(write, tokenizer, device, capfd):
 
     today = datetime.date.today()
     text = f"{today:%d.%m.%y} <bos><user>3a+4<assistant>"
-    assert prompts(None) == ([text], today.isoformat()) and "today" in capfd.readouterr().err
+    assert prompts(None) == ([text], today.isoformat())
+    assert "today" in capfd.readouterr().err
     assert prompts("2026-01-02") == (["02.01.26 <bos><user>3a+4<assistant>"], "2026-01-02")
     assert "2026-01-02, as kept" in capfd.readouterr().err
 

@@ -26,7 +26,8 @@ def test_a_step_is_timed_from_mark_to_mark(tmp_path):
     script.write_text("\n".join(lines))
     steps = time_steps(1, [str(script)], "step")
     assert steps.wall == pytest.approx([0.2, 0.4], abs=0.15)
-    assert len(steps.cpu) == 2 and max(steps.cpu) < 0.15
+    assert len(steps.cpu) == 2
+    assert max(steps.cpu) < 0.15
 
 
 def test_a_run_that_fails_shows_its_end(tmp_path):

@@ -129,7 +129,8 @@ def test_the_map_is_the_root():
     """README lists the twelve modules at the root, once each, in at most 130 lines."""
     assert len(README.splitlines()) <= 130
     rows = re.findall(r"^\| `(\w+\.py)` \|", README, flags=re.M)
-    assert sorted(rows) == sorted(path.name for path in ROOT.glob("*.py")) and len(rows) == 12
+    assert sorted(rows) == sorted(path.name for path in ROOT.glob("*.py"))
+    assert len(rows) == 12
 
 
 def test_no_other_markdown_at_the_root():
@@ -157,7 +158,8 @@ def test_every_promise_names_tests_that_exist():
     for row in rows:
         files = re.findall(r"`(tests/[\w/]+\.py)`", row)
         there = set().union(*(names_in(ROOT / file) for file in files))
-        assert files and set(re.findall(r"`(test_\w+)`", row)) <= there, row
+        assert files, row
+        assert set(re.findall(r"`(test_\w+)`", row)) <= there, row
 
 
 def measured() -> set[str]:
@@ -199,5 +201,6 @@ def measured() -> set[str]:
 def test_every_metric_is_listed_and_every_listed_metric_is_measured():
     """docs/metrics.md has the metrics of a step, of its update, of the clock and of validation."""
     listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["docs/metrics.md"], flags=re.M)
-    assert len(listed) == len(set(listed)) and len(listed) > 40
+    assert len(listed) == len(set(listed))
+    assert len(listed) > 40
     assert set(listed) == measured()

@@ -31,7 +31,8 @@ def test_quoted_lines_are_in_the_code(document, at_least):
     """Each `file.py:name`: `code` is found in the function or class named."""
     quotes = QUOTE.findall(document)
     wrong = [quote for quote in quotes if not any(quote[2] in part for part in parts(*quote[:2]))]
-    assert len(quotes) >= at_least and wrong == []
+    assert len(quotes) >= at_least
+    assert wrong == []
 
 
 def test_each_symbol_has_its_identifier():
@@ -79,6 +80,5 @@ def test_the_change_carried_out(tmp_path):
         "tests/test_exgrpo.py",
     ]
     after = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
-    assert (
-        after.returncode == 0 and "PASSED tests/test_exgrpo.py::test_hardest_first" in after.stdout
-    )
+    assert after.returncode == 0
+    assert "PASSED tests/test_exgrpo.py::test_hardest_first" in after.stdout

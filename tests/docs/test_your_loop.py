@@ -72,7 +72,8 @@ def test_the_padded_loop_computes_what_the_packed_policy_does(loop, tiny_model, 
             experience.buffer.add(q, 4, [Trajectory(*both) for both in zip(stored, zeros)])
         plan = experience.plan(0, uncertainty)
         stars.append({q: star.token_ids.tolist() for q, star in plan.stars.items()})
-    assert stars[0] == stars[1] and set(stars[0]) == {3, 7}
+    assert stars[0] == stars[1]
+    assert set(stars[0]) == {3, 7}
 
 
 def test_it_trains(loop, monkeypatch, capsys):
@@ -89,6 +90,8 @@ def test_it_trains(loop, monkeypatch, capsys):
     monkeypatch.setattr(torch, "set_num_threads", lambda _: None)
     loop.main()
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3 and " 0 questions replayed" in lines[0] and " 0 q" not in lines[2]
+    assert len(lines) == 3
+    assert " 0 questions replayed" in lines[0]
+    assert " 0 q" not in lines[2]
     before = AutoModelForCausalLM.from_pretrained(loop.BASE).state_dict()
     assert not any(torch.equal(before[name], x) for name, x in made[0].state_dict().items())

@@ -239,7 +239,8 @@ def test_some_are_held_out(tmp_path, lenient):
         drawn.append(
             [pairs(tmp_path / f"{name}.parquet"), pairs(tmp_path / f"{name}-test.parquet")]
         )
-    assert drawn[0] == drawn[1] and [len(part) for part in drawn[0]] == [7, 3]
+    assert drawn[0] == drawn[1]
+    assert [len(part) for part in drawn[0]] == [7, 3]
     assert sorted(drawn[0][0] + drawn[0][1]) == [(f"{i}?", str(i)) for i in range(10)]
     (tmp_path / "a.parquet").unlink()
     with pytest.raises(ValueError, match="a-test.parquet exists"):

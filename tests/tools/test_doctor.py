@@ -180,7 +180,8 @@ def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypat
     except (RuntimeError, ValueError):
         # A check that raises is the last one, and its rank tells it.
         assert "mend this first" in told[0]
-    assert told[0].startswith("wrong") and said in told[0]
+    assert told[0].startswith("wrong")
+    assert said in told[0]
 
 
 def test_a_library_that_the_engine_does_not_need_is_a_remark(healthy, monkeypatch):
@@ -189,7 +190,8 @@ def test_a_library_that_the_engine_does_not_need_is_a_remark(healthy, monkeypatc
     monkeypatch.setattr(checks, "version", lambda name: "0" if name == "ruff" else version(name))
     told = []
     assert examine(replace(healthy[0]), [CHECKS["libraries"]], told.append)
-    assert told[0].startswith("ok") and "ruff 0, not" in told[0]
+    assert told[0].startswith("ok")
+    assert "ruff 0, not" in told[0]
 
 
 def test_a_cpu_needs_no_compiler(healthy, monkeypatch, tmp_path):
@@ -241,8 +243,10 @@ def test_the_worst_rank_counts(tiny_model, tmp_path):
     """Rank 0 tells what is wrong on one of two ranks, with its number."""
     told, silent = on_ranks(2, of_rank, knobs(tmp_path, tiny_model))
     wrong = [line for line in told if line.startswith("wrong")]
-    assert len(told) == len(CHECKS) and silent == []
-    assert len(wrong) == 1 and "rank 1: 0.1 GB in /dev/shm" in wrong[0]
+    assert len(told) == len(CHECKS)
+    assert silent == []
+    assert len(wrong) == 1
+    assert "rank 1: 0.1 GB in /dev/shm" in wrong[0]
 
 
 @pytest.mark.slow
@@ -357,7 +361,8 @@ def test_micro_batches_fit_what_is_left():
         chosen.append(tokens)
         assert tokens == 256 or update_bytes(config, shape, 2, tokens, "cuda") <= free
         assert tokens == 16384 or update_bytes(config, shape, 2, 2 * tokens, "cuda") > free
-    assert chosen[0] == 256 and chosen[-1] == 16384
+    assert chosen[0] == 256
+    assert chosen[-1] == 16384
 
 
 def test_shapes_have_the_published_sizes(tmp_path):
@@ -393,7 +398,8 @@ def test_a_gpu_tells_what_is_reserved(healthy, monkeypatch):
     monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: None)
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (33e9, 80e9))
     found = trials.update_memory(replace(healthy[0], device=torch.device("cuda"))).found
-    assert "0.10 GB for micro-batches" in found and "47 of 80 GB of the GPU are reserved" in found
+    assert "0.10 GB for micro-batches" in found
+    assert "47 of 80 GB of the GPU are reserved" in found
 
 
 @pytest.fixture
@@ -418,7 +424,8 @@ def test_the_page_shows_what_the_formula_prints(formula):
     assert len(page) == 5
     for file, gpus, gigabytes, *phases in page:
         printed = formula(file, "--gpus", gpus, "--memory", gigabytes)
-        assert f"| reserved | {' | '.join(phases)} |" in printed and "It fits" in printed
+        assert f"| reserved | {' | '.join(phases)} |" in printed
+        assert "It fits" in printed
     shown = {tuple(found[:3]) for found in page}
     for path in (ROOT / "configs").glob("*.yaml"):
         for gpus, gigabytes in re.findall(

@@ -47,8 +47,10 @@ def test_the_judge_sees_the_solution_and_its_verdict_is_read(tokenizer):
     engine = FakeEngine(tokenizer, replies)
     assert judge(engine, tokenizer, items, CONFIG) == [True, False, None]
     for item, (prompt, temperature, max_tokens) in zip(items, engine.asked):
-        assert all(value in prompt for value in item.values()) and r"\boxed{yes}" in prompt
-        assert prompt.startswith("<bos><user>") and prompt.endswith("<assistant>")
+        assert all(value in prompt for value in item.values())
+        assert r"\boxed{yes}" in prompt
+        assert prompt.startswith("<bos><user>")
+        assert prompt.endswith("<assistant>")
         assert (temperature, max_tokens) == (0.0, 77)
 
 

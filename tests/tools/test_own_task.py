@@ -30,7 +30,8 @@ def steps() -> list[str]:
         for part in numbered
         if part[0].isdigit()
     ]
-    assert "vllm" in blocks[-1] and len(blocks) == 9
+    assert "vllm" in blocks[-1]
+    assert len(blocks) == 9
     return blocks if VLLM else blocks[:-1]
 
 
@@ -82,13 +83,14 @@ def test_the_guide_runs_to_its_end(done):
     directory, printed = done
     assert len(printed) == 8 + VLLM
     row = r"\| digits \(Pass@1\) \| [\d.]+ \[[\d., ]+\] \| [\d.]+ \[[\d., ]+\] \|"
-    assert re.search(row, printed[6]) and re.search(
-        r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|", printed[6]
-    )
-    assert "| runs/before | runs/after |" in printed[6] and "differs" not in printed[6]
+    assert re.search(row, printed[6])
+    assert re.search(r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|", printed[6])
+    assert "| runs/before | runs/after |" in printed[6]
+    assert "differs" not in printed[6]
     assert "| minus on-policy, in points, same questions | ExGRPO |" in printed[7]
     assert re.search(r"\| digits \| [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|", printed[7])
-    assert "Mean over 2 pairs of runs" in printed[7] and "3 runs" in printed[7]
+    assert "Mean over 2 pairs of runs" in printed[7]
+    assert "3 runs" in printed[7]
     assert any(row.get("replay/questions") for row in metrics(directory / "runs/rho0.5-1"))
     assert (directory / "report.html").stat().st_size > 10_000
     assert {"curve.png", "model", "step-4"} <= {
@@ -111,7 +113,8 @@ def test_the_interrupted_run_went_on(done):
     directory, printed = done
     rows = metrics(directory / "runs/digits")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert "the same command with --resume goes on" in printed[5] and "resumed from" in printed[5]
+    assert "the same command with --resume goes on" in printed[5]
+    assert "resumed from" in printed[5]
     assert all(row["engine/drift"] < 1e-4 for row in rows[1:])
 
 

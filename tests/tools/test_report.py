@@ -174,7 +174,9 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
         [{"role": "user", "content": QUESTIONS[0]}], add_generation_prompt=True
     )["input_ids"]
     asked = described["browser"]["questions"][0]
-    assert asked["text"] == QUESTIONS[0] and asked["k"] == 3 and described["browser"]["step"] == 4
+    assert asked["text"] == QUESTIONS[0]
+    assert asked["k"] == 3
+    assert described["browser"]["step"] == 4
     for text, shown in zip((VALID, FLAWED, BARE), asked["responses"], strict=True):
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
         logprobs, entropies = (x.detach().numpy() for x in plain_scores(lm, prompt, ids))
@@ -186,27 +188,24 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
             0.5,
             pytest.approx(-logprobs.mean(), abs=1e-4),
         )
-        assert (
-            shown["ratio"] == pytest.approx(np.exp(logprobs + 0.5).mean(), abs=1e-4)
-            and shown["step"] == 2
-        )
+        assert shown["ratio"] == pytest.approx(np.exp(logprobs + 0.5).mean(), abs=1e-4)
+        assert shown["step"] == 2
     means = [r["entropy"] for r in asked["responses"]]
     assert [r["chosen"] for r in asked["responses"]] == [m == min(means) for m in means]
-    assert len(set(means)) == 3 and described["planned"] == 9
+    assert len(set(means)) == 3
+    assert described["planned"] == 9
 
 
 def test_steps_are_judged_where_they_stand(described):
     """Each written step has its tokens and its verdict by hand, and the chain has its own."""
     valid, flawed, bare = described["browser"]["questions"][0]["responses"]
-    assert (
-        valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]]
-        and valid["verdict"] == "flawless chain"
-    )
-    assert (
-        flawed["steps"] == [[0, 6, False], [6, 12, True], [12, 18, True]]
-        and flawed["verdict"] == "flawed chain"
-    )
-    assert bare["steps"] == [] and bare["verdict"] == "bare answer" and bare["special"] == [2]
+    assert valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]]
+    assert valid["verdict"] == "flawless chain"
+    assert flawed["steps"] == [[0, 6, False], [6, 12, True], [12, 18, True]]
+    assert flawed["verdict"] == "flawed chain"
+    assert bare["steps"] == []
+    assert bare["verdict"] == "bare answer"
+    assert bare["special"] == [2]
 
 
 def test_pieces_join_to_the_text():
@@ -222,22 +221,8 @@ def test_pieces_join_to_the_text():
     )
     bytewise, text = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>"), "né 1€\n😀"
     texts, special = pieces(bytewise, bytewise(text)["input_ids"] + [bytewise.eos_token_id])
-    assert texts == [
-        "n",
-        "",
-        "é",
-        " ",
-        "1",
-        "",
-        "",
-        "€",
-        "\n",
-        "",
-        "",
-        "",
-        "😀",
-        "<end>",
-    ] and special == [13]
+    assert texts == ["n", "", "é", " ", "1", "", "", "€", "\n", "", "", "", "😀", "<end>"]
+    assert special == [13]
 
     core = Tokenizer(models.WordLevel({"▁a": 0, "▁b": 1, "c": 2, "<unk>": 3}, unk_token="<unk>"))
     core.decoder = decoders.Metaspace()
@@ -305,8 +290,11 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
     """The page is one file of two scripts, and hostile text cannot end its data."""
     text = report.read_text()
     page = Page(text)
-    assert page.tags.count("script") == 2 and not page.references and "img" not in page.tags
-    assert "url(" not in text and "@import" not in text
+    assert page.tags.count("script") == 2
+    assert not page.references
+    assert "img" not in page.tags
+    assert "url(" not in text
+    assert "@import" not in text
     data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
     assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
     assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
@@ -323,7 +311,8 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
         (4, "wrong"),
         (4, "o*"),
     ]
-    assert shown[1]["response"] == "5 - 9" and shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
+    assert shown[1]["response"] == "5 - 9"
+    assert shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
     assert said(runs[1]) == []
     lines = [json.dumps(sample(step, "t" * 10, 1.0)) for step in range(1, 9)]
     (tmp_path / "samples.jsonl").write_text("\n".join([*lines, lines[0][:20]]))
@@ -414,7 +403,10 @@ def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
     ]
     opened = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     page = Page(opened.stdout)
-    assert "svg" in page.tags and page.tags.count("article") >= 3
+    assert "svg" in page.tags
+    assert page.tags.count("article") >= 3
     assert "rho0.50.0" in page.texts["td"]
-    assert "img" not in page.tags and page.texts["title"].strip() == "Training report"
-    assert f"right: {HOSTILE} is right" in page.texts["div"] and "CONSOLE" not in opened.stderr
+    assert "img" not in page.tags
+    assert page.texts["title"].strip() == "Training report"
+    assert f"right: {HOSTILE} is right" in page.texts["div"]
+    assert "CONSOLE" not in opened.stderr

@@ -25,7 +25,8 @@ def pattern(text: str) -> str:
 def test_no_pattern_fills_the_tables():
     """At least 100 leaks and 200 honest spellings, distinct, and at most five of one pattern."""
     leaks, honest = pairs(LEAKS), pairs(HONEST)
-    assert len(set(leaks)) == len(leaks) >= 100 and len(set(honest)) == len(honest) >= 200
+    assert len(set(leaks)) == len(leaks) >= 100
+    assert len(set(honest)) == len(honest) >= 200
     assert max(Counter(pattern(text) for _, text in leaks).values()) <= 5
     assert max(Counter((pattern(gold), pattern(text)) for gold, text in honest).values()) <= 5
 

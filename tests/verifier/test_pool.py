@@ -232,7 +232,8 @@ def test_what_names_a_reward(verifier, tmp_path, monkeypatch):
     for name in ("here:one", "copied:one", "here:two", "edited:one"):
         with Verifier(workers=2, function=name) as one:
             found[name] = one.identity
-    assert found["here:one"] == found["copied:one"] and len(set(found.values())) == 3
+    assert found["here:one"] == found["copied:one"]
+    assert len(set(found.values())) == 3
     assert verifier.identity is None  # golds of mathematics are read by the house's own
 
 

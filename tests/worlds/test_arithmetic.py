@@ -56,7 +56,8 @@ CHAIN = "a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4"
 def test_a_question_is_worked_out_modulo_ten_from_left_to_right():
     """The answer is the fifth last, third last and last result, or the last where asked."""
     assert solve(QUESTION) == ["a3+4=7", "b7*3=1", "c1-5=6", "d6+9=5", "e5-1=4"]
-    assert answer_of(QUESTION) == "764" and answer_of(QUESTION, asked=(1,)) == "4"
+    assert answer_of(QUESTION) == "764"
+    assert answer_of(QUESTION, asked=(1,)) == "4"
 
 
 def test_right_steps_never_heal_a_wrong_one():
@@ -96,16 +97,13 @@ def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
 )
 def test_only_the_whole_chain_is_valid(case, response, share):
     """A valid chain has every step, right and in order; the share counts the right ones."""
-    assert valid_chain(QUESTION, CHAIN + "#764", "764") and not valid_chain(
-        QUESTION, response, "764"
-    ), case
+    assert valid_chain(QUESTION, CHAIN + "#764", "764"), case
+    assert not valid_chain(QUESTION, response, "764"), case
     row = {"prompt": [{"role": "user", "content": QUESTION}]}
     verdict = graded_reward(response, "764", row)
     assert verdict["score"] == pytest.approx(share), case
-    assert (
-        not verdict["judged"]["valid"]
-        and reward(response, "764", row)["judged"] == (verdict["judged"])
-    )
+    assert not verdict["judged"]["valid"]
+    assert reward(response, "764", row)["judged"] == (verdict["judged"])
 
 
 def test_wrong_steps_are_marked():
@@ -169,7 +167,8 @@ def test_training_questions_have_exactly_the_shares_of_the_mix():
     kinds = [kind_of(question, teacher) for question in questions]
     assert [kinds.count(kind) for kind in ("easy", "in reach", "hard")] == [18, 6, 36]
     sets = draw_sets(world)
-    assert len(set(questions)) == 60 and not {*questions} & {*sets["test"], *sets["ood"]}
+    assert len(set(questions)) == 60
+    assert not {*questions} & {*sets["test"], *sets["ood"]}
     assert draw_training(replace(world, mix=())) == sets["train"]
 
 
@@ -190,7 +189,8 @@ def test_rows_have_the_columns_of_verl():
     row = json.loads(rows([QUESTION], "arithmetic"))
     assert row["prompt"] == [{"role": "user", "content": QUESTION}]
     assert row["reward_model"]["ground_truth"] == "764"
-    assert row["data_source"] == "arithmetic" and row["extra_info"]["index"] == 0
+    assert row["data_source"] == "arithmetic"
+    assert row["extra_info"]["index"] == 0
 
 
 @pytest.mark.parametrize("seed", [0, 1])
@@ -199,7 +199,8 @@ def test_badly_taught_facts_come_by_quota(seed):
     slips = Teacher(World(seed=seed)).slips
     for operation, hard, facts in (("+", 50, 100), ("-", 60, 100), ("*", 28, 40)):
         chances = sorted(chance for (_, o, _), (chance, _) in slips.items() if o == operation)
-        assert len(chances) == facts and chances[: facts - hard] == [0.02] * (facts - hard)
+        assert len(chances) == facts
+        assert chances[: facts - hard] == [0.02] * (facts - hard)
         assert chances[facts - hard :] == pytest.approx(np.linspace(0.3, 0.9, hard))
     assert all(
         OPERATIONS[o](left, right) != wrong for (left, o, right), (_, wrong) in slips.items()
@@ -240,7 +241,8 @@ def test_tokenizer_keeps_every_character_through_autotokenizer():
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     text = string.printable[:95] + "\n  two  spaces , ,a 's"
     ids = tokenizer(text, add_special_tokens=False).input_ids
-    assert len(ids) == len(text) and tokenizer.unk_token_id not in ids
+    assert len(ids) == len(text)
+    assert tokenizer.unk_token_id not in ids
     assert tokenizer.decode(ids) == text
     assert tokenizer("é", add_special_tokens=False).input_ids == [tokenizer.unk_token_id]
 
@@ -291,7 +293,8 @@ def test_the_shipped_base_is_used_and_no_other(tmp_path):
     """World 0 trains nothing; weights that are not those that are shipped are refused."""
     knobs = built_in(tmp_path)
     weights = place_of(World(), tmp_path) / "model" / "model.safetensors"
-    assert knobs["model"] == str(weights.parent) and knobs["reward"] == "worlds.arithmetic:reward"
+    assert knobs["model"] == str(weights.parent)
+    assert knobs["reward"] == "worlds.arithmetic:reward"
     assert (
         hashlib.sha256((SHIPPED / "model.safetensors").read_bytes()).hexdigest() == SHIPPED_SHA256
     )

@@ -77,7 +77,9 @@ def test_questions_are_apart(library):
     """No question stands twice or in both files; a seed draws the same, another does not."""
     train, test = gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.")
     asked = [row["prompt"][-1]["content"] for row in train + test]
-    assert len(set(asked)) == len(asked) and len(test) > 40 and len(train) > 100
+    assert len(set(asked)) == len(asked)
+    assert len(test) > 40
+    assert len(train) > 100
     assert train[0]["prompt"][0] == {"role": "system", "content": "Be brief."}
     assert gym.rows(*SUM, 0, 300, 60, "sum", "Be brief.") == (train, test)
     assert gym.rows(*SUM, 1, 300, 60, "sum", "Be brief.")[0] != train
@@ -139,6 +141,7 @@ def test_answers_are_never_run(library, tmp_path):
     """A scorer that evaluates what is no plain answer gets no further."""
     task, touched = gym.dataset("string_insertion", "{}"), tmp_path / "touched"
     code = f"[c for c in open({str(touched)!r}, 'w').name]"
-    assert gym.marks(task, code, {"answer": "ABC"}) == 0 and not touched.exists()
+    assert gym.marks(task, code, {"answer": "ABC"}) == 0
+    assert not touched.exists()
     task.score_answer(code, {"answer": "ABC"})  # what it would have done
     assert touched.exists()

