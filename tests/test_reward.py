@@ -38,17 +38,32 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         ("it costs 1,234.50 or -3/4", False, False, r"\boxed{-3/4}"),
         ("it is –3", False, False, r"\boxed{–3}"),  # an en dash
         ("no number", False, False, None),
-        (r"\boxed{1}\boxed{\frac{1}{2}", False, True, r"\boxed{1}"),
-        (r"\boxed{\{1\}\text{ or \}}}", False, True, r"\boxed{\{1\}\text{ or \}}}"),
-        (r"\boxed{a \\{b}}", False, True, r"\boxed{a \\{b}}"),
-        (r"\boxed{" + MAX_BOX * "1" + "}", False, True, r"\boxed{" + MAX_BOX * "1" + "}"),
-        (r"\boxed{" + (MAX_BOX + 1) * "1" + "}", False, True, None),
         ("7 " + MAX_TEXT * "x", False, False, None),  # too far from the end
     ],
 )
 def test_graded_text(response, thinking, require_box, graded):
-    """The cut of a response is the last balanced box after the last </think>, of bounded length."""
+    """What follows the last </think> is graded: its box, or where none is required its number."""
     assert graded_text(response, thinking, require_box) == graded
+
+
+@pytest.mark.parametrize(
+    ("response", "graded"),
+    [
+        (r"first \boxed{1}, no: \boxed{2}", r"\boxed{2}"),
+        (r"\boxed{1}\boxed{\frac{1}{2}", r"\boxed{1}"),  # cut off
+        (r"\boxed{\boxed{3}}", r"\boxed{\boxed{3}}"),
+        (r"{ \boxed {3}}}} and }", r"\boxed{3}"),
+        (r"\boxed 3, $3$", None),
+        (r"\boxed{}", None),
+        (r"\boxed{\{1\}\text{ or \}}}", r"\boxed{\{1\}\text{ or \}}}"),
+        (r"\boxed{a \\{b}}", r"\boxed{a \\{b}}"),
+        (r"\boxed{" + MAX_BOX * "1" + "}", r"\boxed{" + MAX_BOX * "1" + "}"),
+        (r"\boxed{" + (MAX_BOX + 1) * "1" + "}", None),
+    ],
+)
+def test_which_box(response, graded):
+    """The cut of a response is its last balanced box, of bounded length."""
+    assert graded_text(response, thinking=False) == graded
 
 
 def test_cut_takes_linear_time():
@@ -70,6 +85,15 @@ def tokens(text: str) -> np.ndarray:
     return np.array([ord(letter) for letter in text] + [0])
 
 
+def make_grader(verifier=None, **knobs) -> Grader:
+    return Grader(Config(**knobs), Letters(), verifier)
+
+
+def asked(prompt: str, answer: str = "2", row: dict | None = None) -> Question:
+    """A question of that prompt."""
+    return Question(0, prompt, tokens(prompt)[:-1], answer, "source", row)
+
+
 @pytest.mark.parametrize(
     ("knobs", "prompt", "response", "piece"),
     [
@@ -85,27 +109,26 @@ def tokens(text: str) -> np.ndarray:
 )
 def test_what_the_grader_hands_on(knobs, prompt, response, piece):
     """Special tokens are left out, and the cut is where the prompt and the knobs say."""
-    grader = Grader(Config(**knobs), Letters(), None)
-    question = Question(0, prompt, tokens(prompt)[:-1], "2", "source")
-    assert grader.piece(question, tokens(response)) == piece
+    grader = make_grader(**knobs)
+    assert grader.piece(asked(prompt), tokens(response)) == piece
 
 
 def test_what_goes_to_the_worker_beside_the_piece():
     """A user's function is given the question's row; Math-Verify needs none."""
-    asked, row = [], {"data_source": "source", "extra_info": {"k": 1}, "prompt": []}
-    verifier = SimpleNamespace(submit=lambda *given: asked.append(given))
-    question = Question(0, "?", tokens("?")[:-1], "2", "source", row)
-    Grader(Config(reward="mine:score"), Letters(), verifier).submit(question, tokens("so 2"))
-    Grader(Config(), Letters(), verifier).submit(question, tokens(r"it is \boxed{2}"))
-    assert asked == [(["so 2"], ["2"], [row]), ([r"\boxed{2}"], ["2"], [{}])]
+    given, row = [], {"data_source": "source", "extra_info": {"k": 1}, "prompt": []}
+    verifier = SimpleNamespace(submit=lambda *arguments: given.append(arguments))
+    question = asked("?", row=row)
+    make_grader(verifier, reward="mine:score").submit(question, tokens("so 2"))
+    make_grader(verifier).submit(question, tokens(r"it is \boxed{2}"))
+    assert given == [(["so 2"], ["2"], [row]), ([r"\boxed{2}"], ["2"], [{}])]
 
 
 def test_rewards_of_responses():
     """Token ids go in and the real verifier's rewards come out, whichever ends first."""
     responses = [r"\boxed{\frac{2}{4}}", r"\boxed{2}", "one half", r"\boxed{1/3} or \boxed{0.5}"]
-    question = Question(0, "?", tokens("?")[:-1], "1/2", "source")
+    question = asked("?", answer="1/2")
     with make_verifier(Config()) as verifier:
-        grader = Grader(Config(), Letters(), verifier)
+        grader = make_grader(verifier)
         assert grader.submit(question, tokens(responses[0])).result() == [1.0]
         leak = grader.submit(question, tokens(r"\boxed{1-\frac{1}{2}}"))
         assert leak.rewards() == [{"score": 0.0, "unevaluated": 1.0}]
@@ -133,8 +156,8 @@ class Ended:
 )
 def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):
     """Only where all lack the box, or the end of a thought, is it said, with a way out."""
-    grader = Grader(Config(**knobs), Letters(), None)
-    question = Question(0, "", tokens(prompt)[:-1], "2", "")
+    grader = make_grader(**knobs)
+    question = asked(prompt)
     half = len(said) // 2
     rollouts = [[Ended(text) for text in part] for part in (said[:half], said[half:])]
     found = grader.complaint([question] * 2, rollouts)
@@ -152,11 +175,10 @@ def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, s
 @pytest.mark.parametrize("reward", ["math", "mine:score"])
 def test_a_batch_that_is_cut_is_told_with_any_reward(reward, cut, told):
     """Nine of ten that are cut are told, be they right or wrong."""
-    grader = Grader(Config(reward=reward), Letters(), None)
-    question = Question(0, "", tokens("1+1?")[:-1], "2", "")
+    grader = make_grader(reward=reward)
     for right in (0.0, 1.0):
         batch = [Ended(r"\boxed{3}", right, finished=i >= cut) for i in range(10)]
-        found = grader.complaint([question], [batch])
+        found = grader.complaint([asked("1+1?")], [batch])
         assert told == (f"{cut} of 10 responses are cut: raise max_resp" in (found or ""))
 
 
@@ -171,6 +193,6 @@ def test_a_batch_that_is_cut_is_told_with_any_reward(reward, cut, told):
 )
 def test_partial_credit_without_a_success_is_told(knobs, rewards, told):
     """A best reward of 0.5 or less is told, unless the spread counts from the start."""
-    grader = Grader(Config(reward="mine:score", **knobs), Letters(), None)
+    grader = make_grader(reward="mine:score", **knobs)
     found = grader.complaint([], [[Ended("a", reward) for reward in rewards]])
     assert told == ("no reward is above 0.5" in (found or ""))
