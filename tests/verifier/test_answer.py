@@ -5,16 +5,18 @@ from collections import Counter
 
 import pytest
 
-from tests.verifier.answers import HONEST, HONEST_ASIDE, LEAKS, LEAKS_ASIDE, WORDS
+from tests.verifier.answers import (
+    HONEST,
+    HONEST_ASIDE,
+    LEAKS,
+    LEAKS_ASIDE,
+    WORDS,
+    paid,
+    pairs,
+    refused,
+    rewards,
+)
 from verifier.math_answers import math_reward
-
-
-def pairs(table: dict[str, list[str]]) -> list[tuple[str, str]]:
-    return [(gold, text) for gold, texts in table.items() for text in texts]
-
-
-def rewards(gold: str, text: str) -> dict[str, float]:
-    return math_reward(rf"\boxed{{{text}}}", gold)
 
 
 def pattern(text: str) -> str:
@@ -34,14 +36,14 @@ def test_no_pattern_fills_the_tables():
 @pytest.mark.parametrize("table", [HONEST, HONEST_ASIDE], ids=["first", "aside"])
 def test_honest_spellings(table):
     """Typography, units, names, equal forms, orders and chains of benchmark golds are right."""
-    assert not [pair for pair in pairs(table) if rewards(*pair)["score"] != 1.0]
+    assert not refused(table)
 
 
 def test_leaks():
     """What is to be worked out, or says more or less than the gold, is wrong and counted."""
     leaked = {"score": 0.0, "unevaluated": 1.0}  # equal to Math-Verify
     assert not [pair for pair in pairs(LEAKS) if rewards(*pair) != leaked]
-    assert not [pair for pair in pairs(LEAKS_ASIDE) if rewards(*pair)["score"]]
+    assert not paid(LEAKS_ASIDE)
 
 
 @pytest.mark.parametrize(("gold", "right", "wrong"), WORDS)
@@ -50,8 +52,8 @@ def test_words_units_and_what_looks_like_them(gold, right, wrong):
 
     What is a product is none of these.
     """
-    assert not [text for text in right.split(" | ") if not rewards(gold, text)["score"]]
-    assert not [text for text in wrong.split(" | ") if rewards(gold, text)["score"]]
+    assert not refused({gold: right})
+    assert not paid({gold: wrong})
 
 
 def test_golds_that_are_text():
@@ -63,31 +65,30 @@ def test_golds_that_are_text():
     assert not any(math_reward(None, gold)["as_text"] for gold in others)
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold", "score"),
-    [
-        (r"\pm 2", "2,-2", 1),
-        (r"x=\pm 2", r"\pm2", 1),
-        (r"\pm 3", r"\{-3,3\}", 1),
-        (r"5\pm 2", "7,3", 0),
-        (r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)", "x^2-1", 0),
-        (r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}", "2x", 0),
-        (r"\frac{\mathrm{d}}{2}", r"\frac{d}{2}", 1),
-        (r"71\textbf{65}", "71", 0),
-        (r"\textbf{71}", "71", 1),
-        (r"x \in \{1,2\}", "1,2", 1),
-        (r"x \in (1,2)", "1,2", 0),
-        (r"x \in \{1,1+1\}", "1,2", 0),
-        ("3<x", "x>3", 1),
-        ("x-1>a", "x>a+1", 1),
-        (r"3k-1 \geq 2k+1", r"$k \geqslant 2$", 0),
-    ],
-)
-def test_what_attacks_found(answer, gold, score):
+def test_what_attacks_found():
     """What was found by attacks on the rule has the verdict that it deserves.
 
     A space after ± is typography. A derivative in roman letters is still to be worked out, and so
     is an inequality that is not solved. Numbers side by side are no number. A solution set may have
     a name.
     """
-    assert math_reward(rf"\boxed{{{answer}}}", gold)["score"] == score
+    right = {
+        "2,-2": r"\pm 2",
+        r"\pm2": r"x=\pm 2",
+        r"\{-3,3\}": r"\pm 3",
+        r"\frac{d}{2}": r"\frac{\mathrm{d}}{2}",
+        "71": r"\textbf{71}",
+        "1,2": r"x \in \{1,2\}",
+        "x>3": "3<x",
+        "x>a+1": "x-1>a",
+    }
+    wrong = {
+        "7,3": r"5\pm 2",
+        "x^2-1": r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)",
+        "2x": r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}",
+        "71": r"71\textbf{65}",
+        "1,2": r"x \in (1,2) | x \in \{1,1+1\}",
+        r"$k \geqslant 2$": r"3k-1 \geq 2k+1",
+    }
+    assert not refused(right)
+    assert not paid(wrong)

@@ -12,27 +12,14 @@ from reward import Verifier, graded_text
 TIMEOUT = 3.0  # seconds; a bomb outlasts any
 BOMB_TIMEOUT = 0.2
 MEMORY = 2 * 2**30  # bytes
-REAL = [
-    r"\frac{t}{4} \sin (2 t)",
-    r"\frac{1}{b-a}\left(e^{-a t}-e^{-b t}\right)",
-    r"(-\infty, 2) \cup (3, \infty)",
-    r"\frac{e^{t}}{3}+c e^{-2 t}",
-    r"1 \pm \sqrt{19}",
-    r"62.5\%",
-    "204",
-    "0.000849",
-    "1,2,4,5",
-    "y=2x+1",
-    "5.47e5",
-    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
-    r"\text{Evelyn}",
-    r"\binom{2n}{n}",
-    r"x \in [-2,7]",
-    r"75^\circ",
-    r"x=\frac{1}{6} \pi+\pi k, \frac{1}{3} \pi+\pi k",
-    r"\frac{\log 2}{\log 2-\log 3}",
-    r"\{1\pm\sqrt{5},-2\}",
-]
+REAL = (
+    r"\frac{t}{4} \sin (2 t) | \frac{1}{b-a}\left(e^{-a t}-e^{-b t}\right) | "
+    r"(-\infty, 2) \cup (3, \infty) | \frac{e^{t}}{3}+c e^{-2 t} | 1 \pm \sqrt{19} | "
+    r"62.5\% | 204 | 0.000849 | 1,2,4,5 | y=2x+1 | 5.47e5 | "
+    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} | \text{Evelyn} | \binom{2n}{n} | "
+    r"x \in [-2,7] | 75^\circ | x=\frac{1}{6} \pi+\pi k, \frac{1}{3} \pi+\pi k | "
+    r"\frac{\log 2}{\log 2-\log 3} | \{1\pm\sqrt{5},-2\}"
+).split(" | ")
 PIECES = [
     "\\",
     "{",

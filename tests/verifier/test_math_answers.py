@@ -7,91 +7,80 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from math_verify import parse, verify
 
-from reward import graded_text
+from tests.verifier.answers import paid, refused
 from verifier.math_answers import literals_equal, math_reward, official_reward
 
-# A row is (gold answer, response without a thought, is it right). Where one says "lenient",
-# Math-Verify is more generous than a teacher would be, and the table holds it to that.
-VERDICTS = [
+# At (1,2) for a set Math-Verify is more generous than a teacher would be, and the table holds it to
+# that.
+EQUAL = {  # gold: right answers
     # integers and decimals
-    ("204", r"so \boxed{204}", True),
-    ("204", r"so \boxed{205}", False),
-    ("073", r"\boxed{73}", True),
-    ("73", r"\boxed{073}", True),
-    ("5", r"\boxed{-5}", False),
-    ("+2", r"\boxed{2}", True),
-    ("4.49", r"\boxed{4.48}", False),
+    "204": "204",
+    "073": "73",
+    "73": "073",
+    "+2": "2",
     # fractions
-    (r"\frac{1}{2}", r"\boxed{\dfrac{2}{4}}", True),
-    (r"\frac{1}{2}", r"\boxed{0.5}", True),
-    (r"\frac{1}{2}", r"\boxed{\frac{1}{3}}", False),
-    (r"\frac{1}{3}", r"\boxed{0.33}", False),
+    r"\frac{1}{2}": r"\dfrac{2}{4} | 0.5",
     # percent
-    (r"62.5\%", r"\boxed{0.625}", True),
-    (r"25\%", r"\boxed{26\%}", False),
+    r"62.5\%": "0.625",
     # scientific notation, which Math-Verify alone reads as a multiple of Euler's number
-    ("8.49e-4", r"\boxed{0.000849}", True),
-    ("1e11", r"\boxed{10^{11}}", True),
-    ("7.25e-11", r"\boxed{7.4 \times 10^{-12}}", False),
+    "8.49e-4": "0.000849",
+    "1e11": "10^{11}",
     # roots, powers, constants, functions
-    (r"2\sqrt{3}", r"\boxed{\sqrt{13}}", False),
-    (r"2\pi", r"\boxed{2}", False),
-    (r"\log 8", r"\boxed{3\log 2}", True),
-    (r"\binom{5}{2}", r"\boxed{10}", True),
-    ("np.arcsin(10/13)", r"\boxed{\arcsin(10/13)}", True),
+    r"\log 8": r"3\log 2",
+    r"\binom{5}{2}": "10",
+    "np.arcsin(10/13)": r"\arcsin(10/13)",
     # expressions
-    ("x^2+2x+1", r"\boxed{(x+1)^2}", True),
-    ("x^2+2x+1", r"\boxed{(x-1)^2}", False),
-    ("x+1", r"\boxed{y+1}", False),
-    ("2k", r"\boxed{k+k}", True),
-    (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin(t)\cos(t)}", True),
+    "x^2+2x+1": "(x+1)^2",
+    "2k": "k+k",
     # Math-Verify alone would take the last t for a unit.
-    (r"\frac{t}{4} \sin (2 t)", r"\boxed{\frac{t}{2}\sin t\cos t}", True),
-    (r"e^{-2t}", r"\boxed{\frac{1}{e^{2t}}}", True),
-    (r"1+2i", r"\boxed{2i+1}", True),
-    (r"1+2i", r"\boxed{1-2i}", False),
-    # equations and assignments
-    ("y=2x+1", r"\boxed{y=2x-1}", False),
+    r"\frac{t}{4} \sin (2 t)": r"\frac{t}{2}\sin(t)\cos(t) | \frac{t}{2}\sin t\cos t",
+    "e^{-2t}": r"\frac{1}{e^{2t}}",
+    "1+2i": "2i+1",
     # intervals, sets, tuples
-    (r"(1,2]", r"\boxed{[1,2]}", False),
-    (r"[0, \frac{1}{2})", r"\boxed{[0, 0.5)}", True),
-    (r"\{1,2\}", r"\boxed{\{2,1\}}", True),
-    (r"\{1,2\}", r"\boxed{\{1,3\}}", False),
-    ("(1,2)", r"\boxed{(2,1)}", False),
-    (r"\{1,2\}", r"\boxed{(1,2)}", True),  # lenient
-    # matrices
-    (
-        r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}",
-        r"\boxed{\begin{pmatrix}1&2\\3&5\end{pmatrix}}",
-        False,
-    ),
+    r"[0, \frac{1}{2})": "[0, 0.5)",
+    r"\{1,2\}": r"\{2,1\} | (1,2)",
     # units, text, choices
-    ("12", r"\boxed{12 \text{ apples}}", True),
-    (r"\text{Evelyn}", r"\boxed{\text{Briana}}", False),
-    ("$2^{k}$", r"\boxed{2^k}", True),
-    # which box
-    ("2", r"first \boxed{1}, no: \boxed{2}", True),
-    ("1", r"first \boxed{1}, no: \boxed{2}", False),
-    ("2", r"\boxed{2} and then \boxed{3", True),  # cut off: the last balanced one counts
-    ("3", r"\boxed{2} and then \boxed{3", False),
-    ("3", r"\boxed{\boxed{3}}", True),
-    (r"\{1\}", r"\boxed{\left\{ 1 \right\}}", True),
-    ("3", r"the answer is 3", False),
-    ("3", r"$3$", False),
-    ("3", r"\boxed{}", False),
-    ("3", "", False),
-    ("3", r"\boxed 3", False),
-    ("3", r"\boxed {3}", True),
-    ("3", r"\boxed{3}}}} and }", True),
-    ("3", r"{ \boxed{3}", True),
-]
+    "12": r"12 \text{ apples}",
+    "$2^{k}$": "2^k",
+    r"\{1\}": r"\left\{ 1 \right\}",
+}
+
+UNEQUAL = {  # gold: wrong answers
+    # integers and decimals
+    "204": "205",
+    "5": "-5",
+    "4.49": "4.48",
+    # fractions
+    r"\frac{1}{2}": r"\frac{1}{3}",
+    r"\frac{1}{3}": "0.33",
+    # percent
+    r"25\%": r"26\%",
+    # scientific notation
+    "7.25e-11": r"7.4 \times 10^{-12}",
+    # roots, powers, constants, functions
+    r"2\sqrt{3}": r"\sqrt{13}",
+    r"2\pi": "2",
+    # expressions
+    "x^2+2x+1": "(x-1)^2",
+    "x+1": "y+1",
+    "1+2i": "1-2i",
+    # equations and assignments
+    "y=2x+1": "y=2x-1",
+    # intervals, sets, tuples
+    "(1,2]": "[1,2]",
+    r"\{1,2\}": r"\{1,3\}",
+    "(1,2)": "(2,1)",
+    # matrices
+    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}": r"\begin{pmatrix}1&2\\3&5\end{pmatrix}",
+    # units, text, choices
+    r"\text{Evelyn}": r"\text{Briana}",
+}
 
 
-@pytest.mark.parametrize(("gold", "response", "right"), VERDICTS)
-def test_verdicts(gold, response, right):
-    """The table of answer pairs gets the verdicts it says, through the cut."""
-    text = graded_text(response, thinking=False)
-    assert (text is not None and math_reward(text, gold)["score"] == 1.0) == right
+def test_verdicts():
+    """The answers of both tables get the verdicts that they are to have."""
+    assert not refused(EQUAL)
+    assert not paid(UNEQUAL)
 
 
 @settings(max_examples=100, deadline=None, derandomize=True)
@@ -107,49 +96,18 @@ def test_scientific_notation(mantissa, exponent):
 
 def test_multiple_choice_answers():
     """The letter in the spellings that models use is right; another, two or a word are not."""
-    right = [
-        "C",
-        r"\text{C}",
-        "(C)",
-        "C.",
-        "C)",
-        r"\textbf{(C)}",
-        r"\text{(C) days become shorter}",
-        "C: 12",
-        "$C$",
-        "C) 12",
-        r"\textbf{(C)}\ 12",
-        r"\textbf{(C)}12",
-        "(C)~12",
-        r"\mathrm{(C)}\quad 12",
-        "C. A tiger hunts a deer.",
-        "C. H and He only",
-        "C. Vitamin D",
-        r"\textit{C}",
-    ]
-    wrong = [
-        "B",
-        "(B)",
-        "B) C",
-        "(C) and (B)",
-        "C) or D)",
-        "C7",
-        "Carbon",
-        "C, D",
-        "ABC",
-        "c2",
-        "(C) (B)",
-        "C.B",
-        "C. B.",
-        "C. 12 D. 13",
-        "C) 12 or D",
-    ]
+    right = (
+        r"C | \text{C} | (C) | C. | C) | \textbf{(C)} | \text{(C) days become shorter} | C: 12 | "
+        r"$C$ | C) 12 | \textbf{(C)}\ 12 | \textbf{(C)}12 | (C)~12 | \mathrm{(C)}\quad 12 | "
+        r"\textit{C} | C. A tiger hunts a deer. | C. H and He only | C. Vitamin D"
+    )
+    wrong = (
+        "B | (B) | B) C | (C) and (B) | C) or D) | C7 | Carbon | C, D | ABC | c2 | (C) (B) | "
+        "C.B | C. B. | C. 12 D. 13 | C) 12 or D"
+    )
     for gold in "CI":  # I is the imaginary unit to Math-Verify
-        answers = {answer: answer.replace("C", gold) for answer in right + wrong}
-        scores = {
-            a: math_reward(rf"\boxed{{{text}}}", gold)["score"] for a, text in answers.items()
-        }
-        assert {a for a in scores if scores[a]} == set(right)
+        assert not refused({gold: right.replace("C", gold)})
+        assert not paid({gold: wrong.replace("C", gold)})
 
 
 def test_golds():
