@@ -1,6 +1,7 @@
 """Shared fixtures: a tiny model, a tiny world, a finished run, and functions on several ranks."""
 
 import fcntl
+import json
 import os
 import shutil
 import socket
@@ -182,46 +183,44 @@ def tiny_model(tiny_models) -> str:
 
 def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
     """The arguments of train.py for three steps on the tiny world, overridden by `more`."""
-    return [
-        "--model",
-        f"{world}/model",
-        "--train_files",
-        f"{world}/train.jsonl",
-        "--val_files",
-        f"{world}/test.jsonl",
-        f"{world}/ood.jsonl",
-        "--reward",
-        "worlds.arithmetic:reward",
-        "--run_dir",
-        str(run_dir),
-        "--steps",
-        "3",
-        "--batch_size",
-        "8",
-        "--max_prompt_length",
-        "16",
-        "--max_response_length",
-        "24",
-        "--start_threshold",
-        "-1",
-        "--eval_every",
-        "2",
-        "--lr",
-        "1e-3",
-        *more,
-    ]
+    given = f"""
+        --model {world}/model
+        --train_files {world}/train.jsonl
+        --val_files {world}/test.jsonl {world}/ood.jsonl
+        --reward worlds.arithmetic:reward
+        --run_dir {run_dir}
+        --steps 3
+        --batch_size 8
+        --max_prompt_length 16
+        --max_response_length 24
+        --start_threshold -1
+        --eval_every 2
+        --lr 1e-3
+    """
+    return [*given.split(), *more]
 
 
-def shell(*command: str) -> str:
-    """The output of a command that must succeed, started from the root of the repository."""
+def shell(*command: str, code: int = 0) -> str:
+    """The output of a command that must end with `code`, started from the repository's root."""
     # The command must not join this process's own group.
     ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     environment = {name: value for name, value in os.environ.items() if name not in ours}
     done = subprocess.run(
         command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
     )
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-6000:]
+    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-6000:]
     return done.stdout
+
+
+def jsonl(file: Path) -> list[dict]:
+    """The rows of a JSONL file."""
+    return [json.loads(line) for line in file.read_text().splitlines()]
+
+
+def write_jsonl(file: Path, rows: list[dict]) -> str:
+    """Writes them and returns the file's path."""
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return str(file)
 
 
 def built_once(tmp_path_factory, name: str, build) -> Path:

@@ -9,11 +9,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 import config as config_module
 from config import INSTALL_PEFT, Config, parse_config
 
-ROOT = Path(__file__).parent.parent
 PAPER = {  # Table 4 and the run script, as they stand in the help texts
     "num_rollouts": "8",
     "max_prompt_length": "1024",

@@ -6,12 +6,12 @@ import shlex
 from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from config import Config, parse_config
 from eval import FLAGS, means, parse_command
 from worlds.arithmetic import judge
 
-ROOT = Path(__file__).parent.parent.parent
 FILES = [
     path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")
 ]

@@ -10,12 +10,11 @@ import json
 import re
 import sys
 from contextlib import redirect_stdout
-from pathlib import Path
 
 import matplotlib.pyplot as plt
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 CELLS = json.loads((ROOT / "docs/one_step.ipynb").read_text())["cells"]
 CODE = [cell for cell in CELLS if cell["cell_type"] == "code"]
 NUMBER = re.compile(r"[-+]?\b\d+(?:\.\d+)?(?:e[-+]?\d+)?")

@@ -5,11 +5,10 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
-ROOT = Path(__file__).parent.parent.parent
 PAPER, CHANGES = (ROOT.joinpath("docs", name).read_text() for name in ("paper.md", "change-it.md"))
 QUOTE = re.compile(r"`([\w/]+\.py):(\w+)`: `([^`]+)`")  # `file.py:name`: `code`
 SYMBOLS = {"E", "S", "K", "k", "B", "n", "ρ", "μ", "σ", "π_old", "π_past", "w*", "A", "L_max"}
@@ -70,15 +69,8 @@ def test_the_change_carried_out(tmp_path):
         names["test_hardest_first"]()
     (tmp_path / "tests/test_exgrpo.py").write_text(with_test)
     subprocess.run(["git", "apply"], input=diff, text=True, cwd=tmp_path, check=True)
-    command = [
-        sys.executable,
-        "-m",
-        "pytest",
-        "-p",
-        "no:cacheprovider",
-        "-rA",
-        "tests/test_exgrpo.py",
-    ]
+    flags = "-m pytest -p no:cacheprovider -rA tests/test_exgrpo.py"
+    command = [sys.executable, *flags.split()]
     after = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
     assert after.returncode == 0
     assert "PASSED tests/test_exgrpo.py::test_hardest_first" in after.stdout

@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from conftest import jsonl, write_jsonl
 
 from tools.compare import Evaluation, difference, gains, main
 from worlds.benchmarks import AVERAGES
@@ -42,16 +43,13 @@ def evaluation(directory, scores, responses=(), more=(), **settings) -> str:
         for asked, text in of:
             row = {"source": source, "row": asked, "text": asked.rpartition("/")[2], "gold": "7"}
             rows.append(row | {"response": text, "success": "7" in text})
-    (directory / "responses.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(directory / "responses.jsonl", rows)
     return str(directory)
 
 
 def test_scores_side_by_side(tmp_path, capsys):
     """Scores stand in percent with intervals, and what one of them lacks is a dash or said."""
-    for name, scores in (("a", A), ("b", B)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "scores.json").write_text(json.dumps(scores))
-    main([str(tmp_path / "a"), str(tmp_path / "b"), "--label", "a", "b"])
+    main([evaluation(tmp_path / "a", A), evaluation(tmp_path / "b", B), "--label", "a", "b"])
     assert capsys.readouterr().out.splitlines() == [
         "|  | a | b |",
         "| --- | --- | --- |",
@@ -110,11 +108,9 @@ def test_questions_that_end_alike_are_paired_by_their_rows(tmp_path, capsys):
     new = evaluation(tmp_path / "new", {"model": "m"}, after)
     main([old, new])
     assert "| x | +25.0 [-68.8, +118.8] of 4 |\n" in capsys.readouterr().out
-    lines = [
-        json.loads(line) for line in (tmp_path / "new/responses.jsonl").read_text().splitlines()
-    ]
-    del lines[0]["row"]
-    (tmp_path / "new/responses.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    rows = jsonl(tmp_path / "new/responses.jsonl")
+    del rows[0]["row"]
+    write_jsonl(tmp_path / "new/responses.jsonl", rows)
     main([old, new])
     said = capsys.readouterr().out
     assert "| x | +50.0 [-48.0, +148.0] of 2 |\n" in said

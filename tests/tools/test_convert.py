@@ -9,6 +9,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import yaml
+from conftest import write_jsonl
 
 from config import Config
 from data import load_questions
@@ -17,11 +18,7 @@ from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
 from worlds import gym
 
 SUM = {"question": "1+1", "answer": "2"}
-
-
-def write_jsonl(path, rows) -> str:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return str(path)
+LINE = json.dumps(SUM)
 
 
 def pairs(file) -> list[tuple[str, str]]:
@@ -115,19 +112,8 @@ def test_hub_names(out, monkeypatch, lenient):
 
     library = SimpleNamespace(load_dataset=lambda *a, **k: asked.append((a, k)) or Table())
     monkeypatch.setitem(sys.modules, "datasets", library)
-    main(
-        [
-            "org/name",
-            "--output",
-            str(out),
-            "--subset",
-            "main",
-            "--split",
-            "test",
-            "--extract",
-            "####",
-        ]
-    )
+    flags = "--subset main --split test --extract ####"
+    main(["org/name", "--output", str(out), *flags.split()])
     assert asked == [(("org/name", "main"), {"split": "test"}), ["question", "answer"]]
     assert pairs(out) == [("How many?", "4")]
 
@@ -171,19 +157,9 @@ def test_turns():
             "neither Parquet nor JSONL, which has one .* of a JSON array",
         ),
         ("in.jsonl", json.dumps([SUM]), "", "neither Parquet nor JSONL"),
-        (
-            "in.jsonl",
-            json.dumps(SUM),
-            "--question task",
-            "has no column task, .*choose one with --question",
-        ),
-        (
-            "in.jsonl",
-            json.dumps(SUM),
-            "--extract box",
-            "0 questions are left.*does it need --extract",
-        ),
-        ("in.jsonl", json.dumps(SUM), "--held_out 1", "1 questions are left, 1 to be held out"),
+        ("in.jsonl", LINE, "--question task", "has no column task, .*choose one with --question"),
+        ("in.jsonl", LINE, "--extract box", "0 questions are left.*does it need --extract"),
+        ("in.jsonl", LINE, "--held_out 1", "1 questions are left, 1 to be held out"),
         ("in.jsonl", json.dumps(SUM | {"extra_info": {"t": {}}}), "", "same names and types"),
         (
             "in.jsonl",
@@ -211,8 +187,8 @@ def test_turns():
             "",
             "data_source: must be printable text",
         ),
-        ("in.jsonl", json.dumps(SUM), "--system prompt.txt", "prompt.txt is no sentence"),
-        ("in.jsonl", json.dumps(SUM), "--set max_terms=3", "are for gym:NAME"),
+        ("in.jsonl", LINE, "--system prompt.txt", "prompt.txt is no sentence"),
+        ("in.jsonl", LINE, "--set max_terms=3", "are for gym:NAME"),
         ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
         ("org/name", "", "", f"org/name is no .jsonl or .parquet; .*{INSTALL_DATASETS}"),
     ],

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import subprocess
 import sys
 from collections import namedtuple
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import needs_cpu_vllm, on_ranks
+from conftest import ROOT, needs_cpu_vllm, on_ranks, shell
 
 from buffer import Trajectory
 from config import Config
@@ -26,7 +25,6 @@ from tools.doctor import SHAPES, shape_of
 from tools.trials import TRIALS, peak_tensor_bytes, update
 from worlds.arithmetic import World, draw_sets, rows
 
-ROOT = Path(__file__).parent.parent.parent
 CHECKS = {check.__name__: check for check in MACHINE + TRIALS}
 Usage = namedtuple("Usage", "total")
 
@@ -259,15 +257,9 @@ def test_the_command(tiny_model, tmp_path, length, code, verdicts):
     file = tmp_path / "run.yaml"
     values = knobs(tmp_path, tiny_model) | {"engine": "vllm", "max_prompt_length": length}
     file.write_text(json.dumps(values))
-    group = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    environment = {name: value for name, value in os.environ.items() if name not in group}
-    command = [sys.executable, "-m", "tools.doctor", "--config", str(file)]
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    _, *lines = done.stdout.splitlines()  # the first names the machine
-    assert [line.split()[0] for line in lines if line[0] != " "] == verdicts, done.stderr[-2000:]
-    assert done.returncode == code
+    printed = shell(sys.executable, "-m", "tools.doctor", "--config", str(file), code=code)
+    _, *lines = printed.splitlines()  # the first names the machine
+    assert [line.split()[0] for line in lines if line[0] != " "] == verdicts
 
 
 # ---- the formula ---------------------------------------------------------------------------------

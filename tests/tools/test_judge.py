@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 import pytest
+from conftest import jsonl, write_jsonl
 
 from buffer import Trajectory
 from config import Config
@@ -74,22 +75,12 @@ def test_the_command(tokenizer, tiny_model, device, tmp_path, monkeypatch, capsy
     items = [
         {"question": "1+1?", "answer": "2", "response": r} for r in ("two", "```\n1+1\n```", "hm")
     ]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(item) + "\n" for item in items))
+    file = write_jsonl(tmp_path / "in.jsonl", items)
     engine = FakeEngine(tokenizer, [r"\boxed{yes}", r"\boxed{no}", "?"])
     monkeypatch.setattr("tools.judge.make_engine", lambda *_: engine)
-    main(
-        [
-            "--model",
-            tiny_model,
-            "--responses",
-            f"{tmp_path}/in.jsonl",
-            "--out",
-            f"{tmp_path}/out.jsonl",
-        ]
-    )
-    judged = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
+    main(["--model", tiny_model, "--responses", file, "--out", f"{tmp_path}/out.jsonl"])
     expected = [(True, False), (False, True), (None, False)]
-    assert judged == [
+    assert jsonl(tmp_path / "out.jsonl") == [
         {**item, "valid": valid, "code": code} for item, (valid, code) in zip(items, expected)
     ]
     assert "3 responses, 2 judged, 0.500 of these valid" in capsys.readouterr().out

@@ -14,10 +14,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from conftest import free_port
+from conftest import ROOT, free_port, jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-ROOT = Path(__file__).parent.parent.parent
 BREAK = "==== next step ===="
 VLLM = importlib.util.find_spec("vllm") is not None
 
@@ -73,10 +72,6 @@ def done(tmp_path_factory) -> tuple[Path, list[str]]:
     return directory, shell.stdout.split(BREAK)
 
 
-def metrics(run: Path) -> list[dict]:
-    return [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-
-
 @pytest.mark.slow
 def test_the_guide_runs_to_its_end(done):
     """The steps leave a table of both models, their difference on the same questions, a page."""
@@ -91,7 +86,9 @@ def test_the_guide_runs_to_its_end(done):
     assert re.search(r"\| digits \| [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|", printed[7])
     assert "Mean over 2 pairs of runs" in printed[7]
     assert "3 runs" in printed[7]
-    assert any(row.get("replay/questions") for row in metrics(directory / "runs/rho0.5-1"))
+    assert any(
+        row.get("replay/questions") for row in jsonl(directory / "runs/rho0.5-1/metrics.jsonl")
+    )
     assert (directory / "report.html").stat().st_size > 10_000
     assert {"curve.png", "model", "step-4"} <= {
         path.name for path in (directory / "runs/digits").iterdir()
@@ -111,7 +108,7 @@ def test_the_share_of_silent_questions_is_as_the_page_says(done):
 def test_the_interrupted_run_went_on(done):
     """The run was saved before its last step and resumed on one rank, with each step once."""
     directory, printed = done
-    rows = metrics(directory / "runs/digits")
+    rows = jsonl(directory / "runs/digits/metrics.jsonl")
     assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
     assert "the same command with --resume goes on" in printed[5]
     assert "resumed from" in printed[5]
@@ -124,14 +121,15 @@ def test_the_readers_reward_decides(done):
 
     The named rewards of training are logged.
     """
-    lines = (done[0] / "runs/before/responses.jsonl").read_text().splitlines()
-    rows, reward = [json.loads(line) for line in lines], {}
+    rows = jsonl(done[0] / "runs/before/responses.jsonl")
+    reward = {}
     exec((done[0] / "digits.py").read_text(), reward)
     assert len(rows) == 25
     for r in rows:
         row = {"prompt": [{"role": "user", "content": r["text"]}], "data_source": "digits"}
         assert r["reward"] == reward["score"](r["response"], r["gold"], row)["score"]
-    assert any(0 < row["reward/worked"] < 1 for row in metrics(done[0] / "runs/digits")[1:])
+    steps = jsonl(done[0] / "runs/digits/metrics.jsonl")[1:]
+    assert any(0 < step["reward/worked"] < 1 for step in steps)
 
 
 @pytest.mark.slow

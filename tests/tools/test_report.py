@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import plain_scores
+from conftest import plain_scores, write_jsonl
 from transformers import AutoModelForCausalLM
 
 from buffer import Trajectory
@@ -95,10 +95,9 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
         }
         for q in QUESTIONS
     ]
-    (files / "train.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     config = Config(
         model=str(files),
-        train_files=[str(files / "train.jsonl")],
+        train_files=[write_jsonl(files / "train.jsonl", rows)],
         reward="worlds.arithmetic:reward",
         run_dir=str(directory),
         max_prompt_length=100,
@@ -128,9 +127,9 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
                 q, k, [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids]
             )
         experience.buffer.retire(2)
-    if rho:
-        lines = "".join(json.dumps(s) + "\n" for s in SAMPLES)
-        (directory / "samples.jsonl").write_text(lines + '{"step": 5')
+        write_jsonl(directory / "samples.jsonl", SAMPLES)
+        with open(directory / "samples.jsonl", "a") as file:
+            file.write('{"step": 5')
     state = {"experience": experience.state_dict()}
     checkpoints.save(4, policy.shards(), state, experience.buffer.save, tracker.text())
     return directory
@@ -381,26 +380,16 @@ BROWSER = next((path for path in BROWSERS if path), None)
 )
 def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
     """Chromium shows curves, stored responses and hostile text, of which nothing ran."""
-    flags = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-dev-shm-usage",
-        "--no-first-run",
-    ]
     # Chromium shows half a character, but its dump of a page would end at one.
     copy = tmp_path / "report.html"
     copy.write_text(report.read_text().replace("\\ud800", ""))
-    command = [
-        BROWSER,
-        *flags,
-        f"--user-data-dir={tmp_path}",
-        "--enable-logging=stderr",
-        "--log-level=0",
-        "--virtual-time-budget=5000",
-        "--dump-dom",
-        copy.as_uri(),
-    ]
+    flags = f"""
+        --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run
+        --user-data-dir={tmp_path}
+        --enable-logging=stderr --log-level=0
+        --virtual-time-budget=5000 --dump-dom
+    """
+    command = [BROWSER, *flags.split(), copy.as_uri()]
     opened = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
     page = Page(opened.stdout)
     assert "svg" in page.tags

@@ -7,13 +7,12 @@ import sys
 import textwrap
 import time
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
+from conftest import ROOT
 
 from verifier.pool import Verifier, try_out
 
-ROOT = Path(__file__).parents[2]
 BOMB = r"\boxed{5^{5^{5^{5^{5^{5}}}}}}"  # no end to it
 
 
