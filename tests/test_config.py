@@ -121,16 +121,16 @@ def test_a_wrong_file_fails_with_its_name_and_the_reason(tmp_path, text, reason)
 @pytest.mark.parametrize(
     "argv, reason",
     [
-        (["--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
+        ("--rhoo 0.5", "unknown flag --rhoo; nearest: --rho"),
         # An abbreviation would change its meaning with the knobs.
-        (["--batch", "16"], "unknown flag --batch; nearest: --batch_size"),
-        (["--zzz"], "unknown flag --zzz; nearest: none .--help lists all"),
-        (["16"], "unknown flag 16"),
-        (["--rho", "half"], "invalid float value: 'half'"),
-        (["--engine", "sglang"], "invalid choice: 'sglang'"),
-        (["--resume", "maybe"], "--resume: must be true or false, got 'maybe'"),
+        ("--batch 16", "unknown flag --batch; nearest: --batch_size"),
+        ("--zzz", "unknown flag --zzz; nearest: none .--help lists all"),
+        ("16", "unknown flag 16"),
+        ("--rho half", "invalid float value: 'half'"),
+        ("--engine sglang", "invalid choice: 'sglang'"),
+        ("--resume maybe", "--resume: must be true or false, got 'maybe'"),
         (
-            ["--config", "configs/own-model.yaml", "--config", "x.yaml"],
+            "--config configs/own-model.yaml --config x.yaml",
             "^--config can be given once, not as configs/own-model.yaml and x.yaml: flags",
         ),
     ],
@@ -139,59 +139,35 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, monkeypatch):
     """argparse names the flag and the value it does not take, and the nearest of an unknown one."""
     monkeypatch.chdir(ROOT)
     with pytest.raises(SystemExit, match=reason):
-        parse_config(argv)
+        parse_config(argv.split())
 
 
 @pytest.mark.parametrize(
     "argv, reason",
     [
-        (["train.py", "--rhoo", "0.5"], "unknown flag --rhoo; nearest: --rho"),
-        (["train.py", "--lr", "inf"], "configuration: lr must be a finite number"),
-        (["train.py", "--config", "missing.yaml"], "missing.yaml cannot be read"),
+        ("train.py --rhoo 0.5", "unknown flag --rhoo; nearest: --rho"),
+        ("train.py --lr inf", "configuration: lr must be a finite number"),
+        ("train.py --config missing.yaml", "missing.yaml cannot be read"),
+        ("train.py --train_files missing.jsonl --model m", "no such file: missing.jsonl"),
+        ("train.py --run_dir {tmp_path}", "holds a run .step-0000007, metrics.jsonl.. Continue it"),
+        ("train.py --run_dir {tmp_path}/q.jsonl", "is a file, where the run needs a direct"),
+        ("eval.py", "eval.py needs --model DIR and --data FILE"),
+        ("eval.py --model m --data eval.py --samples 0", "samples must be at least 1, got 0"),
+        ("-m tools.convert x.jsonl --output x.csv", "--output must end in .parquet"),
+        ("-m tools.convert missing.jsonl --output x.parquet", "No such file .*missing.jsonl"),
+        ("-m tools.export missing --output x", "missing: there is no such checkpoint"),
+        ("-m tools.export {tmp_path} --output x", "is a run: name one of its .*step-0000007"),
         (
-            ["train.py", "--train_files", "missing.jsonl", "--model", "m"],
-            "no such file: missing.jsonl",
-        ),
-        (
-            ["train.py", "--run_dir", "{tmp_path}"],
-            "holds a run .step-0000007, metrics.jsonl.. Continue it",
-        ),
-        (
-            ["train.py", "--run_dir", "{tmp_path}/q.jsonl"],
-            "is a file, where the run needs a direct",
-        ),
-        (["eval.py"], "eval.py needs --model DIR and --data FILE"),
-        (
-            ["eval.py", "--model", "m", "--data", "eval.py", "--samples", "0"],
-            "samples must be at least 1, got 0",
-        ),
-        (["-m", "tools.convert", "x.jsonl", "--output", "x.csv"], "--output must end in .parquet"),
-        (
-            ["-m", "tools.convert", "missing.jsonl", "--output", "x.parquet"],
-            "No such file .*missing.jsonl",
-        ),
-        (
-            ["-m", "tools.export", "missing", "--output", "x"],
-            "missing: there is no such checkpoint",
-        ),
-        (
-            ["-m", "tools.export", "{tmp_path}", "--output", "x"],
-            "is a run: name one of its .*step-0000007",
-        ),
-        (
-            ["train.py", "--run_dir", "{tmp_path}/new", "--reward", "mine.py:score"],
+            "train.py --run_dir {tmp_path}/new --reward mine.py:score",
             "the module without .py: 'mine.py:score'",
         ),
+        ("train.py --run_dir {tmp_path}/new --reward words:scores", "has no attribute 'scores'"),
         (
-            ["train.py", "--run_dir", "{tmp_path}/new", "--reward", "words:scores"],
-            "has no attribute 'scores'",
-        ),
-        (
-            ["train.py", "--run_dir", "{tmp_path}/new", "--reward", "words:death"],
+            "train.py --run_dir {tmp_path}/new --reward words:death",
             "'words:death' ended its process, or took longer than 5 s .*, twice for the answer",
         ),
         (
-            ["eval.py", "--model", "m", "--data", "{tmp_path}/q.jsonl", "--reward", "words:score"],
+            "eval.py --model m --data {tmp_path}/q.jsonl --reward words:score",
             r"answer 'green'.*KeyError: 'colour' .words.py, line 2.$",
         ),
     ],
@@ -206,7 +182,7 @@ def test_a_refusal_is_one_sentence_in_a_moment(tmp_path, argv, reason):
     row = {"data_source": "x", "prompt": [turn], "reward_model": {"ground_truth": "green"}}
     (tmp_path / "q.jsonl").write_text(json.dumps(row))
     (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
-    command = [sys.executable, "-X", "importtime", *(w.format(tmp_path=tmp_path) for w in argv)]
+    command = [sys.executable, "-X", "importtime", *argv.format(tmp_path=tmp_path).split()]
     for rank in "01":
         summary = tmp_path / rank
         environment = os.environ | {"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(summary)}
