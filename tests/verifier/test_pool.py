@@ -375,27 +375,17 @@ def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
 
 
 def test_a_function_that_takes_the_row_gets_it(module):
-    """The row goes to a parameter called row; one that is not given it sees none."""
+    """The row goes to a parameter called row, whatever stands before; without one it sees none."""
     rows = [{"extra_info": {"k": k, "weight": None}, "data_source": "ä"} for k in (1, 2, 1)]
     name = module("""
-        def reward(response, answer, row):
-            return row["extra_info"]["k"] if row else 0
+        def reward(response, answer, strict=False, row=None):
+            return row["extra_info"]["k"] if row and strict is False else 0
     """)
     with Verifier(workers=2, function=name) as verifier:
         assert verifier.submit(["a"] * 3, ["b"] * 3, rows).result() == [1.0, 2.0, 1.0]
         assert verifier.score(["a"], ["b"]) == [0.0]
         with pytest.raises(ValueError):
             verifier.submit(["a"], ["b"], rows)
-
-
-def test_an_option_of_a_reward_keeps_its_default(module):
-    """A third parameter of another name is the function's own: it is not given the row."""
-    name = module("""
-        def reward(response, answer, strict=False):
-            return 7 if strict is False else 0
-    """)
-    with Verifier(workers=1, function=name) as verifier:
-        assert verifier.submit(["a"], ["b"], [{"prompt": "c"}]).result() == [7.0]
 
 
 def test_workers_die_with_their_parent(module, tmp_path):
