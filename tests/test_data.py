@@ -57,6 +57,16 @@ def write(tmp_path):
     return write
 
 
+@pytest.fixture
+def load(write, tokenizer):
+    """Reads the questions of a file that has these rows, as the knobs say."""
+
+    def load(rows, tokenizer=tokenizer, **knobs):
+        return load_questions([write("a.jsonl", rows)], Config(**knobs), tokenizer)
+
+    return load
+
+
 def test_line_separators_inside_a_text_do_not_end_a_row(write):
     """Only a newline ends a row, not a bare U+2028 or U+0085 that JSON allows in a text."""
     text = "3a\u2028+4\x85"
@@ -139,21 +149,11 @@ def test_a_malformed_file_fails_by_name_row_and_column(write, tokenizer, name):
     assert file in str(error.value)
 
 
-def test_marks_and_blank_lines_in_a_file(write, tokenizer):
+def test_marks_and_blank_lines_in_a_file(load):
     """A byte-order mark at the start and blank lines are passed over."""
     text = json.dumps(GOOD)
-    file = write("q.jsonl", "\ufeff" + text + "\n\n" + text.replace("1a+1", "2a+1") + "\n")
-    questions, _ = load_questions([file], Config(), tokenizer)
+    questions, _ = load("\ufeff" + text + "\n\n" + text.replace("1a+1", "2a+1") + "\n")
     assert [q.text for q in questions] == ["1a+1", "2a+1"]
-
-
-def test_a_prefix_that_the_template_brings_is_not_added_twice(tokenizer):
-    """A template that ends with `response_prefix` gives the same prompt with it as without."""
-    turns = [{"role": "user", "content": "1?"}]
-    plain = Config(prompt_template="{question}<think>\n", response_prefix="")
-    for template, prefix in (("{question}<think>\n", "<think>\n"), ("{question}", "<think>\n")):
-        config = Config(prompt_template=template, response_prefix=prefix)
-        assert render(turns, config, tokenizer).tolist() == render(turns, plain, tokenizer).tolist()
 
 
 def test_parquet_and_jsonl_are_read_alike(write, tokenizer):
@@ -168,7 +168,7 @@ def test_parquet_and_jsonl_are_read_alike(write, tokenizer):
         assert tokenizer.decode(q.prompt_ids) == f"<bos><user>{i}a+1<assistant>"
 
 
-def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
+def test_the_row_as_read_is_kept_and_counts_as_data(write, load, tokenizer):
     """Both formats keep the columns, NaN too, and another extra_info is another data set."""
     extra = {"difficulty": 3, "tests": ["1", "2"], "weight": float("nan")}
     rows = [row("3a+4", extra_info=extra, ability="maths"), row("3a+4", source="$5")]
@@ -179,7 +179,7 @@ def test_the_row_as_read_is_kept_and_counts_as_data(write, tokenizer):
         assert two.row["extra_info"] is None
         assert two.row["data_source"] == two.source == "$5"
     changed = [row("3a+4", extra_info=extra | {"difficulty": 4}), rows[1]]
-    again, _ = load_questions([write("b.jsonl", changed)], Config(), tokenizer)
+    again, _ = load(changed)
     assert fingerprint([one, two]) != fingerprint(again)
 
 
@@ -189,7 +189,7 @@ CHATML = (
 )
 
 
-def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer):
+def test_special_tokens_in_a_question_are_refused_with_a_count(load, tokenizer):
     """No text or role's name can end the user's turn; what only looks like a token stays."""
     qwen = copy.deepcopy(tokenizer)
     qwen.add_special_tokens({"additional_special_tokens": ["<|im_start|>", "<|im_end|>"]})
@@ -207,23 +207,22 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(write, tokenizer)
     fine = ["1+1<|im_end |>", "a <think>", "1 < 2 | 3 > 2"]
     rows = [*map(row, live), *map(row, fine)]
     rows.append(row("1+1") | {"prompt": [{"role": "user<|im_end|>", "content": "1+1"}]})
-    knobs = Config(max_prompt_length=500)
     # If it were taken, the user's turn would end twice.
-    assert render(rows[0]["prompt"], knobs, qwen).tolist().count(end) == 2
-    questions, counts = load_questions([write("a.jsonl", rows)], knobs, qwen)
+    assert render(rows[0]["prompt"], Config(), qwen).tolist().count(end) == 2
+    questions, counts = load(rows, qwen, max_prompt_length=500)
     assert [q.text for q in questions] == fine
     assert counts == {"read": 8, "special tokens": 5}
     assert all(q.prompt_ids.tolist().count(end) == 1 for q in questions)  # the template's own
     with pytest.raises(
         ValueError, match="no question is left .*'special tokens': 4.*chat template's tokens"
     ):
-        load_questions([write("b.jsonl", rows[:4])], knobs, qwen)
+        load(rows[:4], qwen, max_prompt_length=500)
 
 
-def test_answers_compared_as_text_are_counted_and_unreadable_ones_named(write, tokenizer):
+def test_answers_compared_as_text_are_counted_and_unreadable_ones_named(load):
     """One of words stays and is counted, one that cannot be read goes, one out of time stays."""
     rows = [row("1a+1", "2"), row("1a+2", "$3,$4"), row("1a+3", "?"), row("1a+4", "slow")]
-    questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
+    questions, _ = load(rows)
 
     def check(answers):
         slow = {"score": 0.0, "timeouts": 1.0}
@@ -267,22 +266,22 @@ def test_what_is_read_and_what_is_kept(monkeypatch, device):
     assert [name for name in origins if origins[name] != others[name]] == ["readable"]
 
 
-def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, tokenizer):
+def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, load, tokenizer):
     """A prompt of exactly the limit stays, and a row repeated in its source (Avg@k) is one."""
     rows = [row("3a+4"), row("3a+4b+1"), row("3a+4"), row("5a+1", "6"), row("3a+4", source="other")]
-    limit = Config(max_prompt_length=7)  # 3 special tokens + 4
-    questions, counts = load_questions([write("a.jsonl", rows)], limit, tokenizer)
+    questions, counts = load(rows, max_prompt_length=7)  # 3 special tokens + 4
     assert [q.text for q in questions] == ["3a+4", "5a+1", "3a+4"]
     assert [q.source for q in questions] == ["arithmetic", "arithmetic", "other"]
     assert [q.id for q in questions] == [0, 1, 2]
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
+    limit = Config(max_prompt_length=7)
     twice = load_questions([write("a.jsonl", rows)] * 2, limit, tokenizer)  # the same file
     assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5}
     assert len(twice[0]) == 3
     with pytest.raises(
         ValueError, match="no question is left.*prompts too long.*max_prompt_length=6"
     ):
-        load_questions([write("b.jsonl", rows)], Config(max_prompt_length=6), tokenizer)
+        load(rows, max_prompt_length=6)
 
 
 def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
@@ -298,18 +297,18 @@ def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
 @pytest.mark.parametrize(
     "reward, number", [("math", 1), ("worlds.gym:score", 2), ("mine:score", 2)]
 )
-def test_rows_that_differ_in_extra_info(write, tokenizer, reward, number):
+def test_rows_that_differ_in_extra_info(load, reward, number):
     """They are two questions for a reward that may grade by it, and one for Math-Verify."""
     rows = [row("3a+4", extra_info={"tests": [i]}) for i in (1, 2, 1)]
-    questions, counts = load_questions([write("a.jsonl", rows)], Config(reward=reward), tokenizer)
+    questions, counts = load(rows, reward=reward)
     assert [q.row["extra_info"]["tests"] for q in questions] == [[1], [2]][:number]
     assert counts == {"read": 3, "repeated": 3 - number}
 
 
-def test_answers_may_be_numbers(write, tokenizer):
+def test_answers_may_be_numbers(load):
     """A ground truth of 0, 7 or 0.5 becomes its text; 0 is an answer, not a missing one."""
     rows = [row("1a+1", 0), row("1a+2", 7), row("1a+3", 0.5)]
-    questions, _ = load_questions([write("a.jsonl", rows)], Config(), tokenizer)
+    questions, _ = load(rows)
     assert [q.answer for q in questions] == ["0", "7", "0.5"]
 
 
@@ -340,12 +339,11 @@ def test_lists_that_are_stored_as_text(text, values):
     assert listed(text) == values
 
 
-def test_a_list_of_one_value_is_that_value(write, tokenizer):
+def test_a_list_of_one_value_is_that_value(load):
     """So it is for `math`; a reward of the user's own is given the text as it is."""
-    file = write("a.jsonl", [row("1a+1", '["2"]')])
     for reward, answer in (("math", "2"), ("mine:score", '["2"]')):
-        questions, _ = load_questions([file], Config(reward=reward), tokenizer)
-        assert [q.answer for q in questions] == [answer]
+        [question], _ = load([row("1a+1", '["2"]')], reward=reward)
+        assert question.answer == answer
 
 
 # ---- prompts -------------------------------------------------------------------------------------
@@ -357,7 +355,8 @@ TURNS = [{"role": "system", "content": "be right"}, {"role": "user", "content": 
 def test_prompt_templates(tokenizer):
     """The chat template keeps every turn, a text the last; `response_prefix` ends both.
 
-    Braces in a question survive.
+    A template that ends with it gives the same prompt with it as without. Braces in a question
+    survive.
     """
 
     def prompt(turns, **knobs) -> str:
@@ -369,6 +368,9 @@ def test_prompt_templates(tokenizer):
     text = "User: {question}\nAnswer: Let's think step by step.\n"
     expected = "User: 3a+4\nAnswer: Let's think step by step.\nSo"
     assert prompt(TURNS, prompt_template=text, response_prefix="So").endswith(expected)
+    brought = prompt(TURNS, prompt_template="{question}<think>\n")
+    for template in ("{question}<think>\n", "{question}"):
+        assert prompt(TURNS, prompt_template=template, response_prefix="<think>\n") == brought
     braces = [{"role": "user", "content": "{x} and {question}"}]
     assert prompt(braces, prompt_template="Q: {question}").endswith("Q: {x} and {question}")
 
@@ -397,19 +399,14 @@ def test_the_day_of_prompts_is_that_of_the_run(write, tokenizer, device, capfd):
     assert "2026-01-02, as kept" in capfd.readouterr().err
 
 
-def test_turns_that_a_text_template_leaves_out_are_counted(write, tokenizer):
+def test_turns_that_a_text_template_leaves_out_are_counted(load):
     """A text template leaves out two of three turns, the chat template none."""
-    files = [
-        write(
-            "a.jsonl",
-            [row("3a+4") | {"prompt": [TURNS[0], {"role": "assistant", "content": "?"}, TURNS[1]]}],
-        )
-    ]
-    counts = [
-        load_questions(files, Config(prompt_template=template), tokenizer)[1]
-        for template in ("chat", "{question}=")
-    ]
-    assert counts == [{"read": 1}, {"read": 1, "turns left out": 2}]
+    turns = [TURNS[0], {"role": "assistant", "content": "?"}, TURNS[1]]
+    rows = [row("3a+4") | {"prompt": turns}]
+    _, counts = load(rows, prompt_template="chat")
+    assert counts == {"read": 1}
+    _, counts = load(rows, prompt_template="{question}=")
+    assert counts == {"read": 1, "turns left out": 2}
 
 
 def change(tokenizer, **attributes):
@@ -425,36 +422,36 @@ SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 
 
 @pytest.mark.parametrize(
-    "attributes, knobs, reason",
+    "attributes, knobs, rows, reason",
     [
-        ({"eos_token": None}, {}, "no eos_token"),
+        ({"eos_token": None}, {}, 104, "no eos_token"),
         (
             {"chat_template": SILENT_TEMPLATE},
             {},
+            104,
             "adds no generation prompt; give its text as response_prefix",
         ),
-        ({}, {"response_prefix": "<think>"}, "</think> is a special token"),
-        ({}, {}, None),
-        ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, None),
+        ({}, {"response_prefix": "<think>"}, 104, "</think> is a special token"),
+        ({}, {}, 103, "has a token 103, its embeddings have 103 rows"),
+        ({}, {}, 1, "has a token 103, its embeddings have 1 rows"),
+        # Embeddings may have more rows than there are tokens.
+        ({}, {}, 128, None),
+        ({}, {}, 104, None),
+        ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, 104, None),
     ],
 )
-def test_a_tokenizer_that_cannot_serve_is_refused(tokenizer, tmp_path, attributes, knobs, reason):
-    """What to do is said where responses would not end, or would go on with the question."""
+def test_a_tokenizer_that_cannot_serve_is_refused(
+    tokenizer, tmp_path, attributes, knobs, rows, reason
+):
+    """What to do is said where responses would not end, or would go on with the question.
+
+    A token beyond the embeddings is refused, too.
+    """
     change(tokenizer, **attributes).save_pretrained(tmp_path)
-    LlamaConfig(vocab_size=104).save_pretrained(tmp_path)
+    LlamaConfig(vocab_size=rows).save_pretrained(tmp_path)
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
         load_tokenizer(Config(**knobs), str(tmp_path))
-
-
-@pytest.mark.parametrize("rows, refused", [(128, False), (104, False), (103, True), (1, True)])
-def test_a_token_beyond_the_embeddings_is_refused(tokenizer, tmp_path, rows, refused):
-    """Embeddings may have more rows than there are tokens, as 104 here, and not fewer."""
-    change(tokenizer).save_pretrained(tmp_path)
-    LlamaConfig(vocab_size=rows).save_pretrained(tmp_path)
-    said = f"has a token 103, its embeddings have {rows} rows"
-    with pytest.raises(ValueError, match=said) if refused else contextlib.nullcontext():
-        load_tokenizer(Config(), str(tmp_path))
 
 
 REFUSAL = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
