@@ -8,6 +8,7 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
+from conftest import jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from config import Config
@@ -51,6 +52,7 @@ SIZES = {"train_size": 60, "test_size": 20, "ood_size": 20, "hidden": 32, "layer
 TINY = World(**SIZES, batch=8, pretrain_steps=3)
 QUESTION = "3a+4b*3c-5d+9e-1"  # 3+4=7, 7*3=21 -> 1, 1-5=-4 -> 6, 6+9=15 -> 5, 5-1=4
 CHAIN = "a3+4=7b7*3=1c1-5=6d6+9=5e5-1=4"
+ROW = {"prompt": [{"role": "user", "content": QUESTION}]}
 
 
 def test_a_question_is_worked_out_modulo_ten_from_left_to_right():
@@ -73,37 +75,35 @@ def test_right_steps_never_heal_a_wrong_one():
     + [(wrong, 0) for wrong in ("764", "", "#", "#76", "#1764", "#764x", "#764#1")],
 )
 def test_reward_is_the_exact_answer_after_the_last_mark(response, expected):
-    row = {"prompt": [{"role": "user", "content": QUESTION}]}
-    assert is_right(response, "764") == expected == reward(response, "764", row)["score"]
+    assert is_right(response, "764") == expected == reward(response, "764", ROW)["score"]
 
 
 @pytest.mark.parametrize(
-    ("case", "response", "share"),
+    ("response", "share"),
     [
-        ("one wrong result, the rest built on it", "a3+4=8b8*3=4c4-5=9d9+9=8e8-1=7#897", 4 / 5),
-        ("two slips that cancel", "a3+4=8b8*3=1c1-5=6d6+9=5e5-1=4#764", 3 / 5),
-        ("first step left out", "b7*3=1c1-5=6d6+9=5e5-1=4#764", 0),
-        ("last step left out", "a3+4=7b7*3=1c1-5=6d6+9=5#764", 4 / 5),
-        ("does not take up the result before", "a3+4=7b8*3=4c1-5=6d6+9=5e5-1=4#764", 3 / 5),
-        ("operands swapped", "a4+3=7b7*3=1c1-5=6d6+9=5e5-1=4#764", 4 / 5),
-        ("another answer than the results", CHAIN + "#761", 1),
-        ("a step too many", CHAIN + "f4+0=4#764", 5 / 6),
-        ("a bare answer", "#764", 0),
-        ("text after the answer", CHAIN + "#764!", 1),
-        ("text between steps", "a3+4=7 b7*3=1c1-5=6d6+9=5e5-1=4#764", 1),
-        ("no answer", CHAIN, 1),
-        ("nothing at all", "", 0),
+        ("a3+4=8b8*3=4c4-5=9d9+9=8e8-1=7#897", 4 / 5),  # one wrong result, the rest built on it
+        ("a3+4=8b8*3=1c1-5=6d6+9=5e5-1=4#764", 3 / 5),  # two slips that cancel
+        ("b7*3=1c1-5=6d6+9=5e5-1=4#764", 0),  # first step left out
+        ("a3+4=7b7*3=1c1-5=6d6+9=5#764", 4 / 5),  # last step left out
+        ("a3+4=7b8*3=4c1-5=6d6+9=5e5-1=4#764", 3 / 5),  # does not take up the result before
+        ("a4+3=7b7*3=1c1-5=6d6+9=5e5-1=4#764", 4 / 5),  # operands swapped
+        (CHAIN + "#761", 1),  # another answer than the results
+        (CHAIN + "f4+0=4#764", 5 / 6),  # a step too many
+        ("#764", 0),  # a bare answer
+        (CHAIN + "#764!", 1),  # text after the answer
+        ("a3+4=7 b7*3=1c1-5=6d6+9=5e5-1=4#764", 1),  # text between steps
+        (CHAIN, 1),  # no answer
+        ("", 0),  # nothing at all
     ],
 )
-def test_only_the_whole_chain_is_valid(case, response, share):
+def test_only_the_whole_chain_is_valid(response, share):
     """A valid chain has every step, right and in order; the share counts the right ones."""
-    assert valid_chain(QUESTION, CHAIN + "#764", "764"), case
-    assert not valid_chain(QUESTION, response, "764"), case
-    row = {"prompt": [{"role": "user", "content": QUESTION}]}
-    verdict = graded_reward(response, "764", row)
-    assert verdict["score"] == pytest.approx(share), case
+    assert valid_chain(QUESTION, CHAIN + "#764", "764")
+    assert not valid_chain(QUESTION, response, "764")
+    verdict = graded_reward(response, "764", ROW)
+    assert verdict["score"] == pytest.approx(share)
     assert not verdict["judged"]["valid"]
-    assert reward(response, "764", row)["judged"] == (verdict["judged"])
+    assert reward(response, "764", ROW)["judged"] == verdict["judged"]
 
 
 def test_wrong_steps_are_marked():
@@ -113,8 +113,10 @@ def test_wrong_steps_are_marked():
 
 
 def test_a_shortcut_is_an_answer_without_a_step():
-    said = ["#764", "", "b7*3=1#4", CHAIN + "#764"]
-    assert [takes_shortcut(response) for response in said] == [True, True, False, False]
+    for response in ("#764", ""):
+        assert takes_shortcut(response)
+    for response in ("b7*3=1#4", CHAIN + "#764"):
+        assert not takes_shortcut(response)
 
 
 def test_sets_have_no_question_in_common_and_the_asked_for_lengths():
@@ -126,21 +128,15 @@ def test_sets_have_no_question_in_common_and_the_asked_for_lengths():
 
 
 @pytest.mark.parametrize(
-    ("drawn", "expected"),
+    ("draw", "expected"),
     [
-        (
-            json.dumps(draw_sets(World())),
-            "d9390660d8fd7de17ebb08841de2fb47a9a5b1dfe868d95ca6e0ec1ff88b31db",
-        ),
-        (
-            json.dumps(draw_training(World())),
-            "5c9141e7894fceb1ff41275d72f2da0e8cc4e0b5a07b75327b9aab8c53433b2f",
-        ),
+        (draw_sets, "d9390660d8fd7de17ebb08841de2fb47a9a5b1dfe868d95ca6e0ec1ff88b31db"),
+        (draw_training, "5c9141e7894fceb1ff41275d72f2da0e8cc4e0b5a07b75327b9aab8c53433b2f"),
     ],
-    ids=["natural", "mix"],
 )
-def test_questions_are_the_same_on_every_machine(drawn, expected):
+def test_questions_are_the_same_on_every_machine(draw, expected):
     """Their hash for seed 0 is fixed, since the scores of README are about these."""
+    drawn = json.dumps(draw(World()))
     assert hashlib.sha256(drawn.encode()).hexdigest() == expected
 
 
@@ -187,7 +183,7 @@ def test_a_base_does_not_depend_on_the_mix(tmp_path):
 
 def test_rows_have_the_columns_of_verl():
     row = json.loads(rows([QUESTION], "arithmetic"))
-    assert row["prompt"] == [{"role": "user", "content": QUESTION}]
+    assert row["prompt"] == ROW["prompt"]
     assert row["reward_model"]["ground_truth"] == "764"
     assert row["data_source"] == "arithmetic"
     assert row["extra_info"]["index"] == 0
@@ -249,8 +245,9 @@ def test_tokenizer_keeps_every_character_through_autotokenizer():
 
 def test_chat_template_gives_the_prompt_of_pretraining():
     tokenizer = build_tokenizer()
-    chat = [{"role": "user", "content": QUESTION}]
-    prompt = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=False)
+    prompt = tokenizer.apply_chat_template(
+        ROW["prompt"], add_generation_prompt=True, return_dict=False
+    )
     ids, labels = encode_demonstrations([(QUESTION, CHAIN), (QUESTION, "#9")], tokenizer)
     assert ids[0, : len(prompt)].tolist() == prompt
     assert tokenizer.decode(ids[0, len(prompt) :]) == CHAIN + "<eos>"
@@ -275,13 +272,10 @@ def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone()
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
     """Other constants are another place, and a failed build leaves nothing."""
     world = build_world(tmp_path, TINY)
-    model, tokenizer = (
-        c.from_pretrained(world / "model") for c in (AutoModelForCausalLM, AutoTokenizer)
-    )
+    model = AutoModelForCausalLM.from_pretrained(world / "model")
+    tokenizer = AutoTokenizer.from_pretrained(world / "model")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
-    assert {json.loads(line)["data_source"] for line in (world / "ood.jsonl").open()} == {
-        "arithmetic-ood"
-    }
+    assert {row["data_source"] for row in jsonl(world / "ood.jsonl")} == {"arithmetic-ood"}
     monkeypatch.setattr(base_model, "pretrain", lambda *_: 1 / 0)
     assert build_world(tmp_path, TINY) == world
     with pytest.raises(ZeroDivisionError):
