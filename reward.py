@@ -6,6 +6,7 @@ Math-Verify, the gold one.
 """
 
 import re
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from data import Question
 from runtime import ranks
 from runtime.faults import say
 from verifier.forms import MAX_BOX, last_box
-from verifier.pool import Pending, Verifier
+from verifier.pool import Verifier
 
 CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 # characters, from the end, of a response without a box in which an answer is looked for
@@ -136,8 +137,8 @@ class Grader:
             )
         return None
 
-    def submit(self, question: Question, token_ids: np.ndarray) -> Pending:
-        """Start grading. `.rewards()` of what is returned is a list of one: `score` and others."""
+    def submit(self, question: Question, token_ids: np.ndarray) -> Future:
+        """Start grading, and return the future of its named rewards: `score` and others."""
         piece = self.piece(question, token_ids)
         row = {} if self.config.reward == "math" else question.row  # Math-Verify reads none
-        return self.verifier.submit([piece], [question.answer], [row])
+        return self.verifier.submit(piece, question.answer, row)

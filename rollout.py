@@ -68,11 +68,10 @@ def roll_out(
         )
         if not grades:
             return []
-        for grading in gradings.values():
-            watchdog.wait(grading.under_way())
+        watchdog.wait(gradings.values())
         rollouts = {i: [] for i in share}
         for number, (i, _) in enumerate(asked):
-            [verdict] = gradings[number].rewards()
+            verdict = gradings[number].result()
             rollouts[i].append(_trajectory(responses[number], verdict, step))
         return list(rollouts.values())
 

@@ -22,7 +22,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 # Seconds between the stacks of neighbouring ranks, which would be mixed up on the console.
@@ -150,9 +150,8 @@ class Watchdog:
         if self.interrupted and self.phase in LEFT:
             raise Interrupted
 
-    def wait(self, futures: Iterable[concurrent.futures.Future]) -> None:
+    def wait(self, futures: Collection[concurrent.futures.Future]) -> None:
         """Wait until all of the futures are done, or until `check` raises Interrupted."""
-        futures = list(futures)
         while concurrent.futures.wait(futures, timeout=TURN).not_done:
             self.check()
 

@@ -28,7 +28,6 @@ from runtime import chat
 from runtime.claim import claim
 from runtime.responses import LONGEST, in_short, open_kept, row_key
 from sampler import sample_seed
-from verifier.pool import Pending
 from worlds.arithmetic import judge
 
 SCRIPT = {  # {(question, sample): (response, a letter a token; reward; finished)}
@@ -70,7 +69,7 @@ def grader(config: Config) -> SimpleNamespace:
         said = text(token_ids)
         judged = judge(question.text, said, question.answer)
         graded.set_result({"score": rewards[said], "tidy": 0.25, "judged": judged})
-        return Pending([graded])
+        return graded
 
     return SimpleNamespace(
         config=config,

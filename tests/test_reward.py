@@ -120,7 +120,7 @@ def test_what_goes_to_the_worker_beside_the_piece():
     question = asked("?", row=row)
     make_grader(verifier, reward="mine:score").submit(question, tokens("so 2"))
     make_grader(verifier).submit(question, tokens(r"it is \boxed{2}"))
-    assert given == [(["so 2"], ["2"], [row]), ([r"\boxed{2}"], ["2"], [{}])]
+    assert given == [("so 2", "2", row), (r"\boxed{2}", "2", {})]
 
 
 def test_rewards_of_responses():
@@ -129,11 +129,10 @@ def test_rewards_of_responses():
     question = asked("?", answer="1/2")
     with make_verifier(Config()) as verifier:
         grader = make_grader(verifier)
-        assert grader.submit(question, tokens(responses[0])).result() == [1.0]
         leak = grader.submit(question, tokens(r"\boxed{1-\frac{1}{2}}"))
-        assert leak.rewards() == [{"score": 0.0, "unevaluated": 1.0}]
+        assert leak.result() == {"score": 0.0, "unevaluated": 1.0}
         pending = [grader.submit(question, tokens(response)) for response in responses]
-        assert [one.result() for one in pending] == [[1.0], [0.0], [0.0], [1.0]]
+        assert [one.result()["score"] for one in pending] == [1.0, 0.0, 0.0, 1.0]
 
 
 class Ended:

@@ -4,6 +4,7 @@ import importlib.util
 import json
 import math
 import shutil
+from concurrent.futures import Future
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -323,7 +324,8 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
         return [broken]
 
     engine = SimpleNamespace(generate=generate)
-    grading = SimpleNamespace(under_way=list, rewards=lambda: [{"score": 1.0}])
+    grading = Future()
+    grading.set_result({"score": 1.0})
     grader = SimpleNamespace(config=make_config(), submit=lambda *_: grading)
     question = Question(0, "1?", np.array([5], dtype=np.int32), "1", "x")
     with pytest.raises(RuntimeError, match="^log-probs of the engine are no numbers"):

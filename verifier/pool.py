@@ -10,12 +10,11 @@ import contextlib
 import json
 import os
 import queue
-import select
 import signal
+import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -38,7 +37,6 @@ class Worker:
         self.memory = memory
         self.identities = identities
         self.process = None
-        self.received = b""  # what has come of the next reply
         self.timeouts = 0
         self.closed = False
         self.lock = threading.Lock()
@@ -54,9 +52,10 @@ class Worker:
         for _ in range(2):
             try:
                 self.launch()
-                self.recognise(self.reply(time.monotonic() + START_SECONDS)["identity"])
+                self.recognise(self.reply()["identity"])
+                self.socket.settimeout(self.timeout)
                 return
-            except EOFError:
+            except (EOFError, ConnectionError):
                 self.stop()
             except TimeoutError:
                 self.stop()
@@ -69,16 +68,18 @@ class Worker:
         with self.lock:
             if self.closed:
                 raise RuntimeError("the Verifier is closed")
-            self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "verifier.worker"]
-                + [self.function, str(self.timeout), str(self.memory)],
-                env={**os.environ, "PYTHONPATH": path},
-                stdin=subprocess.PIPE,
-                stdout=subprocess.PIPE,
-                bufsize=0,
-                start_new_session=True,
-            )
-        os.set_blocking(self.process.stdin.fileno(), False)
+            self.socket, theirs = socket.socketpair()
+            with theirs:
+                self.process = subprocess.Popen(
+                    [sys.executable, "-P", "-m", "verifier.worker"]
+                    + [self.function, str(self.timeout), str(self.memory)],
+                    env={**os.environ, "PYTHONPATH": path},
+                    stdin=theirs,
+                    stdout=theirs,
+                    start_new_session=True,
+                )
+            self.replies = self.socket.makefile("rb")
+        self.socket.settimeout(START_SECONDS)
 
     def recognise(self, identity: str) -> None:
         """Note which function the process imported; RuntimeError if it is another than before."""
@@ -90,57 +91,36 @@ class Worker:
                 " answers would get unequal rewards: put it back and go on, or begin anew"
             )
 
-    def send(self, line: bytes, end: float) -> None:
-        """Write a line to the worker, by the clock's `end`.
-
-        Raises TimeoutError if it does not take it in time, BrokenPipeError if the worker died.
-        """
-        poll = select.poll()
-        poll.register(self.process.stdin, select.POLLOUT)
-        left = memoryview(line)
-        while left:  # a pipe holds 64 KiB
-            if not poll.poll(1000 * max(end - time.monotonic(), 0)):
-                raise TimeoutError
-            left = left[os.write(self.process.stdin.fileno(), left) :]
-
-    def reply(self, end: float, where: str = "") -> dict:
+    def reply(self, where: str = "") -> dict:
         """Return the worker's next line.
 
-        Raises TimeoutError if it does not come by the clock's `end`, EOFError if the worker died,
-        and RuntimeError with the reason if its reward function raised. There is no timer thread, as
-        generation shares Python's lock in this process.
+        Raises TimeoutError if it does not come in time, EOFError or ConnectionError if the worker
+        died, and RuntimeError with the reason if its reward function raised. There is no timer
+        thread, as generation shares Python's lock in this process.
         """
-        poll = select.poll()
-        poll.register(self.process.stdout, select.POLLIN)
-        while not self.received.endswith(b"\n"):
-            if not poll.poll(1000 * max(end - time.monotonic(), 0)):
-                raise TimeoutError
-            new = os.read(self.process.stdout.fileno(), 65536)
-            if not new:
-                raise EOFError
-            self.received += new
-        message = json.loads(self.received)
-        self.received = b""
+        line = self.replies.readline()
+        if not line.endswith(b"\n"):
+            raise EOFError
+        message = json.loads(line)
         if "error" in message:
             self.stop()
             raise RuntimeError(f"the reward {self.function!r} failed{where}: {message['error']}")
         return message
 
-    def grade(self, text: str | None, answer: str, row: str = "null") -> dict[str, float]:
+    def grade(self, text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
         """Return the named rewards of a pair of text and answer.
 
         It scores 0, with `timeouts` 1, if it outlives the limit, or if the worker dies of it twice:
         once may have been somebody else's doing.
         """
-        where = f" for the answer {answer!r:.200}, row {row:.400}"
+        where = f" for the answer {answer!r:.200}, row {json.dumps(row):.400}"
         line = json.dumps([text, answer, row]).encode() + b"\n"
         for _ in range(2):
             try:
                 self.start()
-                end = time.monotonic() + self.timeout
-                self.send(line, end)
-                return self.reply(end, where)["rewards"]
-            except (EOFError, BrokenPipeError):
+                self.socket.sendall(line)
+                return self.reply(where)["rewards"]
+            except (EOFError, ConnectionError):
                 self.stop()
             except TimeoutError:
                 self.stop()
@@ -160,10 +140,9 @@ class Worker:
                 return
             self.kill()
             self.process.wait()
-            self.process.stdin.close()
-            self.process.stdout.close()
+            self.replies.close()
+            self.socket.close()
             self.process = None
-            self.received = b""
 
     def close(self) -> None:
         """Kill the process for good.
@@ -174,30 +153,6 @@ class Worker:
             self.closed = True
             if self.process:
                 self.kill()
-
-
-class Pending:
-    """The scores under way: a future of named rewards for each text, and None for no text."""
-
-    def __init__(self, futures: list[Future | None]):
-        self.futures = futures
-
-    def rewards(self) -> list[dict[str, float]]:
-        """Wait for the named rewards, `score` among them, in the order of the texts.
-
-        A pair that was not graded has only a score of 0, and `timeouts` where there was a text.
-        """
-        return [
-            {"score": 0.0} if future is None else dict(future.result()) for future in self.futures
-        ]
-
-    def under_way(self) -> list[Future]:
-        """Return the futures that are not done."""
-        return [future for future in self.futures if future and not future.done()]
-
-    def result(self) -> list[float]:
-        """Wait for the scores alone."""
-        return [rewards["score"] for rewards in self.rewards()]
 
 
 class Verifier:
@@ -254,21 +209,18 @@ class Verifier:
 
     def score(self, texts: list[str | None], answers: list[str]) -> list[float]:
         """Return the reward of Eq. 1 for every text and its gold, in order; None scores 0."""
-        return self.submit(texts, answers).result()
+        futures = [self.submit(*pair) for pair in zip(texts, answers, strict=True)]
+        return [future.result()["score"] for future in futures]
 
-    def submit(
-        self, texts: list[str | None], answers: list[str], rows: list[dict] | None = None
-    ) -> Pending:
-        """Start what `score` does, and return what is under way.
+    def submit(self, text: str | None, answer: str, row: dict | None = None) -> Future:
+        """Start to grade a text, and return the future of its named rewards, `score` among them.
 
-        rows: what a function with a parameter `row` is given, as plain JSON values; else None.
+        Without a text that is a score of 0 alone. What is late has `timeouts` beside it. row: what
+        a function with a parameter `row` is given, as plain JSON values.
         """
-        rows = map(json.dumps, rows or [None] * len(texts))
-        futures = []
-        for pair in list(zip(texts, answers, rows, strict=True)):
-            graded = pair[0] is not None
-            futures.append(self.threads.submit(self._grade, *pair) if graded else None)
-        return Pending(futures)
+        if text is None:
+            return self.threads.submit(dict, score=0.0)
+        return self.threads.submit(self._grade, text, answer, row)
 
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """Return for each answer whether it can serve as a gold.
@@ -279,15 +231,13 @@ class Verifier:
         """
         if self.function not in MATH.values():
             return [{"score": 1.0, "as_text": 0.0} for _ in answers]
-        checks = Pending(
-            [self.threads.submit(self._grade, None, answer) for answer in answers]
-        ).rewards()
+        checks = self.threads.map(lambda answer: self._grade(None, answer), answers)
         return [{"score": 1.0} if check.get("timeouts") else check for check in checks]
 
-    def _grade(self, *pair: str | None) -> dict[str, float]:
+    def _grade(self, *case) -> dict[str, float]:
         worker = self.idle.get()
         try:
-            return worker.grade(*pair)
+            return worker.grade(*case)
         finally:
             self.idle.put(worker)
 
@@ -315,8 +265,7 @@ def try_out(function: str, timeout: float, cases: Iterable[tuple[str, dict]]) ->
     with Verifier(1, timeout, function) as verifier:
         for answer, row in cases:
             for _ in range(2):
-                [rewards] = verifier.submit([answer], [answer], [row]).rewards()
-                if "timeouts" not in rewards:
+                if "timeouts" not in verifier.submit(answer, answer, row).result():
                     break
             else:
                 raise RuntimeError(

@@ -1,10 +1,10 @@
 """Run a reward function on one answer after another, for as long as they come.
 
 `pool.py`, which holds the clock, starts `python -m verifier.worker module:function SECONDS BYTES`.
-It imports nothing but the function. A JSON line goes each way: `[text, answer, row]` (the row a
-JSON text) on stdin, and `{"rewards": {"score": 1.0}}` on stdout. The first line out is
-`{"identity": text}` when the function is there. `{"error": sentence}` is the last one: the function
-could not be imported, raised an exception, or returned no number.
+It imports nothing but the function. A JSON line goes each way: `[text, answer, row]` on stdin,
+and `{"rewards": {"score": 1.0}}` on stdout. The first line out is `{"identity": text}` when the
+function is there. `{"error": sentence}` is the last one: the function could not be imported, raised
+an exception, or returned no number.
 """
 
 import contextlib
@@ -161,7 +161,7 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
             # Should the parent die while this hangs in C code, a watchdog without Python's lock
             # ends it.
             faulthandler.dump_traceback_later(2 * seconds + 1, exit=True, file=sys.__stderr__)
-            given = {"row": json.loads(row)} if with_row else {}
+            given = {"row": row} if with_row else {}
             rewards = named_rewards(reward(text, answer, **given))
             reply(rewards=rewards)
             faulthandler.cancel_dump_traceback_later()

@@ -55,10 +55,10 @@ def test_order_duplicates_and_nothing(verifier):
     golds = [str(i % 97) for i in range(500)]
     texts = [None if i % 5 == 0 else rf"\boxed{{{i % 97 + (i % 3 == 0)}}}" for i in range(500)]
     expected = [float(i % 5 != 0 and i % 3 != 0) for i in range(500)]
-    pending = verifier.submit(texts, golds)
+    pending = list(map(verifier.submit, texts, golds))
     assert verifier.score([], []) == []
     assert verifier.score([None], ["1"]) == [0.0]
-    assert pending.result() == expected == pending.result()
+    assert [future.result()["score"] for future in pending] == expected
     with pytest.raises(ValueError):
         verifier.score([r"\boxed{1}"], [])
 
@@ -112,10 +112,10 @@ def test_killed_worker_is_replaced(module):
         texts = [str(i) for i in range(40)]
         idle, busy = [worker.process.pid for worker in verifier.workers]
         os.kill(idle, signal.SIGKILL)
-        pending = verifier.submit(texts, texts)
+        pending = list(map(verifier.submit, texts, texts))
         time.sleep(0.2)
         os.kill(busy, signal.SIGKILL)
-        assert pending.result() == [float(i) for i in range(40)]
+        assert [future.result() for future in pending] == [{"score": float(i)} for i in range(40)]
         assert verifier.timeouts == 0
 
 
@@ -208,7 +208,7 @@ def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
     name = module(source)
     with pytest.raises(RuntimeError, match=f"my_reward:reward.*{told}"):
         with Verifier(workers=1, function=name) as verifier:
-            verifier.submit(["x"], ["gold"], [{"prompt": "3a"}]).result()
+            verifier.submit("x", "gold", {"prompt": "3a"}).result()
 
 
 def test_a_module_without_a_file_is_refused():
@@ -254,8 +254,8 @@ def test_a_worker_that_reads_nothing_is_late(module):
     with Verifier(workers=1, timeout=0.5, function=name) as verifier:
         os.kill(verifier.workers[0].process.pid, signal.SIGSTOP)
         begin = time.monotonic()
-        pending = verifier.submit(["x" * 2**20], ["1"])
-        assert pending.rewards() == [{"score": 0.0, "timeouts": 1.0}]
+        pending = verifier.submit("x" * 2**20, "1")
+        assert pending.result() == {"score": 0.0, "timeouts": 1.0}
         assert time.monotonic() - begin < 5
         assert verifier.score(["x"], ["1"]) == [1.0]
 
@@ -289,15 +289,17 @@ def test_close_is_prompt_and_leaves_nothing():
     descriptors = len(os.listdir("/proc/self/fd"))
     verifier = Verifier(workers=2, timeout=60)
     pids = [worker.process.pid for worker in verifier.workers]
-    pending = verifier.submit([BOMB, BOMB[:-1] + "+1}", r"\boxed{2}"], ["1", "1", "2"])
+    texts = [BOMB, BOMB[:-1] + "+1}", r"\boxed{2}"]
+    pending = list(map(verifier.submit, texts, ["1", "1", "2"]))
     time.sleep(0.3)
     begin = time.monotonic()
     verifier.close()
     assert time.monotonic() - begin < 5
     assert not any(os.path.exists(f"/proc/{pid}") for pid in pids)
     assert len(os.listdir("/proc/self/fd")) == descriptors
-    with pytest.raises(BaseException):  # noqa: B017  cancelled, or closed
-        pending.result()
+    for future in pending:
+        with pytest.raises(BaseException):  # noqa: B017  cancelled, or closed
+            future.result()
     with pytest.raises(RuntimeError):
         verifier.score([r"\boxed{1}"], ["1"])
     verifier.close()
@@ -318,7 +320,7 @@ import os, pathlib, signal, sys, time
 sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]
 from verifier.pool import Verifier
 verifier = Verifier(workers=1, timeout=1.0 if {end!r} == "time-out" else 60.0, function={name!r})
-pending = verifier.submit([""], [{str(tmp_path / "pid")!r}])
+pending = verifier.submit("", {str(tmp_path / "pid")!r})
 while not pathlib.Path({str(tmp_path / "pid")!r}).exists():
     time.sleep(0.05)
 if {end!r} == "parent":
@@ -382,10 +384,9 @@ def test_a_function_that_takes_the_row_gets_it(module):
             return row["extra_info"]["k"] if row and strict is False else 0
     """)
     with Verifier(workers=2, function=name) as verifier:
-        assert verifier.submit(["a"] * 3, ["b"] * 3, rows).result() == [1.0, 2.0, 1.0]
+        pending = [verifier.submit("a", "b", row) for row in rows]
+        assert [future.result()["score"] for future in pending] == [1.0, 2.0, 1.0]
         assert verifier.score(["a"], ["b"]) == [0.0]
-        with pytest.raises(ValueError):
-            verifier.submit(["a"], ["b"], rows)
 
 
 def test_workers_die_with_their_parent(module, tmp_path):
@@ -400,7 +401,7 @@ import os, signal, sys, time
 sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]
 from verifier.pool import Verifier
 verifier = Verifier(workers=2, timeout=1.0, function={name!r})
-verifier.submit(["hang"], [""])
+verifier.submit("hang", "")
 time.sleep(0.3)
 print(*[worker.process.pid for worker in verifier.workers], flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

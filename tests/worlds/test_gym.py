@@ -109,10 +109,9 @@ def test_the_worker_hands_over_the_row(library):
     train, _ = gym.rows(*SUM, 0, 3, 1, "sum")
     golds = [row["reward_model"]["ground_truth"] for row in train]
     with Verifier(1, 60.0, "worlds.gym:score") as verifier:
-        assert verifier.submit([f"= {gold}" for gold in golds], golds, train).result() == [
-            1.0
-        ] * len(train)
-        assert verifier.submit(["5 - 9"], golds[:1], train[:1]).result() == [0.0]
+        for gold, row in zip(golds, train):
+            assert verifier.submit(f"= {gold}", gold, row).result()["score"] == 1.0
+        assert verifier.submit("5 - 9", golds[0], train[0]).result()["score"] == 0.0
 
 
 @pytest.mark.parametrize(
