@@ -19,10 +19,10 @@ EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # not 1 or 2: 7.1 \\times 10^1 is to b
 POWER_OF_TEN = (
     rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
 )
-ARGUMENT = r"\s*(?:\{[+-]?[0-9]+\}|[0-9])"
+ARGUMENT = r"\s*(?:\{[+-]?([0-9]+)\}|([0-9]))"
 FORMS = {
     "number": rf"[+-]?{DIGITS}",
-    "fraction": rf"[+-]?(?:[0-9]*\s*\\frac{ARGUMENT}{ARGUMENT}|[0-9]+\.?/[0-9]+\.?)",
+    "fraction": rf"[+-]?(?:[0-9]*\s*\\frac{ARGUMENT}{ARGUMENT}|([0-9]+)\.?/([0-9]+)\.?)",
     "scientific": rf"[+-]?[1-9](?:\.[0-9]*)?{POWER_OF_TEN}",
     "power": r"[+-]?[0-9]+\^(?:\{[+-]?[0-9]+\}|[0-9])",
     "base": r"\(?[0-9A-F]+\)?_(?:\{[0-9]+\}|[0-9])",
@@ -103,15 +103,9 @@ def form(leaf: str) -> str:
     "expression".
     """
     for name, pattern in FORMS.items():
-        if re.fullmatch(pattern, leaf):
-            numbers = (
-                [int(number) for number in re.findall("[0-9]+", leaf)] if name == "fraction" else []
-            )
-            # In \frac12 each digit is a number; a mixed number has one more before it.
-            expected = 2 + leaf.lstrip("+-")[0].isdigit()
-            if r"\frac" in leaf and leaf[-1] != "}" and len(numbers) < expected:
-                numbers = [int(digit) for digit in re.findall("[0-9]", leaf)]
-            return "integral" if numbers and numbers[-2] % (numbers[-1] or 1) == 0 else name
+        if found := re.fullmatch(pattern, leaf):
+            numbers = [int(number) for number in found.groups() if number]  # of a fraction
+            return "integral" if numbers and numbers[0] % (numbers[1] or 1) == 0 else name
     terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
     parts = [re.sub(r"(?<![a-zA-Z\\])i(?![a-zA-Z])", "", term, count=1) for term in terms]
     if len(terms) <= 2 and sum(map(str.__ne__, terms, parts)) == 1:
@@ -265,16 +259,15 @@ def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
     start = 0
     pieces = []
     found = []
-    i = 0
-    while i < len(text):
-        here = separator.match(text, i) if depth == 0 else None
-        if here:
-            pieces.append(text[start : here.start()].strip())
-            found.append(here[0])
-            start = i = here.end()
-        else:
-            i += 2 if text[i : i + 2] in (r"\{", r"\}") else 1
-            depth += (text[i - 1] in "([{") - (text[i - 1] in ")]}")
+    for token in re.finditer(rf"[\[({{]|[\])}}]|{separator.pattern}", text):
+        if token[0] in "[({":
+            depth += 1
+        elif token[0] in "])}":
+            depth -= 1
+        elif depth == 0:
+            pieces.append(text[start : token.start()].strip())
+            found.append(token[0])
+            start = token.end()
     return [*pieces, text[start:].strip()], found
 
 
