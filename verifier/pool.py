@@ -63,7 +63,7 @@ class Worker:
         raise RuntimeError(f"a worker of the reward {self.function!r} did not start")
 
     def launch(self) -> None:
-        """Start the process as the leader of a session of its own, but never after `close`."""
+        """Start the process as the leader of a session of its own, but none for a closed pool."""
         path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
         with self.lock:
             if self.closed:
@@ -78,8 +78,8 @@ class Worker:
                     stdout=theirs,
                     start_new_session=True,
                 )
+            self.socket.settimeout(START_SECONDS)
             self.replies = self.socket.makefile("rb")
-        self.socket.settimeout(START_SECONDS)
 
     def recognise(self, identity: str) -> None:
         """Note which function the process imported; RuntimeError if it is another than before."""
@@ -128,31 +128,20 @@ class Worker:
         self.timeouts += 1
         return {"score": 0.0, "timeouts": 1.0}
 
-    def kill(self) -> None:
-        """Kill the process with all that its reward function has started."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-
     def stop(self) -> None:
-        """Kill and reap the process, if there is one."""
+        """Kill and reap the process, if there is one, with all that its reward function started.
+
+        Whoever waits for it sees it die.
+        """
         with self.lock:
             if not self.process:
                 return
-            self.kill()
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.replies.close()
             self.socket.close()
             self.process = None
-
-    def close(self) -> None:
-        """Kill the process for good.
-
-        Whoever waits for it sees it die, and it is not started again.
-        """
-        with self.lock:
-            self.closed = True
-            if self.process:
-                self.kill()
 
 
 class Verifier:
@@ -244,10 +233,9 @@ class Verifier:
     def close(self) -> None:
         """Kill the workers at once, so that the results of what is still under way raise."""
         for worker in self.workers:
-            worker.close()
-        self.threads.shutdown(cancel_futures=True)  # each thread sees its worker die and gives up
-        for worker in self.workers:
+            worker.closed = True  # so it is not started again
             worker.stop()
+        self.threads.shutdown(cancel_futures=True)  # each thread sees its worker die and gives up
 
     def __enter__(self) -> "Verifier":
         return self
