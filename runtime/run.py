@@ -30,12 +30,11 @@ OF_THE_POLICY = ("plan", "store", "update")  # phases that may run out of the po
 @contextmanager
 def open_run(knobs: dict) -> Iterator["Run"]:
     """Give a run that has run_dir to itself and ends quietly if interrupted (a collective)."""
-    with (
-        claim(knobs["run_dir"]),
-        Tracker(knobs["run_dir"], knobs["steps"], knobs["tracker"], knobs) as tracker,
-        suppress(Interrupted),  # the run is saved by then
-    ):
-        yield Run(knobs, tracker)
+    with claim(knobs["run_dir"]):
+        tracker = Tracker(knobs)
+        with suppress(Interrupted):  # the run is saved by then
+            yield Run(knobs, tracker)
+        tracker.close()  # not after another exception: nothing may wait for a network then
 
 
 class Run:

@@ -23,22 +23,19 @@ GO_ON = "With --retire off, or --reinstate_every 10, a run goes on"
 class Tracker:
     """The metrics of one run, which rank 0 writes to `run_dir/metrics.jsonl` and to `tracker`.
 
-    base and latest are the first and last validation scores, by name. As a context manager it lets
-    `tracker` finish its work at the end, but not after an exception: nothing may wait for a network
-    then.
+    base and latest are the first and last validation scores, by name.
     """
 
-    def __init__(self, run_dir: str, steps: int, tracker: str = "none", knobs: dict | None = None):
-        self.run_dir = Path(run_dir)
+    def __init__(self, knobs: dict):
+        self.knobs = knobs
+        self.run_dir = Path(knobs["run_dir"])
         self.main = ranks.rank() == 0
-        self.tracker = tracker
-        self.knobs = knobs or {}
         self.writer = None
         self.rows: list[dict] = []
         self.base: dict[str, float] = {}
         self.latest: dict[str, float] = {}
         self.bar = tqdm(
-            total=steps,
+            total=knobs["steps"],
             disable=None if self.main else True,
             unit="step",
             dynamic_ncols=True,
@@ -57,8 +54,9 @@ class Tracker:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text(text)
             samples.cut(self.run_dir / "samples.jsonl", step)
-            if self.tracker != "none":
-                self.writer = WRITERS[self.tracker](self.run_dir, self.rows, self.knobs)
+            if self.knobs["tracker"] != "none":
+                writer = WRITERS[self.knobs["tracker"]]
+                self.writer = writer(self.run_dir, self.rows, self.knobs)
 
     def print(self, text: str) -> None:
         """Print a line on the console, above the progress bar.
@@ -77,7 +75,7 @@ class Tracker:
             with open(self.run_dir / "metrics.jsonl", "a") as file:
                 file.write(_line(row))
         if self.writer:
-            with optional(f"step {step} in {self.tracker}", self.print):
+            with optional(f"step {step} in {self.knobs['tracker']}", self.print):
                 self.writer.log(row)
 
     def sample(self, step: int, groups: list, text: Callable, success: float) -> None:
@@ -114,12 +112,10 @@ class Tracker:
         """Return all rows so far, as they stand in metrics.jsonl."""
         return "".join(map(_line, self.rows))
 
-    def __enter__(self) -> "Tracker":
-        return self
-
-    def __exit__(self, kind, *_) -> None:
-        if self.writer and kind is None:
-            with optional(f"the end of the run in {self.tracker}"):
+    def close(self) -> None:
+        """Let the tracker finish its work."""
+        if self.writer:
+            with optional(f"the end of the run in {self.knobs['tracker']}"):
                 self.writer.close()
 
     def _keep(self, row: dict) -> None:

@@ -290,7 +290,7 @@ def no_score(pairs):
 def make_run(directory) -> Run:
     """A run with the default knobs and this directory."""
     knobs = asdict(Config()) | {"run_dir": str(directory)}
-    return Run(knobs, Tracker(knobs["run_dir"], knobs["steps"]))
+    return Run(knobs, Tracker(knobs))
 
 
 def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):

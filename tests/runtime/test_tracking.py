@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -22,6 +23,8 @@ from config import Config
 from runtime import samples
 from runtime.card import describe_model, model_card, say_unfit
 from runtime.console import disarm, printable
+from runtime.faults import Interrupted
+from runtime.run import open_run
 from runtime.tracking import Tracker
 from tools.convert import INSTALL_DATASETS
 
@@ -114,9 +117,14 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
     assert settings.eos_token_id == [2, 7] and not settings.top_k
 
 
+def made(run_dir: Path, tracker: str = "none", **knobs) -> Tracker:
+    """The tracker of a run of 10 steps."""
+    return Tracker({"run_dir": str(run_dir), "steps": 10, "tracker": tracker, **knobs})
+
+
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
     """A score that the first validation did not have is nan in the table and no error."""
-    tracker = Tracker(str(tmp_path), 10)
+    tracker = made(tmp_path)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
     tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
     tracker.finish({})
@@ -127,14 +135,14 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
 
 def test_what_is_no_number_is_null(tmp_path):
     """NaN is null in metrics.jsonl, NaN when read again, and then the same text as before."""
-    first = Tracker(str(tmp_path), 10)
+    first = made(tmp_path)
     first.start()
     first.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
     row = json.loads(text, parse_constant=pytest.fail)
     assert row == {"step": 1, "loss/grad_norm": None, "loss/ratio_max": None, "loss/entropy": 0.5}
     assert first.text() == text
-    again = Tracker(str(tmp_path), 10)
+    again = made(tmp_path)
     again.start(text)
     assert math.isnan(again.rows[0]["loss/grad_norm"]) and again.rows[0]["loss/entropy"] == 0.5
     assert again.text() == (tmp_path / "metrics.jsonl").read_text() == text
@@ -164,7 +172,7 @@ def after_a_step(replayed: int, left: int, **more) -> dict:
 
 def console(run_dir: Path, capsys, *steps: dict, text: str = "") -> list[str]:
     """The lines of a run in batches of 8 that goes on from the rows of `text`."""
-    tracker = Tracker(str(run_dir), 10, knobs={"batch_size": 8})
+    tracker = made(run_dir, batch_size=8)
     tracker.start(text)
     for step, metrics in enumerate(steps, start=1):
         tracker.step(step, metrics)
@@ -227,7 +235,7 @@ def test_a_small_file_is_not_called_used_up(tmp_path, capsys):
 
 def test_the_table_has_a_column_of_on_policy_scores(tmp_path, capsys):
     """Base, trained and on-policy training, where that is known, stand side by side."""
-    tracker = Tracker(str(tmp_path), 10)
+    tracker = made(tmp_path)
     tracker.start()
     tracker.log(0, {"val/pass_at_1/a": 0.25})
     tracker.log(10, {"val/pass_at_1/a": 0.5})
@@ -247,7 +255,7 @@ def row(step: int, life: int) -> dict:
 
 def first_life(run_dir: Path, tracker: str) -> None:
     """A process that has made a checkpoint after step 3, and ends after step 5 without a word."""
-    first = Tracker(str(run_dir), 10, tracker, {"rho": 0.5})
+    first = made(run_dir, tracker, rho=0.5)
     first.start()
     for step in range(6):
         first.log(step, row(step, 1))
@@ -258,10 +266,11 @@ def first_life(run_dir: Path, tracker: str) -> None:
 def second_life(run_dir: Path, tracker: str) -> list[dict]:
     """All rows that count, after a process that goes on from the checkpoint to step 6."""
     time.sleep(1.1)  # TensorBoard reads files in the order of the second in which they were begun
-    with Tracker(str(run_dir), 10, tracker, {"rho": 0.5}) as second:
-        second.start((run_dir / "checkpoint").read_text())
-        for step in range(4, 7):
-            second.log(step, row(step, 2))
+    second = made(run_dir, tracker, rho=0.5)
+    second.start((run_dir / "checkpoint").read_text())
+    for step in range(4, 7):
+        second.log(step, row(step, 2))
+    second.close()
     return second.rows
 
 
@@ -342,17 +351,15 @@ class Recorder:
 
 
 def test_nothing_waits_for_a_tracker_after_an_exception(tmp_path):
-    """A run that ends well lets the tracker finish; one that fails leaves at once."""
-    for error in (None, ValueError):
-        tracker, recorder = Tracker(str(tmp_path), 10), Recorder()
-        try:
-            with tracker:
-                tracker.writer = recorder
-                if error:
-                    raise error
-        except ValueError:
-            pass
-        assert recorder.closed == (error is None)
+    """A run that ends well, or is interrupted, lets the tracker finish; one that fails does not."""
+    knobs = dataclasses.asdict(Config()) | {"run_dir": str(tmp_path)}
+    for error in (None, Interrupted, ValueError):
+        recorder = Recorder()
+        with suppress(ValueError), open_run(knobs) as run:
+            run.tracker.writer = recorder
+            if error:
+                raise error
+        assert recorder.closed == (error is not ValueError)
 
 
 # ---- samples.jsonl, and text that somebody else wrote --------------------------------------------
@@ -392,7 +399,7 @@ def written(run_dir: Path) -> list[tuple]:
 
 def test_a_few_responses_of_a_step_are_kept(tmp_path):
     """The first right and wrong ones and the first o* are kept, at most one of a kind a group."""
-    tracker = Tracker(str(tmp_path), 10)
+    tracker = made(tmp_path)
     tracker.start()
     tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}", 0.5)
     assert written(tmp_path) == [
@@ -410,7 +417,7 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path):
 
 def test_samples_follow_the_checkpoint(tmp_path):
     """A run that goes on from step 2 keeps the lines up to it, and writes each later step once."""
-    first = Tracker(str(tmp_path), 10)
+    first = made(tmp_path)
     first.start()
     for step in range(1, 5):
         first.sample(step, GROUPS, str, 0.5)
@@ -418,7 +425,7 @@ def test_samples_follow_the_checkpoint(tmp_path):
     whole, checkpoint = written(tmp_path), "".join(first.text().splitlines(keepends=True)[:2])
     with open(tmp_path / "samples.jsonl", "a") as file:
         file.write('{"step": 5, "ques')  # killed
-    second = Tracker(str(tmp_path), 10)
+    second = made(tmp_path)
     second.start(checkpoint, 2)
     assert written(tmp_path) == whole[:8]
     for step in (3, 4):
@@ -434,10 +441,11 @@ def test_samples_of_an_earlier_version_get_the_names_of_responses(tmp_path):
 
 
 def write_on_a_rank(run_dir: str) -> None:
-    with Tracker(run_dir, 10, "tensorboard") as tracker:
-        tracker.start()
-        tracker.log(1, {f"val/pass_at_1/{HOSTILE}": 0.5})
-        tracker.sample(1, GROUPS, str, 0.5)
+    tracker = made(run_dir, "tensorboard")
+    tracker.start()
+    tracker.log(1, {f"val/pass_at_1/{HOSTILE}": 0.5})
+    tracker.sample(1, GROUPS, str, 0.5)
+    tracker.close()
 
 
 def test_one_rank_writes(tmp_path):
@@ -450,7 +458,7 @@ def test_one_rank_writes(tmp_path):
 
 def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
     """Table, curves and card show a data_source of markup and control characters as text."""
-    tracker = Tracker(str(tmp_path), 10)
+    tracker = made(tmp_path)
     tracker.start()
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
     for step in (0, 1):
@@ -466,7 +474,7 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
 
 def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer, monkeypatch):
     """The run ends well, and with the rest of what it writes."""
-    tracker = Tracker(str(tmp_path), 10, "tensorboard")
+    tracker = made(tmp_path, "tensorboard")
     # A Recorder has no `log`.
     tracker.rows, tracker.writer = ([{"step": 1, "val/pass_at_1/a": 0.25}], Recorder())
     monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)

@@ -107,7 +107,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
     )
     tokenizer = load_tokenizer(config, config.model)
     questions, _ = load_questions(config.train_files, config, tokenizer)
-    tracker = Tracker(config.run_dir, config.steps)
+    tracker = Tracker(asdict(config))
     checkpoints, experience = Checkpoints(asdict(config)), Experience(config, questions)
     checkpoints.check_origins(questions=fingerprint(questions))
     policy = Policy(config, config.model, torch.device("cpu"))
