@@ -30,18 +30,6 @@ def printable(text: str) -> str:
     return text.translate({ord(c): c.encode("unicode_escape").decode() for c in hidden})
 
 
-def disarm(error: BaseException | None) -> None:
-    """Make the messages of an exception, and of what caused it, printable.
-
-    They may quote a row of data.
-    """
-    while error is not None:
-        error.args = tuple(
-            printable(part) if isinstance(part, str) else part for part in error.args
-        )
-        error = error.__cause__ or error.__context__
-
-
 @contextmanager
 def optional(what: str, say: Callable[[str], None] = print) -> Iterator[None]:
     """Print a note in place of the error where something fails that a run can do without.

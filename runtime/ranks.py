@@ -22,7 +22,7 @@ import torch.distributed as dist
 import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from runtime.console import disarm
+from runtime.console import printable
 from runtime.faults import LEFT, Failure, Interrupted, leave, tell_torchrun, watchdog
 
 DRIVER = Path("/proc/driver/nvidia/version")  # exists where the kernel drives NVIDIA GPUs
@@ -50,7 +50,6 @@ def run(program: Callable[[], object]) -> None:
         # (torch 2.13).
         leave(130 if watchdog.interrupted else 0)
     except Exception as error:
-        disarm(error)
         time.sleep(0.5)  # a rank that died may look alive for a moment
         if dead := watchdog.dead():  # then this failure is only the echo of that one
             echo = f"{type(error).__name__}: {str(error).splitlines()[:1]}"
@@ -60,7 +59,8 @@ def run(program: Callable[[], object]) -> None:
             said = str(error)
         elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
             said = f"{error}: make room, then start it again, training with --resume"
-        watchdog.end(said)  # the message comes last, where it is looked for
+        # The message comes last, where it is looked for; it may quote a row of data.
+        watchdog.end(printable(said))
 
 
 def setup(hang_timeout: float = 7200.0) -> torch.device:

@@ -92,7 +92,7 @@ def suffer(log, fault, limit=60.0) -> tuple[list[int], float]:
 
 def raises_while_the_other_waits(rank):
     if rank == 1:
-        raise ValueError("row 7 is bad")
+        raise ValueError("row 7 is \x1b[2J") from LookupError("\u202e")
     ranks.barrier()
 
 
@@ -134,11 +134,15 @@ def talks(rank):
 
 
 def test_a_rank_that_raises_ends_the_job(tmp_path):
-    """The other rank ends within seconds, and the first one's message is there without an echo."""
+    """The other rank ends within seconds, and the first one's message is there without an echo.
+
+    What the message and its cause quote cannot steer the terminal.
+    """
     codes, seconds = suffer(tmp_path / "log", raises_while_the_other_waits)
     log = (tmp_path / "log").read_text()
     assert codes == [1, 1] and seconds < 30
-    assert log.count("ValueError: row 7 is bad") == 1 and "rank 1 stops in phase 'rollout'" in log
+    assert log.count(r"ValueError: row 7 is \x1b[2J") == 1 and r"LookupError: \u202e" in log
+    assert "rank 1 stops in phase 'rollout'" in log and "\x1b" not in log and "\u202e" not in log
     assert (
         "rank 0 stops in phase 'rollout'" in log
         and "rank 1 died" in log

@@ -22,7 +22,7 @@ from buffer import Trajectory
 from config import Config
 from runtime import samples
 from runtime.card import describe_model, model_card, say_unfit
-from runtime.console import disarm, printable
+from runtime.console import printable
 from runtime.faults import Interrupted
 from runtime.run import open_run
 from runtime.tracking import Tracker
@@ -506,11 +506,3 @@ def test_what_steers_a_terminal_is_shown_instead(text, shown):
     """Control and bidirectional characters are escaped, and letters of any script stay."""
     assert printable(text) == shown
     shown.encode()
-
-
-def test_an_error_quotes_data_harmlessly():
-    """An error's text and that of its cause are escaped, and what is no text stays."""
-    error, cause = KeyError("\x1b[2J", 3), ValueError("\u202e")
-    error.__cause__ = cause
-    disarm(error)
-    assert error.args == (r"\x1b[2J", 3) and cause.args == (r"\u202e",)
