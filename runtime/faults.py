@@ -25,6 +25,8 @@ import time
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
+import psutil
+
 # Seconds between the stacks of neighbouring ranks, which would be mixed up on the console.
 TURN = 0.5
 # Phases that are left at once when interrupted.
@@ -247,15 +249,9 @@ def leave(code: int) -> None:
 
 def _alive(pid: int) -> bool:
     """Return whether a process of this machine runs, which a zombie does not."""
-    if not Path("/proc/self/stat").exists():  # macOS
-        try:
-            os.kill(pid, 0)
-        except ProcessLookupError:
-            return False
-        return True
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except (FileNotFoundError, ProcessLookupError):
+        return psutil.Process(pid).status() not in (psutil.STATUS_ZOMBIE, psutil.STATUS_DEAD)
+    except psutil.NoSuchProcess:
         return False
 
 
