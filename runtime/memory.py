@@ -55,22 +55,23 @@ class Shape:
         """
         try:
             hidden = c["hidden_size"]
-            layers = c["num_hidden_layers"]
             heads = c["num_attention_heads"]
-            intermediate = c["intermediate_size"]
-            vocabulary = c["vocab_size"]
+            return cls(
+                hidden=hidden,
+                layers=c["num_hidden_layers"],
+                heads=heads,
+                kv_heads=c.get("num_key_value_heads") or heads,
+                head_dim=c.get("head_dim") or hidden // heads,
+                intermediate=c["intermediate_size"],
+                vocabulary=c["vocab_size"],
+                tied=c.get("tie_word_embeddings", False),
+                qkv_bias=c["model_type"] == "qwen2",
+            )
         except KeyError as missing:
             raise ValueError(
                 f"a model of type {c.get('model_type')} is not built in: its config.json has no "
                 f"{missing.args[0]}"
             ) from missing
-        kv_heads = c.get("num_key_value_heads") or heads
-        head_dim = c.get("head_dim") or hidden // heads
-        tied = c.get("tie_word_embeddings", False)
-        qkv_bias = c["model_type"] == "qwen2"
-        return cls(
-            hidden, layers, heads, kv_heads, head_dim, intermediate, vocabulary, tied, qkv_bias
-        )
 
     @property
     def query(self) -> int:
