@@ -175,7 +175,7 @@ class Checkpoints:
                 " --resume from the checkpoint before"
             ) from None
         if ranks.rank() == 0:
-            self._prune(scores(metrics))
+            self._prune(metrics)
         ranks.barrier()
 
     def _remove_partial(self) -> None:
@@ -211,15 +211,19 @@ class Checkpoints:
         self.damaged.discard(final)
         self.newest = final
 
-    def _prune(self, scored: dict[str, float]) -> None:
+    def _prune(self, metrics: str) -> None:
         """Remove all checkpoints but the last `keep` and the best by validation.
 
-        Of equally good ones the later counts as the best. Damaged ones are removed too.
+        That is the one with the highest mean Pass@1 in metrics.jsonl, of equally good ones the
+        later. Damaged ones are removed too.
         """
+        scored = {}
+        for row in map(json.loads, metrics.splitlines()):
+            if values := [x for name, x in row.items() if name.startswith("val/pass_at_1/")]:
+                scored[_name(row["step"])] = sum(values) / len(values)
         every = directories(self.root)
         whole = [path for path in every if path not in self.damaged]
-        validated = [path for path in reversed(whole) if path.name in scored]
-        best = max(validated, key=lambda path: scored[path.name], default=None)
+        best = max(reversed(whole), key=lambda path: scored.get(path.name, -1.0))
         kept = [*whole[-self.knobs["keep"] :], best]
         for path in every:
             if path not in kept:
@@ -264,18 +268,6 @@ def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:
 
 def _name(step: int) -> str:
     return f"step-{step:07d}"
-
-
-def scores(metrics: str) -> dict[str, float]:
-    """Return {name of a checkpoint: mean Pass@1 of the validation after its step}.
-
-    metrics: the text of metrics.jsonl.
-    """
-    found = {}
-    for row in map(json.loads, metrics.splitlines()):
-        if values := [value for name, value in row.items() if name.startswith("val/pass_at_1/")]:
-            found[_name(row["step"])] = sum(values) / len(values)
-    return found
 
 
 def _sha256(path: Path) -> str:
