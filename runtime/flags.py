@@ -30,7 +30,6 @@ from runtime.faults import tell_torchrun
 from runtime.tables import each_once
 
 POSITIVE = 1e-300  # the least value of a knob that must be above 0
-NUMBERS = (int, float, int | None, float | None)  # None is spelt auto
 SWITCH = {"true": True, "on": True, "false": False, "off": False}
 NULL = "tag:yaml.org,2002:null"  # what `lr:`, `lr: null` and `lr: ~` are to YAML
 SPELLINGS = (
@@ -59,7 +58,7 @@ def out_of_range(config) -> Iterator[str]:
             yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
         elif isinstance(value, float) and not math.isfinite(value):
             yield f"{f.name} must be a finite number, got {value}"
-        elif f.type in NUMBERS and value is not None and not least <= value <= most:
+        elif isinstance(value, int | float) and not least <= value <= most:
             bound = f"in [{least}, {most}]"
             if most == math.inf:
                 bound = "above 0" if least == POSITIVE else f"at least {least}"
