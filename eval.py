@@ -109,7 +109,7 @@ from runtime.card import say_unfit
 from runtime.chat import agreed_day, turn_ends
 from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, say, watchdog
-from runtime.responses import add, in_short, kept_day, made_with, open_kept, question_key, row_key
+from runtime.responses import add, in_short, kept_day, model_files, open_kept, question_key, row_key
 from sampler import sample_seed
 from worlds.benchmarks import SMALL, benchmark, reward_of, statistics
 
@@ -238,8 +238,9 @@ def main(argv: list[str] | None = None) -> dict:
         kept = {}
         if config.output and rank_0:
             settings = {name: getattr(config, name) for name in DECISIVE}
-            settings |= {"turn_ends": ends, "day": day}
-            kept = open_kept(Path(config.output), made_with(settings, verifier.identity))
+            settings |= {"turn_ends": ends, "day": day, "reward_identity": verifier.identity}
+            settings["files"] = model_files(Path(config.model))
+            kept = open_kept(Path(config.output), settings)
         questions, of_answers = readable(questions, verifier.check_golds)
         counts |= of_answers
         questions = first_of_each_source(questions, config.eval_questions)

@@ -30,6 +30,7 @@ def kept_day(directory: str) -> str | None:
 def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
     """Return the records that the directory holds, by question and sample number.
 
+    settings: whatever a response and its reward depend on, as plain values, the model by its files.
     A new directory has none. Raises ValueError where they were made with other settings, or nobody
     knows with which.
     """
@@ -67,16 +68,6 @@ def add(directory: Path, records: list[dict]) -> None:
             file.write(json.dumps(record) + "\n")
         file.flush()
         os.fsync(file.fileno())
-
-
-def made_with(knobs: dict, reward_identity: str | None) -> dict:
-    """Return whatever a response and its reward depend on.
-
-    These are the knobs, what names a reward of the user's own by its source, and the model by the
-    name, size and time of its files.
-    """
-    files = model_files(Path(knobs["model"]))
-    return knobs | {"reward_identity": reward_identity, "files": files}
 
 
 def question_key(question) -> str:
