@@ -123,7 +123,7 @@ def told(error: BaseException) -> str:
 
 
 def die_with_parent(requests) -> None:
-    """End this process when the parent closes the pipe, and all that the function has started."""
+    """End this process when the parent closes its end, and all that the function has started."""
     poll = select.poll()
     poll.register(requests, 0)  # no event asked for: only a hang-up wakes it
     poll.poll()
@@ -131,10 +131,10 @@ def die_with_parent(requests) -> None:
 
 
 def work(name: str, seconds: float, max_bytes: int) -> None:
-    """Grade until the parent closes the pipe, or is gone, or the reward function raises."""
+    """Grade until the parent closes its end, or is gone, or the reward function raises."""
     with contextlib.suppress(ValueError, OSError):  # macOS has no such limit
         resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
-    # The pipes move to descriptors of their own: what the function prints goes to stderr, and it
+    # The socket moves to descriptors of its own: what the function prints goes to stderr, and it
     # reads nothing.
     me = os.getpid()
     requests = os.fdopen(os.dup(0))

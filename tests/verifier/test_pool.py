@@ -249,7 +249,7 @@ def test_a_reward_that_is_edited_meanwhile_ends_the_run(module):
 
 
 def test_a_worker_that_reads_nothing_is_late(module):
-    """The limit covers the sending of a text that is longer than a pipe holds."""
+    """The limit covers the sending of a text that is longer than a socket holds."""
     name = module("def reward(response, answer): return 1")
     with Verifier(workers=1, timeout=0.5, function=name) as verifier:
         os.kill(verifier.workers[0].process.pid, signal.SIGSTOP)
