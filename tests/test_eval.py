@@ -193,21 +193,17 @@ SENTENCE = "50% are never right, 25% always: of a fresh batch 50% would say noth
 
 
 @pytest.mark.parametrize(
-    "knobs, last",
+    "knobs, of_x",
     [({}, [COUNTS, SENTENCE]), ({"temperature": 0.6}, [COUNTS]), ({"num_rollouts": 8}, [COUNTS])],
 )
-def test_how_many_questions_are_right_how_often(knobs, last):
-    """Counts by hand; the sentence on a fresh batch only where K and temperature are training's."""
-    lines = in_short(NEVER + MIXED, training(**knobs)).splitlines()
-    assert lines[9:] == last  # after three responses of three lines
+def test_how_many_questions_are_right_how_often(knobs, of_x):
+    """Counts by hand; the sentence on a fresh batch only where K and temperature are training's.
 
-
-def test_each_source_has_its_own_counts_and_one_sample_has_none():
-    """A source's K is its own, and Pass@1 is left to the scores."""
+    A source's K is its own. One with one sample has no counts: Pass@1 is left to the scores.
+    """
     records = NEVER + MIXED + answered("e", 1, 0, 1, source="y") + answered("f", 1, source="z")
-    assert in_short(records, training()).splitlines()[9:] == [
-        COUNTS,
-        SENTENCE,
+    assert in_short(records, training(**knobs)).splitlines()[9:] == [
+        *of_x,
         "---- y: 1 questions by k, the right ones of 3 responses: k=0: 0, k=1: 0, k=2: 1, k=3: 0",
     ]
 
@@ -560,7 +556,6 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
             "unknown flag --max_tokens; nearest: .*--max_response_length",
         ),
         (["--temperature=1"], "unknown flag --temperature; nearest: --eval_temperature"),
-        (["--lr", "1"], "unknown flag --lr"),
     ],
 )
 def test_main_says_what_is_missing(argv, reason, device):

@@ -281,6 +281,8 @@ def test_only_contested_choices_are_scored():
     assert sorted(asked) == [([1, 100], [5, i]) for i in (1, 2, 3)]
     metrics = step_metrics(plan, answer(run, plan, lambda q: 1), run)
     assert metrics["replay/entropy_chosen"] == 1 and metrics["replay/entropy_candidates"] == 2
+    # Of eight questions two have an o* beside the one new success that all have.
+    assert (metrics["reward/pass_at_1"], metrics["reward/pass_at_1_fresh"]) == (10 / 64, 1 / 8)
     run.knobs.trajectory_selection = "official"  # two tokens each
     metrics = step_metrics(run.plan(0, score), answer(run, plan, lambda q: 1), run)
     sums = metrics["replay/entropy_sum_chosen"], metrics["replay/entropy_sum_candidates"]

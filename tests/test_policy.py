@@ -288,10 +288,6 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
     metrics = checked.update([shifted(policy, groups, fresh=0.001, replayed=2.0)], None)
     assert metrics["engine/drift"] < 0.0011 and metrics["rollout/mismatch"] == 0
     assert metrics["engine/drift_bound_share"] == pytest.approx(metrics["engine/drift"] / 0.01)
-    assert (
-        make_policy(tiny_model).update([shifted(policy, groups, 0.11, 0)], None)["rollout/mismatch"]
-        == 1
-    )
 
 
 def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):

@@ -165,28 +165,6 @@ def test_the_generator_decides_everything():
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
-class CountedReads:
-    """A bucket of n ids from `offset` on that counts its reads and cannot be iterated."""
-
-    __iter__ = None
-
-    def __init__(self, n, offset):
-        self.n, self.offset, self.reads = n, offset, 0
-
-    def __len__(self):
-        return self.n
-
-    def __getitem__(self, i):
-        self.reads += 1
-        return self.offset + i
-
-
-def test_only_what_is_drawn_is_read():
-    """From a million questions in two buckets, 64 draws read 64 ids."""
-    buckets = {3: CountedReads(500_000, 0), 4: CountedReads(500_000, 500_000)}
-    assert len(sample_questions(buckets, 64, K, rng())) == buckets[3].reads + buckets[4].reads == 64
-
-
 @pytest.mark.parametrize(
     "change, reason",
     [

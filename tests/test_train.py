@@ -164,18 +164,6 @@ def test_eval_repeats_the_last_validation(run, world):
     assert {name: report[name] for name in trained} == trained
 
 
-def test_the_baseline_neither_replays_nor_retires(world, tmp_path, device):
-    """With ρ = 0 two ranks store nothing, either, and eval.py repeats their scores."""
-    argv = arguments(world, tmp_path, "--engine", "hf", "--rho", "0")
-    scores = on_ranks(2, train_from, argv)
-    assert scores[0] == scores[1] == json.loads((tmp_path / "result.json").read_text())["trained"]
-    for row in metrics(tmp_path)[1:]:
-        assert {row[f"buckets/{name}"] for name in ("questions", "trajectories", "retired")} == {0}
-        assert row["replay/questions"] == 0 and "replay/gradient_share" not in row
-        assert row["reward/pass_at_1"] == row["reward/pass_at_1_fresh"]
-    assert evaluation.main(evaluate_args(world, tmp_path, "hf")) == scores[0]
-
-
 def test_a_turn_that_ends_otherwise_ends_in_run_and_export_alike(world, tmp_path, device):
     """Where eos_token is not what the template writes, both know the two, and scores are equal.
 

@@ -64,4 +64,5 @@ def test_metrics_of_one_kind_only():
     new_only = sums_of([*case[:3], torch.zeros_like(case[3])])
     replayed_only = sums_of([*case[:3], torch.ones_like(case[3])])
     assert new_only["replay_ratio_max"] == replayed_only["ratio_max"] == 0
+    assert not any("replay" in name for name in token_means(new_only))
     assert token_means(replayed_only)["loss/ratio"] == 0
