@@ -201,15 +201,15 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
 # ---- which questions, which trajectory -----------------------------------------------------------
 
 
-def frequencies(draws: int = 600, **knobs) -> dict[int, float]:
-    """Each bucket's share of single draws; bucket 4 holds one question, bucket 1 nine."""
+def frequencies(**knobs) -> dict[int, float]:
+    """Each bucket's share of 600 draws of one; bucket 4 holds one question, bucket 1 nine."""
     run = experience(rho=0.125, **knobs)
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
     drawn = Counter(
-        run.buffer.bucket_of(*run.plan(step, by_last_token).stars) for step in range(draws)
+        run.buffer.bucket_of(*run.plan(step, by_last_token).stars) for step in range(600)
     )
-    return {k: n / draws for k, n in drawn.items()}
+    return {k: n / 600 for k, n in drawn.items()}
 
 
 def test_question_selection():
@@ -557,11 +557,11 @@ def test_a_checkpoint_that_names_other_questions_is_refused(tmp_path):
 # ---- the batch of Eq. 4 --------------------------------------------------------------------------
 
 
-def one_batch(replayed: int = 4, batch_size: int = 8, step: int = 0, **knobs):
+def one_batch(replayed: int = 4, batch_size: int = 8, **knobs):
     run = experience(batch_size=batch_size, **knobs)
     for q in range(replayed):
         store(run, q, 4)
-    return run, answer(run, run.plan(step, by_last_token), lambda q: q % 9)
+    return run, answer(run, run.plan(0, by_last_token), lambda q: q % 9)
 
 
 def ids(part: list[Group]) -> list[int]:

@@ -10,12 +10,12 @@ from loss import group_advantages, policy_loss, shape
 L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
 
-def make_case(seed=0, n=6, t=9, spread=0.6):
-    """Random inputs of `policy_loss`: n responses of one to t tokens, every third replayed."""
+def make_case(seed=0, n=6):
+    """Random inputs of `policy_loss`: n responses of one to nine tokens, every third replayed."""
     g = torch.Generator().manual_seed(seed)
-    lengths = torch.randint(1, t + 1, (n,), generator=g)
+    lengths = torch.randint(1, 10, (n,), generator=g)
     old = -3 * torch.rand(int(lengths.sum()), generator=g)  # (R,)
-    new = old + spread * torch.randn(len(old), generator=g)
+    new = old + 0.6 * torch.randn(len(old), generator=g)
     advantages = torch.randn(n, generator=g).repeat_interleave(lengths)
     replayed = (torch.arange(n) % 3 == 1).repeat_interleave(lengths)
     return [new, old, advantages, replayed]

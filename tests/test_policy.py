@@ -32,19 +32,19 @@ def make_policy(directory, **knobs):
     return Policy(Config(**KNOBS | knobs), directory, torch.device("cpu"))
 
 
-def make_groups(policy, seed=0, noise=0.4):
+def make_groups(policy):
     """Nine responses in five groups, three of which begin with an o*.
 
     They have one to L_MAX tokens, and their log-probs are near the policy's.
     """
-    rng, groups = np.random.default_rng(seed), []
+    rng, groups = np.random.default_rng(0), []
     sizes = [(1, [1, 5]), (7, [L_MAX]), (3, [9, 4, 12]), (9, [2]), (5, [11, 3])]
     for prompt, lengths in sizes:
         prompt_ids = rng.integers(0, 100, prompt).astype(np.int32)
         responses = [np.append(rng.integers(0, 100, n - 1), 2).astype(np.int32) for n in lengths]
         scores = policy.score([(prompt_ids, ids) for ids in responses])
         trajectories = [
-            Trajectory(ids, (p + noise * rng.standard_normal(len(p))).astype(np.float32))
+            Trajectory(ids, (p + 0.4 * rng.standard_normal(len(p))).astype(np.float32))
             for ids, (p, _) in zip(responses, scores)
         ]
         advantages = rng.standard_normal(len(lengths)).astype(np.float32)

@@ -143,22 +143,15 @@ def test_rewards_of_the_built_in_questions(monkeypatch):
     assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
 
 
-def evaluate_args(world: Path, run_dir: Path, engine: str) -> list[str]:
-    files = ["--data", f"{world}/test.jsonl", f"{world}/ood.jsonl"]
-    return [
-        "--model",
-        f"{run_dir}/model",
-        *files,
-        "--max_response_length",
-        "24",
-        "--engine",
-        engine,
-    ]
+def evaluate_args(world: Path, run_dir: Path) -> list[str]:
+    files = [f"{world}/test.jsonl", f"{world}/ood.jsonl"]
+    limits = ["--max_response_length", "24", "--engine", "hf"]
+    return ["--model", f"{run_dir}/model", "--data", *files, *limits]
 
 
-def test_eval_repeats_the_last_validation(run, world):
+def test_eval_repeats_the_last_validation(finished_run, world):
     """eval.py, on one rank, gives exactly the scores that training ended with on two."""
-    output = shell(sys.executable, "eval.py", *evaluate_args(world, run[0], "hf"))
+    output = shell(sys.executable, "eval.py", *evaluate_args(world, finished_run))
     report = json.loads(output[output.index("{\n") :])
     trained = json.loads((run[0] / "result.json").read_text())["trained"]
     assert {name: report[name] for name in trained} == trained
@@ -184,7 +177,7 @@ def test_a_turn_that_ends_otherwise_ends_in_run_and_export_alike(world, tmp_path
     assert scores["truncated/arithmetic"] < 1
     settings = json.loads((run_dir / "model" / "generation_config.json").read_text())
     assert settings["eos_token_id"] == [0, 2]
-    assert evaluation.main(evaluate_args(world, run_dir, "hf")) == scores
+    assert evaluation.main(evaluate_args(world, run_dir)) == scores
     template.write_text(template.read_text().replace("'<eos>'", "eos_token"))
     with pytest.raises(ValueError, match="whose responses end with other tokens: give it"):
         train_from([*argv, "--steps", "2", "--resume"])
