@@ -50,17 +50,17 @@ class Naive:
     def of(self, question_id):
         return [row for q, row in self.stored if q == question_id]
 
-    def leave(self, question_id, to=None):
-        for k in [k for k, ids in self.buckets.items() if question_id in ids and k != to]:
-            ids = self.buckets[k]
-            ids[ids.index(question_id)] = ids[-1]
-            ids.pop()
-            self.buckets = {k: ids for k, ids in self.buckets.items() if ids}
+    def leave(self, question_id):
+        for ids in self.buckets.values():
+            if question_id in ids:
+                ids[ids.index(question_id)] = ids[-1]
+                ids.pop()
+        self.buckets = {k: ids for k, ids in self.buckets.items() if ids}
 
     def add(self, question_id, k, responses):
-        self.leave(question_id, to=k)
-        if question_id not in self.buckets.setdefault(k, []):
-            self.buckets[k].append(question_id)
+        if question_id not in self.buckets.get(k, []):
+            self.leave(question_id)
+            self.buckets.setdefault(k, []).append(question_id)
         for t in responses:
             tokens = t.token_ids.tolist()
             self.stored = [
@@ -172,6 +172,14 @@ def test_an_empty_buffer_can_be_saved(tmp_path):
     assert everything(loaded) == everything(ReplayBuffer()) and loaded.max_trajectories == 5
 
 
+@pytest.fixture
+def path(tmp_path):
+    """Of the file of example()."""
+    path = tmp_path / "buffer"
+    example().save(path)
+    return path
+
+
 def check_refused(path):
     """Checks that loading raises a ValueError that names the file."""
     with pytest.raises(ValueError, match="is not a usable replay buffer") as error:
@@ -194,10 +202,8 @@ CELLS = {  # table, place in it, what is written there
 
 
 @pytest.mark.parametrize("what", CELLS)
-def test_a_file_that_contradicts_itself_is_refused(tmp_path, what):
+def test_a_file_that_contradicts_itself_is_refused(path, what):
     """A whole safetensors file with one wrong cell is refused by its name."""
-    path = tmp_path / "buffer"
-    example().save(path)
     tensors = load_file(path)
     table, place, value = CELLS[what]
     tensors[table][place] = value
@@ -206,10 +212,8 @@ def test_a_file_that_contradicts_itself_is_refused(tmp_path, what):
 
 
 @pytest.mark.parametrize("table", ["token_ids", "logprobs", "rewards", "retired"])
-def test_a_file_with_a_table_cut_short_is_refused(tmp_path, table):
+def test_a_file_with_a_table_cut_short_is_refused(path, table):
     """A file is refused whose table has one entry less, or which lacks the table."""
-    path = tmp_path / "buffer"
-    example().save(path)
     tensors = load_file(path)
     cut = tensors.pop(table)[:-1]
     save_file(tensors, path)
@@ -224,14 +228,12 @@ class Bomb:
         return os.mkdir, ("exploded",)
 
 
-def test_nothing_else_is_taken_and_no_code_runs(tmp_path, monkeypatch):
+def test_nothing_else_is_taken_and_no_code_runs(path, monkeypatch):
     """Pickles, archives and files cut or lengthened are refused by name."""
-    monkeypatch.chdir(tmp_path)
-    path = tmp_path / "buffer"
-    example().save(path)
+    monkeypatch.chdir(path.parent)
     whole = path.read_bytes()
     others = [pickle.dumps(Bomb()), b"PK\x03\x04" + bytes(100), b"\xff" * 100, whole + b"\0"]
     for data in others + [whole[:n] for n in range(0, len(whole), 7)]:
         path.write_bytes(data)
         check_refused(path)
-    assert os.listdir(tmp_path) == ["buffer"]
+    assert os.listdir() == ["buffer"]

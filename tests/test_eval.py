@@ -254,6 +254,12 @@ def write(path: Path, rows: list[dict]) -> str:
     return str(path)
 
 
+def kept(out: Path) -> list[tuple]:
+    """(question, number of the sample) of each response in the directory of --output."""
+    records = [json.loads(line) for line in (out / "responses.jsonl").read_text().splitlines()]
+    return [(r["text"], r["sample"]) for r in records]
+
+
 def command(model: str, file: str, *flags: str) -> list[str]:
     return [
         "--model",
@@ -358,25 +364,21 @@ def test_output_is_continued(tiny_model, device, file, tmp_path, monkeypatch):
             raise KeyboardInterrupt
         return generate(self, prompts, *options)
 
-    def kept() -> list[tuple]:
-        records = [json.loads(line) for line in (out / "responses.jsonl").read_text().splitlines()]
-        return [(r["text"], r["sample"]) for r in records]
-
     monkeypatch.setattr(HFEngine, "generate", counting)
     argv += ["--output", str(out)]
     with pytest.raises(KeyboardInterrupt):
         evaluation.main(argv)
     texts = ("3a+4", "1a+6", "2a+5", "9a-2", "0a+7")
-    assert kept() == [(text, i) for text in texts[:4] for i in range(2)]
+    assert kept(out) == [(text, i) for text in texts[:4] for i in range(2)]
     whole = (out / "responses.jsonl").read_text()
     (out / "responses.jsonl").write_text(whole[:-9])  # killed in the middle of its last line
     assert json.loads((out / "settings.json").read_text())["turn_ends"] == [2]
     assert evaluation.main(argv) == one_go and asked == [4, 4, 2, 3]
-    assert kept() == [(text, i) for text in texts for i in range(2)]
+    assert kept(out) == [(text, i) for text in texts for i in range(2)]
     scores = json.loads((out / "scores.json").read_text())
     assert one_go.items() <= scores.items() and scores["questions/arithmetic"] == 5
     evaluation.main([*argv, "--samples", "3"])  # more samples: only those
-    assert asked[4:] == [4, 1] and kept()[10:] == [(text, 2) for text in texts]
+    assert asked[4:] == [4, 1] and kept(out)[10:] == [(text, 2) for text in texts]
     with pytest.raises(ValueError, match="eval_temperature.*0.6 -> 1.0.*another --output"):
         evaluation.main([*argv, "--eval_temperature", "1"])
 
@@ -403,8 +405,8 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
     process.send_signal(signal.SIGTERM)
     seen += process.communicate(timeout=60)[1]
     assert process.returncode == 130 and "(evaluation)" in seen and "same command goes on" in seen
-    kept = (tmp_path / "out" / "responses.jsonl").read_text().splitlines()
-    assert len(kept) == evaluation.BLOCK and not (tmp_path / "out" / "scores.json").exists()
+    assert len(kept(tmp_path / "out")) == evaluation.BLOCK
+    assert not (tmp_path / "out" / "scores.json").exists()
 
 
 def test_what_nobody_can_continue_is_refused(tmp_path):
@@ -456,20 +458,9 @@ def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, m
     (tmp_path / "slow_reward.py").write_text(
         "import time\ndef score(response, answer): time.sleep(60)"
     )
-    monkeypatch.syspath_prepend(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    evaluation.main(
-        command(
-            tiny_model,
-            file,
-            "--eval_questions",
-            "2",
-            "--reward",
-            "slow_reward:score",
-            "--verify_timeout",
-            "0.2",
-        )
-    )
+    monkeypatch.chdir(tmp_path)
+    flags = "--eval_questions 2 --reward slow_reward:score --verify_timeout 0.2".split()
+    evaluation.main(command(tiny_model, file, *flags))
     said = capfd.readouterr()
     assert json.loads(said.out)["timeout/arithmetic"] == 1.0 and "2 responses score 0" in said.err
 
@@ -519,11 +510,11 @@ def test_an_evaluation_goes_on_another_day(tiny_model, device, file, tmp_path, m
     argv = command(str(model), file, "--output", str(out))
     for day in (3, 4):
         today = SimpleNamespace(
-            today=lambda day=day: date(2026, 1, day), **{"fromisoformat": date.fromisoformat}
+            today=lambda day=day: date(2026, 1, day), fromisoformat=date.fromisoformat
         )
         monkeypatch.setattr(chat, "date", today)
         evaluation.main(argv)
-        assert len((out / "responses.jsonl").read_text().splitlines()) == 5
+        assert len(kept(out)) == 5
         evaluation.main(command(str(model), file))
         said = capfd.readouterr().err
         assert f"the date in the prompts is 2026-01-0{day}, today" in said
@@ -538,7 +529,7 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
         alone,
         alone,
     ]
-    assert len((tmp_path / "out" / "responses.jsonl").read_text().splitlines()) == 5
+    assert len(kept(tmp_path / "out")) == 5
 
 
 @pytest.mark.parametrize(

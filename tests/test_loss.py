@@ -4,6 +4,7 @@ import math
 
 import pytest
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from loss import group_advantages, policy_loss, shape
 
@@ -154,22 +155,21 @@ def test_padded_tensors_and_averaged_gradients():
     A trainer with (N, T) takes the tokens out by its mask. Ranks that average their gradients give
     twice the loss of their half, and count the responses of both.
     """
-    new, old, advantages, replayed = make_case(n=6)
-    flat = new.clone().requires_grad_()
-    loss, *_ = run([flat, old, advantages, replayed], clip_eps=0.2)
+    flat = make_case()
+    flat[0].requires_grad_()
+    loss, *_ = run(flat, clip_eps=0.2)
     loss.backward()
 
-    starts = torch.cat([torch.tensor([True]), advantages[1:] != advantages[:-1]])
-    row = starts.cumsum(0) - 1  # of each token: the number of its response
-    lengths = row.bincount()
-    mask = torch.arange(int(lengths.max())) < lengths[:, None]  # (N, T)
-    logprobs, old_logprobs = torch.full(mask.shape, torch.nan), torch.full(mask.shape, torch.nan)
-    logprobs[mask], old_logprobs[mask] = new, old
-    logprobs.requires_grad_()
-    of_response = [x[starts][:, None].expand_as(mask) for x in (advantages, replayed)]  # (N,) each
+    _, lengths = flat[2].unique_consecutive(return_counts=True)  # a response has one advantage
+    padding = [math.nan, math.nan, 0.0, False]
+    padded = [
+        pad_sequence(x.detach().split(lengths.tolist()), batch_first=True, padding_value=value)
+        for x, value in zip(flat, padding)
+    ]  # (N, T) each
+    mask = torch.arange(padded[0].shape[1]) < lengths[:, None]
+    padded[0].requires_grad_()
     for half in (slice(0, 3), slice(3, 6)):
-        tokens = [x[half][mask[half]] for x in (logprobs, old_logprobs, *of_response)]
-        part, *_ = run(tokens, clip_eps=0.2)
+        part, *_ = run([x[half][mask[half]] for x in padded], clip_eps=0.2)
         (2 * part / 2).backward()  # twice the loss on each of two ranks, averaged
-    torch.testing.assert_close(logprobs.grad[mask], flat.grad)
-    assert not logprobs.grad[~mask].any()
+    torch.testing.assert_close(padded[0].grad[mask], flat[0].grad)
+    assert not padded[0].grad[~mask].any()

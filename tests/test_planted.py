@@ -12,9 +12,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from conftest import FORKS
+from conftest import FORKS, ROOT
 
-ROOT = Path(__file__).parent.parent
 FILES = {"loss": "loss.py", "sampler": "sampler.py", "metrics": "runtime/metrics.py"}
 TESTS = {
     "loss": "tests/test_loss.py",

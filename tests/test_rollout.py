@@ -67,8 +67,13 @@ def engines(device, tokenizer, tiny_models):
 
 
 @pytest.fixture(params=ENGINES)
-def engine(request, engines):
-    return engines(request.param)[0]
+def kind(request):
+    return request.param
+
+
+@pytest.fixture
+def engine(kind, engines):
+    return engines(kind)[0]
 
 
 def same(a, b):
@@ -101,7 +106,6 @@ def check_engine(engine, policy, lm):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("tied", [False, True], ids=["untied", "tied"])
-@pytest.mark.parametrize("kind", ENGINES)
 def test_engine_is_the_policy_before_and_after_a_sync(kind, tied, engines, tiny_models):
     """Greedy tokens and log-probs are the policy's, also after its weights moved and went back.
 
@@ -158,7 +162,6 @@ def test_sleep_and_wake_of_the_gpu_on_the_cpu(engines, tiny_model, monkeypatch):
     assert asleep == [True, True]
 
 
-@pytest.mark.parametrize("kind", ENGINES)
 def test_an_extended_context_is_the_same_in_both(kind, engines):
     """With another RoPE base and twice the positions the engine samples as the policy does."""
     policy_before = engines(kind)[1]
@@ -248,7 +251,6 @@ def test_first_tokens_follow_the_softmax(engine, tiny_model):
     assert (np.abs(frequencies - p) <= 4.5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
 
 
-@pytest.mark.parametrize("kind", ENGINES)
 def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, engines):
     """Rounding is within a fifth of `max_drift: auto`, and a layer in another's place beyond.
 
@@ -332,7 +334,6 @@ def test_log_probs_that_are_no_numbers_end_the_run(device):
 @pytest.mark.parametrize(
     "tied, name", [(False, "model.layers.1.mlp.up_proj.weight"), (True, "lm_head.weight")]
 )
-@pytest.mark.parametrize("kind", ENGINES)
 def test_a_weight_missing_in_a_sync_is_named(kind, tied, name, engines):
     """Neither engine goes on with an old weight, be it a layer's or a tied head's.
 

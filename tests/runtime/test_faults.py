@@ -20,13 +20,14 @@ from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 import torch
 from conftest import FORKS, ROOT, TORCHRUN, arguments, free_port, needs_cpu_vllm, on_ranks
 from safetensors.torch import load_file
-from test_train import metrics
+from test_train import metrics, train_from
 
-from config import Config, parse_config
+from config import Config
 from data import Question
 from exgrpo import Experience
 from runtime import faults, ranks
@@ -34,7 +35,6 @@ from runtime.faults import watchdog
 from runtime.memory import advice
 from runtime.run import Run
 from runtime.tracking import Tracker
-from train import train
 
 # ---- two ranks, one fault ------------------------------------------------------------------------
 
@@ -76,8 +76,8 @@ def faulty(fault, limit: float) -> None:
     fault(ranks.rank())
 
 
-def suffer(log, fault, limit=60.0) -> tuple[list[int], float]:
-    """(exit codes, seconds) of two ranks of which one has a fault."""
+def suffer(log, fault, limit=60.0) -> tuple[list[int], float, str]:
+    """(exit codes, seconds, what is in `log`) of two ranks of which one has a fault."""
     warm = FORKS.Process(target=int)  # the imports of the server do not count
     warm.start()
     warm.join()
@@ -87,7 +87,7 @@ def suffer(log, fault, limit=60.0) -> tuple[list[int], float]:
     seconds, codes = time.monotonic() - start, [process.exitcode for process in processes]
     for process in processes:
         process.kill()
-    return codes, seconds
+    return codes, seconds, Path(log).read_text() if log else ""
 
 
 def raises_while_the_other_waits(rank):
@@ -138,8 +138,7 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
 
     What the message and its cause quote cannot steer the terminal.
     """
-    codes, seconds = suffer(tmp_path / "log", raises_while_the_other_waits)
-    log = (tmp_path / "log").read_text()
+    codes, seconds, log = suffer(tmp_path / "log", raises_while_the_other_waits)
     assert codes == [1, 1] and seconds < 30
     assert log.count(r"ValueError: row 7 is \x1b[2J") == 1 and r"LookupError: \u202e" in log
     assert "rank 1 stops in phase 'rollout'" in log and "\x1b" not in log and "\u202e" not in log
@@ -152,8 +151,7 @@ def test_a_rank_that_raises_ends_the_job(tmp_path):
 
 def test_a_full_disk_is_one_sentence(tmp_path):
     """Whatever was being written, it names the file and says to make room."""
-    codes, _ = suffer(tmp_path / "log", finds_no_room)
-    log = (tmp_path / "log").read_text()
+    codes, _, log = suffer(tmp_path / "log", finds_no_room)
     assert codes == [1, 1] and "Traceback" not in log
     assert "No space left on device: 'metrics.jsonl': make room, then start it again" in log
 
@@ -161,23 +159,22 @@ def test_a_full_disk_is_one_sentence(tmp_path):
 @pytest.mark.parametrize("fault", [is_killed, leaves_early])
 def test_a_rank_that_dies_ends_the_job(tmp_path, fault):
     """Where one is killed, or gone without a word, the other rank says so within seconds."""
-    codes, seconds = suffer(tmp_path / "log", fault)
-    log = (tmp_path / "log").read_text()
+    codes, seconds, log = suffer(tmp_path / "log", fault)
     assert codes[0] == 1 and seconds < 30 and "rank 1 died" in log and "Traceback" not in log
 
 
 def test_a_hang_is_cut_with_every_stack(tmp_path):
     """After hang_timeout each rank tells its phase and its stacks, one after the other."""
-    codes, seconds = suffer(tmp_path / "log", waits_for_ever, limit=2.0)
+    codes, seconds, log = suffer(tmp_path / "log", waits_for_ever, limit=2.0)
     assert codes == [1, 1] and seconds < 20
-    first, name, second = (tmp_path / "log").read_text().partition("rank 1")
+    first, name, second = log.partition("rank 1")
     assert name and "rank 0: phase 'rollout' has lasted longer than hang_timeout=2 s" in first
     assert "in barrier" in first and "in waits_for_ever" in second
 
 
 def test_a_hang_ends_where_nobody_can_be_told():
     """A hang ends though nobody reads the output and the main thread lets no other one run."""
-    codes, seconds = suffer("", keeps_python_to_itself, limit=2.0)
+    codes, seconds, _ = suffer("", keeps_python_to_itself, limit=2.0)
     assert codes == [1, 1] and seconds < 20
 
 
@@ -186,7 +183,7 @@ def test_a_run_outlives_its_console():
 
     Ranks that end one after the other do not take each other for dead.
     """
-    codes, _ = suffer("", talks)
+    codes, *_ = suffer("", talks)
     assert codes == [0, 0]
 
 
@@ -519,7 +516,7 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
         )
     job.is_alive = lambda: job.poll() is None
     wait_for(lambda: (run / "checkpoints" / "step-0000001").exists(), job)
-    os.kill(children(job.pid)[0], signal.SIGKILL)
+    psutil.Process(job.pid).children()[0].kill()  # a rank
     wait_for(lambda: "resumed from" in log.read_text() and steps_done(run) >= 2, job)
     (tmp_path / "slow").touch()
     wait_for(lambda: (tmp_path / "asleep").exists(), job)
@@ -572,20 +569,6 @@ def test_resumed_on_one_rank(world, uninterrupted, tmp_path):
             )
             near = theirs[name] if exact else pytest.approx(theirs[name], rel=1e-5, abs=1e-5)
             assert ours[name] == near, name
-
-
-def train_from(argv: list[str]) -> None:
-    train(parse_config(argv))
-
-
-def children(pid: int) -> list[int]:
-    """Process ids of the ranks that a torchrun has started."""
-    try:
-        return [
-            int(child) for child in Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        ]
-    except (FileNotFoundError, ProcessLookupError):
-        return []
 
 
 def kill_at_random(processes, run_dir: Path, rng: random.Random) -> str:

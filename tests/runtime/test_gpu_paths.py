@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
-from conftest import free_port, needs_cpu_vllm, on_ranks
+from conftest import ROOT, free_port, needs_cpu_vllm, on_ranks
 from torch.fx.experimental import _config as fx_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
@@ -39,7 +39,6 @@ from runtime.memory import Shape
 from tools.doctor import SHAPES, elsewhere
 
 EOS = 2
-ROOT = Path(__file__).parent.parent.parent
 A_GPU = "GPU {}: NVIDIA H100 80GB HBM3 (UUID: GPU-5a1b)"
 AN_INSTANCE = "  MIG 3g.40gb     Device  {}: (UUID: MIG-77d0)"
 
@@ -200,23 +199,26 @@ class Recorder:
 
 @pytest.fixture
 def recorded(monkeypatch, tiny_model):
-    """(configuration, engine) -> an engine as for a GPU, with a recorder in place of vLLM."""
+    """knobs -> an engine as for a GPU of 256 tokens, with a recorder in place of vLLM."""
     vllm = pytest.importorskip("vllm")
     monkeypatch.setattr(vllm, "LLM", Recorder)
     monkeypatch.setattr(rollout, "KEPT", [])
     for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "TRITON_F32_DEFAULT"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
-    return lambda config: VLLMEngine(config, tiny_model, [EOS], torch.device("cuda"))
+
+    def make(**knobs):
+        config = Config(max_prompt_length=100, max_response_length=156, **knobs)
+        return VLLMEngine(config, tiny_model, [EOS], torch.device("cuda"))
+
+    return make
 
 
 def test_vllm_takes_the_arguments_for_a_gpu(recorded):
     """Each argument is a field of vLLM's EngineArgs, and training's own have their values."""
     from vllm import EngineArgs
 
-    config = Config(
-        max_prompt_length=100, max_response_length=156, dtype="bfloat16", rollout_memory=0.3
-    )
-    arguments = EngineArgs(**recorded(config).llm.arguments)
+    engine = recorded(dtype="bfloat16", rollout_memory=0.3)
+    arguments = EngineArgs(**engine.llm.arguments)
     assert arguments.enable_sleep_mode and arguments.enable_prefix_caching
     assert arguments.enable_chunked_prefill and not arguments.enforce_eager
     assert (arguments.max_model_len, arguments.dtype) == (256, "bfloat16")
@@ -229,13 +231,13 @@ def test_vllm_takes_the_arguments_for_a_gpu(recorded):
 
 def test_a_long_start_is_announced(recorded, capsys):
     """Before the engine starts on a GPU one line says that it may take minutes, and why."""
-    recorded(Config(max_prompt_length=100, max_response_length=100))
+    recorded()
     assert "first start of vLLM may take minutes: it compiles" in capsys.readouterr().err
 
 
 def test_order_of_sleep_and_wake(recorded):
     """Waking makes space, loads all weights, drops old prefixes, and only then wakes the cache."""
-    engine = recorded(Config(max_prompt_length=100, max_response_length=100))
+    engine = recorded()
     weights = [(name, torch.zeros(1)) for name in sorted(engine.names)]
     engine.sleep()
     engine.wake(iter(weights))
@@ -250,10 +252,9 @@ def test_order_of_sleep_and_wake(recorded):
 
 def test_a_second_engine_on_a_gpu_is_refused(recorded):
     """The error stands before anything of the second one is loaded."""
-    config = Config(max_prompt_length=100, max_response_length=100)
-    recorded(config)
+    recorded()
     with pytest.raises(RuntimeError, match="one vLLM engine"):
-        recorded(config)
+        recorded()
 
 
 def after_an_engine_went_out_of_scope(model: str):

@@ -15,8 +15,9 @@ from test_policy import (
     make_groups,
     make_policy,
     pairs_of,
+    save_small,
 )
-from transformers import AutoModelForCausalLM, LlamaConfig, LlamaForCausalLM
+from transformers import AutoModelForCausalLM
 
 from data import Question
 from exgrpo import Group
@@ -140,33 +141,15 @@ def test_a_tied_head_is_saved_once(tiny_models, tmp_path):
             assert all(torch.equal(tensor, old[name]) for name, tensor in new.state_dict().items())
 
 
-@pytest.fixture(scope="module")
-def biased_model(tmp_path_factory, tokenizer) -> str:
-    """A Llama with biases in its attention and a tied head."""
-    directory = str(tmp_path_factory.mktemp("biased"))
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(2)
-        LlamaForCausalLM(
-            LlamaConfig(
-                vocab_size=len(tokenizer),
-                hidden_size=64,
-                intermediate_size=96,
-                num_hidden_layers=2,
-                num_attention_heads=4,
-                num_key_value_heads=2,
-                max_position_embeddings=64,
-                attention_bias=True,
-                tie_word_embeddings=True,
-                initializer_range=0.15,
-            )
-        ).save_pretrained(directory)
-    return directory
+def test_the_engine_runs_the_merged_weights(device, tmp_path):
+    """After the sync the engine's log-probs are within 1e-5 nats of the policy's, before not.
 
-
-def test_the_engine_runs_the_merged_weights(device, biased_model):
-    """After the sync the engine's log-probs are within 1e-5 nats of the policy's, before not."""
-    policy = make_policy(biased_model, **LORA)
-    engine = HFEngine(policy.config, biased_model, [2], device)
+    The model has biases in its attention and a tied head.
+    """
+    torch.manual_seed(2)
+    save_small("llama", tmp_path, attention_bias=True, tie_word_embeddings=True)
+    policy = make_policy(tmp_path, **LORA)
+    engine = HFEngine(policy.config, str(tmp_path), [2], device)
     questions = [Question(i, "", np.array([1, 5 + i, 9], np.int32), "", "") for i in range(6)]
 
     def generated():

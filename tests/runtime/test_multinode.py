@@ -1,21 +1,18 @@
 """The same run on one node and on two, and one engine for two ranks."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
-from conftest import free_port, needs_cpu_vllm, on_ranks
+from conftest import ROOT, free_port, needs_cpu_vllm, on_ranks
+from test_train import metrics, train_from
 
-from config import parse_config
 from runtime import ranks
 from runtime.faults import watchdog
-from train import train
 from worlds.arithmetic import World, draw_sets, rows
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 # 128 tokens a micro-batch make several of them on each rank.
 KNOBS = dict(
     steps=3,
@@ -48,10 +45,6 @@ def flags(directory: Path, model: str, **knobs) -> list[str]:
     return [str(part) for knob, value in knobs.items() for part in (f"--{knob}", value)]
 
 
-def train_from(argv: list[str]) -> None:
-    train(parse_config(argv))
-
-
 def interrupted_in_the_third_rollout(argv: list[str]) -> None:
     """A run in which only rank 1 is asked to stop."""
     enter, steps = watchdog.enter, []
@@ -63,11 +56,6 @@ def interrupted_in_the_third_rollout(argv: list[str]) -> None:
 
     watchdog.enter = entering
     train_from(argv)
-
-
-def steps(directory: Path) -> list[dict]:
-    """The metrics of the steps, without those of the start."""
-    return [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()][1:]
 
 
 def agents(argv: list[str], nodes: int) -> None:
@@ -115,8 +103,9 @@ def test_two_nodes_give_the_losses_of_one(tmp_path, tiny_model):
     one, two = tmp_path / "one", tmp_path / "two"
     on_ranks(2, train_from, flags(one, tiny_model, engine="hf"))
     agents(flags(two, tiny_model, engine="hf"), nodes=2)
-    assert len(steps(one)) == len(steps(two)) == 3 and steps(one)[-1]["replay/questions"] > 0
-    for ours, theirs in zip(steps(two), steps(one)):
+    rows = metrics(one)[1:]
+    assert len(rows) == 3 and rows[-1]["replay/questions"] > 0
+    for ours, theirs in zip(metrics(two)[1:], rows, strict=True):
         for name in COMPARED:
             assert ours[name] == pytest.approx(theirs[name], rel=1e-4, abs=1e-7), name
 
@@ -150,6 +139,6 @@ def test_two_ranks_share_one_engine(tmp_path, tiny_model):
     argv = flags(tmp_path / "run", tiny_model, engine="vllm", rollout_tp=2)
     on_ranks(2, interrupted_in_the_third_rollout, argv, timeout=300)
     assert (tmp_path / "run" / "checkpoints" / "step-0000002").exists()
-    rows = steps(tmp_path / "run")
+    rows = metrics(tmp_path / "run")[1:]
     assert len(rows) == 2 and all(row["engine/drift"] < 1e-4 for row in rows)
     assert rows[-1]["replay/questions"] > 0

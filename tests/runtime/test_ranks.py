@@ -7,13 +7,12 @@ from model import pack
 from runtime import ranks
 
 
-def group(number: int, count: int, prompt: int, response: int) -> list[tuple]:
-    """`count` pairs that share prompt `number`, of so many tokens."""
-    return [(np.full(prompt, number), np.ones(response, dtype=int))] * count
-
-
-def groups(many: int, *lengths: int) -> list[tuple]:
-    return [pair for number in range(many) for pair in group(number, *lengths)]
+def groups(many: int, count: int, prompt: int, response: int) -> list[tuple]:
+    """`many` prompts with `count` responses each, of so many tokens."""
+    pairs = []
+    for number in range(many):
+        pairs += [(np.full(prompt, number), np.ones(response, dtype=int))] * count
+    return pairs
 
 
 MIXED = groups(1, 1, 10, 90) + groups(10, 1, 5, 5)

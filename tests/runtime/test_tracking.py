@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from conftest import on_ranks
+from conftest import ROOT, on_ranks
 from transformers import GenerationConfig
 
 import config as configuration
@@ -27,8 +27,6 @@ from runtime.faults import Interrupted
 from runtime.run import open_run
 from runtime.tracking import Tracker
 from tools.convert import INSTALL_DATASETS
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 @pytest.fixture
@@ -44,6 +42,19 @@ def config(tmp_path) -> Config:
         batch_size=128,
         lr=1e-6,
     )
+
+
+def made(run_dir: Path, tracker: str = "none", **knobs) -> Tracker:
+    """The tracker of a run of 10 steps."""
+    return Tracker({"run_dir": str(run_dir), "steps": 10, "tracker": tracker, **knobs})
+
+
+@pytest.fixture
+def tracker(tmp_path) -> Tracker:
+    """That of a new run in `tmp_path`."""
+    tracker = made(tmp_path)
+    tracker.start()
+    return tracker
 
 
 def test_the_card_says_how_the_model_was_made_and_is_asked(config):
@@ -117,11 +128,6 @@ def test_generation_follows_validation_not_the_base_model(config, tokenizer, tmp
     assert settings.eos_token_id == [2, 7] and not settings.top_k
 
 
-def made(run_dir: Path, tracker: str = "none", **knobs) -> Tracker:
-    """The tracker of a run of 10 steps."""
-    return Tracker({"run_dir": str(run_dir), "steps": 10, "tracker": tracker, **knobs})
-
-
 def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, device):
     """A score that the first validation did not have is nan in the table and no error."""
     tracker = made(tmp_path)
@@ -133,15 +139,13 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
     assert json.loads((tmp_path / "result.json").read_text()) == result
 
 
-def test_what_is_no_number_is_null(tmp_path):
+def test_what_is_no_number_is_null(tmp_path, tracker):
     """NaN is null in metrics.jsonl, NaN when read again, and then the same text as before."""
-    first = made(tmp_path)
-    first.start()
-    first.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
+    tracker.log(1, {"loss/grad_norm": math.nan, "loss/ratio_max": math.inf, "loss/entropy": 0.5})
     text = (tmp_path / "metrics.jsonl").read_text()
     row = json.loads(text, parse_constant=pytest.fail)
     assert row == {"step": 1, "loss/grad_norm": None, "loss/ratio_max": None, "loss/entropy": 0.5}
-    assert first.text() == text
+    assert tracker.text() == text
     again = made(tmp_path)
     again.start(text)
     assert math.isnan(again.rows[0]["loss/grad_norm"]) and again.rows[0]["loss/entropy"] == 0.5
@@ -233,10 +237,8 @@ def test_a_small_file_is_not_called_used_up(tmp_path, capsys):
     assert len(console(tmp_path, capsys, metrics)) == 1
 
 
-def test_the_table_has_a_column_of_on_policy_scores(tmp_path, capsys):
+def test_the_table_has_a_column_of_on_policy_scores(tracker, capsys):
     """Base, trained and on-policy training, where that is known, stand side by side."""
-    tracker = made(tmp_path)
-    tracker.start()
     tracker.log(0, {"val/pass_at_1/a": 0.25})
     tracker.log(10, {"val/pass_at_1/a": 0.5})
     tracker.finish({"pass_at_1/a": 0.625})
@@ -263,15 +265,17 @@ def first_life(run_dir: Path, tracker: str) -> None:
             (run_dir / "checkpoint").write_text(first.text())
 
 
-def second_life(run_dir: Path, tracker: str) -> list[dict]:
-    """All rows that count, after a process that goes on from the checkpoint to step 6."""
+def second_life(run_dir: Path, tracker: str) -> list[tuple]:
+    """(step, entropy) of all that counts, after a process that goes on from there to step 6."""
     time.sleep(1.1)  # TensorBoard reads files in the order of the second in which they were begun
     second = made(run_dir, tracker, rho=0.5)
     second.start((run_dir / "checkpoint").read_text())
     for step in range(4, 7):
         second.log(step, row(step, 2))
     second.close()
-    return second.rows
+    entropies = [(r["step"], r["loss/entropy"]) for r in second.rows]
+    assert len(entropies) == 7
+    return entropies
 
 
 def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
@@ -289,11 +293,9 @@ def test_tensorboard_has_every_point_once(tmp_path):
     """After a crash and a resume the points are those of metrics.jsonl, NaN included."""
     pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
     first_life(tmp_path, "tensorboard")
-    rows = second_life(tmp_path, "tensorboard")
+    entropies = second_life(tmp_path, "tensorboard")
     found = points(tmp_path)
-    assert (
-        found["loss/entropy"] == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
-    )
+    assert found["loss/entropy"] == entropies
     assert [step for step, value in found["loss/grad_norm"] if math.isnan(value)] == [2]
     assert len(found["loss/grad_norm"]) == 7
 
@@ -320,15 +322,15 @@ def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatc
     here = os.pathsep.join(str(ROOT / part) for part in (".", "tests", "tests/runtime"))
     command = [sys.executable, "-c", life, str(tmp_path)]
     subprocess.run(command, env=os.environ | {"PYTHONPATH": here}, check=False, timeout=120)
-    rows = second_life(tmp_path, "wandb")
+    entropies = second_life(tmp_path, "wandb")
     files = sorted(tmp_path.glob("wandb/offline-run-*/run-*.wandb"))
     assert len(files) == 2 and files[0].name == files[1].name  # one id
-    entropies = []
+    found = []
     for record in records(files[1]):
         for item in record.history.item:
             if (item.key or item.nested_key[0]) == "loss/entropy":
-                entropies.append((record.history.step.num, json.loads(item.value_json)))
-    assert entropies == [(r["step"], r["loss/entropy"]) for r in rows] and len(rows) == 7
+                found.append((record.history.step.num, json.loads(item.value_json)))
+    assert found == entropies
 
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch):
@@ -397,10 +399,8 @@ def written(run_dir: Path) -> list[tuple]:
     return [(r["step"], r["text"], r["rewards"]["score"], r["replayed"]) for r in records]
 
 
-def test_a_few_responses_of_a_step_are_kept(tmp_path):
+def test_a_few_responses_of_a_step_are_kept(tmp_path, tracker):
     """The first right and wrong ones and the first o* are kept, at most one of a kind a group."""
-    tracker = made(tmp_path)
-    tracker.start()
     tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}", 0.5)
     assert written(tmp_path) == [
         (1, "q0", 0, False),
@@ -415,14 +415,12 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path):
     assert first["rewards"] == {"score": 0, "odd": None}
 
 
-def test_samples_follow_the_checkpoint(tmp_path):
+def test_samples_follow_the_checkpoint(tmp_path, tracker):
     """A run that goes on from step 2 keeps the lines up to it, and writes each later step once."""
-    first = made(tmp_path)
-    first.start()
     for step in range(1, 5):
-        first.sample(step, GROUPS, str, 0.5)
-        first.log(step, {"loss/entropy": 0.5})
-    whole, checkpoint = written(tmp_path), "".join(first.text().splitlines(keepends=True)[:2])
+        tracker.sample(step, GROUPS, str, 0.5)
+        tracker.log(step, {"loss/entropy": 0.5})
+    whole, checkpoint = written(tmp_path), "".join(tracker.text().splitlines(keepends=True)[:2])
     with open(tmp_path / "samples.jsonl", "a") as file:
         file.write('{"step": 5, "ques')  # killed
     second = made(tmp_path)
@@ -456,10 +454,8 @@ def test_one_rank_writes(tmp_path):
     assert list(points(tmp_path).values()) == [[(1, 0.5)]] and len(written(tmp_path)) == 4
 
 
-def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer):
+def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer, tracker):
     """Table, curves and card show a data_source of markup and control characters as text."""
-    tracker = made(tmp_path)
-    tracker.start()
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
     for step in (0, 1):
         tracker.log(step, scores)
