@@ -96,21 +96,19 @@ def shape_of(model: str) -> Shape:
     return SHAPES[name]
 
 
-def print_formula(flags: list[str], gpus: int, gigabytes: float) -> None:
+def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
     """Print what a rank holds in the three phases of a step, and whether it fits.
 
-    The node has `gpus` GPUs of `gigabytes` GB each. The run is elsewhere, and so may be its files
-    and its engine.
+    The node has `gpus` GPUs of `gigabytes` GB each.
     """
-    elsewhere = {"train_files": [], "val_files": [], "engine": "auto"}
-    c = Config(**parse_flags(Config, flags, "") | elsewhere)
     shape = shape_of(c.model)
     total = gigabytes * 1e9
+    stored = bytes_per_weight(c) * shape.parameters
     longest = c.max_prompt_length + c.max_response_length
     tokens = max(c.tokens_per_micro_batch or 0, longest)
 
     engine = c.rollout_memory * total
-    weights = bytes_per_weight(c) * shape.parameters / c.rollout_tp
+    weights = stored / c.rollout_tp
     parts = budget(c, shape, gpus, tokens, tokens, "cuda")
     driver = {"CUDA, NCCL (assumed)": DRIVER_BYTES}
     awake = {"engine: weights": weights}
@@ -189,7 +187,13 @@ def main() -> None:
     elif not (args.gpus and args.gpus > 0 and args.memory and 0 < args.memory < math.inf):
         parser.error("the formula takes both: --gpus at least 1, --memory a number of GB above 0")
     else:
-        or_refuse(lambda: print_formula(flags, args.gpus, args.memory))
+        or_refuse(lambda: print_formula(elsewhere(flags), args.gpus, args.memory))
+
+
+def elsewhere(flags: list[str]) -> Config:
+    """The configuration of a run elsewhere, whose files and engine need not be here."""
+    values = parse_flags(Config, flags, "")
+    return Config(**values | {"train_files": [], "val_files": [], "engine": "auto"})
 
 
 if __name__ == "__main__":
