@@ -3,6 +3,7 @@
 Scores are shares of right answers, 0 to 1; differences are in points, hundredths of that.
 """
 
+from itertools import chain
 from typing import NamedTuple
 
 import numpy as np
@@ -32,7 +33,8 @@ def complete(records: dict[Run, dict]) -> dict[str, Groups]:
 def report(blocks: dict[str, Groups]) -> str:
     """The tables of every block that is complete."""
     tables = {
-        "rates": [outcomes, chosen, gates],
+        "gates": [gates],
+        "rates": [outcomes, chosen],
         "main": [outcomes, compared],
         "worlds": [outcomes, compared],
         "rival": [outcomes],
@@ -157,7 +159,7 @@ def chosen(groups: Groups) -> str:
 def gates(groups: Groups) -> str:
     """Is there something to learn, and is it learned honestly?"""
     lines = []
-    for record in groups["default", "R0", 3e-4] + groups["default", "P", 3e-4]:
+    for record in chain(*zip(*groups.values())):  # both arms of a base, one after the other
         figures = [
             record["near"][0],
             record["silent_first"],

@@ -22,12 +22,13 @@ def draw(blocks: dict[str, Groups]) -> None:
     """Each picture whose runs are all there."""
     plt.rc("figure.constrained_layout", use=True)
     drawn = {}
+    if "gates" in blocks:
+        drawn["docs/assets/curve.png"] = draw_curves(blocks["gates"], {"R0": 3e-4, "P": 3e-4})
     if "rates" in blocks:
         drawn["studies/rates.png"] = draw_rates(blocks["rates"])
-        drawn["docs/assets/curve.png"] = draw_curves(blocks["rates"])
     if "main" in blocks:
         drawn["studies/main.png"] = draw_rows(blocks["main"])
-        drawn["docs/assets/curve.png"] = draw_curves(blocks["main"])
+        drawn["docs/assets/curve.png"] = draw_curves(blocks["main"], RATES)
     if "main" in blocks and "worlds" in blocks:
         drawn["studies/worlds.png"] = draw_worlds(blocks["main"] | blocks["worlds"])
     for name, figure in drawn.items():
@@ -84,15 +85,15 @@ def draw_worlds(groups: Groups) -> plt.Figure:
     return figure
 
 
-def draw_curves(groups: Groups) -> plt.Figure:
+def draw_curves(groups: Groups, rates: dict) -> plt.Figure:
     """Test curves near and far of R0 and P: a thin line a base, the mean thick."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
     titles = {"near": "test questions", "far": "longer questions, out of distribution"}
     for axis, name in zip(axes, titles):
         for color, arm in (("C0", "R0"), ("C1", "P")):
-            curves = [curve(record, name) for record in groups["default", arm, RATES[arm]]]
+            curves = [curve(record, name) for record in groups["default", arm, rates[arm]]]
             axis.plot(POINTS, np.transpose(curves), color=color, alpha=0.25, lw=0.8)
-            label = f"{ARMS[arm].phrase}, rate {RATES[arm]:g}"
+            label = f"{ARMS[arm].phrase}, rate {rates[arm]:g}"
             axis.plot(POINTS, np.mean(curves, axis=0), color=color, marker="o", label=label)
         axis.set(xlabel="step", title=titles[name])
     axes[0].set_ylabel(f"Pass@1; {len(curves)} bases, the mean thick")
