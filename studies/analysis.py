@@ -196,9 +196,10 @@ def comparisons(groups: Groups) -> list[Row]:
     own = {arm: ("default", arm, lr) for arm, lr in RATES.items()}
     at_p = {arm: ("default", arm, RATES["P"]) for arm in ("R0", "P", "PC", "HC", "PN")}
     differ = own["R0"] != at_p["R0"]
-    rows = [
-        Row("does ExGRPO pay?", own["P"], own["R0"], decided=True),
-        Row("at one rate", at_p["P"], at_p["R0"], decided=differ),
+    rows = [Row("does ExGRPO pay?", own["P"], own["R0"], decided=True)]
+    if differ:
+        rows.append(Row("at one rate", at_p["P"], at_p["R0"], decided=True))
+    rows += [
         Row("rarely solved ones", own["HC"], own["R0"], decided=not differ),
         Row("which questions come back", at_p["HC"], at_p["PC"], decided=True),
         Row("what old answers add", at_p["P"], at_p["PN"], decided=True),
