@@ -79,7 +79,8 @@ BLOCKS = {"gates": gates, "rates": rates, "main": main, "worlds": worlds, "rival
 
 
 def wanted() -> list[Run]:
-    """All runs in the order of the protocol: block 1, then base by base."""
-    if not RATES:
-        return gates() + rates()
-    return gates() + rates() + sorted(main() + worlds() + rival(), key=lambda run: run.base)
+    """All runs in the order of the protocol: gates and block 1, then base by base."""
+    found = gates() + rates()
+    if RATES:
+        found += sorted(main() + worlds() + rival(), key=lambda run: run.base)
+    return list(dict.fromkeys(found))  # the gates belong to block 1, too
