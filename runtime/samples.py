@@ -59,10 +59,6 @@ def read(path: Path) -> list[dict]:
         with suppress(ValueError, KeyError, TypeError, RecursionError):
             record = json.loads(line)
             record["step"] + 0  # a TypeError unless it is a number, which `cut` goes by
-            if "question" in record:  # an earlier version's names
-                record["response"] = record["text"]
-                record["text"] = record.pop("question")
-                record["gold"] = record.pop("answer")
             records.append(record)
     return records
 

@@ -65,7 +65,7 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
     if responses.exists():
         evaluation.settings = json.loads((directory / "settings.json").read_text())
         for record in read_jsonl(responses):
-            question = (record["source"], record["text"], record["gold"], record.get("row"))
+            question = (record["source"], record["text"], record["gold"], record["row"])
             evaluation.responses[question].append(record)
             there[record["source"]] += 1
     for source, number in there.items():
@@ -76,20 +76,6 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
                 " responses.jsonl: give the eval.py command again, with all of them"
             )
     return evaluation
-
-
-def without_rows(evaluations: list[Evaluation]) -> str:
-    """If an earlier version made one of these, go by text and gold alone, and say so."""
-    if all(row for e in evaluations for *_, row in e.responses):
-        return ""
-    for e in evaluations:
-        for question in list(e.responses):
-            records = e.responses.pop(question)
-            e.responses[*question[:3], None] += records
-    return (
-        "note: an earlier version of eval.py made some of these responses; questions with one last"
-        " turn and one gold count as one"
-    )
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -271,14 +257,12 @@ def main(argv: list[str] | None = None) -> None:
     lists = [a.directories, *a.against] if a.against else [[d] for d in a.directories]
     arms = read_arms(lists, a.label)
     evaluations = [e for arm in arms for e in arm.runs]
-    note = without_rows(evaluations)
     first, *others = arms
     parts = [
         answers([arm.runs[0] for arm in arms], a.first),
         side_by_side(arms),
         paired(first, others) if others else "",
         settings(evaluations),
-        note,
     ]
     print(printable("\n\n".join(part for part in parts if part)))
 

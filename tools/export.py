@@ -49,7 +49,6 @@ from data import load_tokenizer
 from policy import Policy
 from runtime import ranks
 from runtime.card import describe_model, is_hub_name
-from runtime.chat import turn_ends
 from runtime.checkpoint import known_knobs, problem
 from runtime.shards import load_shards
 
@@ -101,8 +100,6 @@ def main(argv: list[str] | None = None) -> None:
     if ranks.rank() == 0:
         rows = read_jsonl(args.checkpoint / "metrics.jsonl")
         tokenizer.save_pretrained(args.output)
-        # A checkpoint of an earlier version does not have them.
-        state = {"turn_ends": turn_ends(config.model, tokenizer)} | state
         describe_model(args.output, state, tokenizer, rows)
         print(f"wrote {args.output}")
 

@@ -20,7 +20,6 @@ from transformers import GenerationConfig
 import config as configuration
 from buffer import Trajectory
 from config import Config
-from runtime import samples
 from runtime.card import describe_model, model_card, say_unfit
 from runtime.console import printable
 from runtime.faults import Interrupted
@@ -429,13 +428,6 @@ def test_samples_follow_the_checkpoint(tmp_path, tracker):
     for step in (3, 4):
         second.sample(step, GROUPS, str, 0.5)
     assert written(tmp_path) == whole
-
-
-def test_samples_of_an_earlier_version_get_the_names_of_responses(tmp_path):
-    """A run that goes on, and the report, find question, gold and response under one name each."""
-    file = tmp_path / "samples.jsonl"
-    file.write_text('{"step": 1, "question": "1+1", "answer": "2", "text": "two"}\n')
-    assert samples.read(file) == [{"step": 1, "text": "1+1", "gold": "2", "response": "two"}]
 
 
 def write_on_a_rank(run_dir: str) -> None:
