@@ -1,8 +1,8 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
 E maps a question to its stored successes, in the bucket of its *latest* success count. Where a
-question leaves a bucket, the last one fills the gap, in constant time: [10, 11, 12] becomes
-[12, 11]. So the order depends on the history alone, and equal histories give equal buffers.
+question leaves a bucket, the last one fills the gap, in constant time: without 10, [10, 11, 12]
+becomes [12, 11]. So the order depends on the history alone, and equal histories give equal buffers.
 """
 
 import os
@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import numpy as np
 import safetensors.numpy
 
-# A response with a larger reward is a success. A reward that is compared with it becomes a float32,
-# as it does in the update.
+# A response with a larger reward is a success. Rewards are compared as float32, as the update has
+# them: 0.50000000001 is 0.5.
 SUCCESS_THRESHOLD = np.float32(0.5)
 
 
@@ -77,7 +77,8 @@ class ReplayBuffer:
         num_success: k, or whatever else the buckets go by; the latest wins. A response with the
         tokens of a stored one replaces it. Arrays are copied. A question that has some stored may
         bring none: it changes its bucket. ValueError, with nothing changed, if it is retired, if
-        there is nothing stored nor to store, or if a trajectory is malformed.
+        num_success is negative, if there is nothing stored nor to store, or if a trajectory is
+        malformed.
         """
         copies = [_checked_copy(t) for t in trajectories]  # all of them before anything changes
         if question_id in self.retired:
@@ -85,7 +86,7 @@ class ReplayBuffer:
         some = copies or question_id in self.stored
         if num_success < 0 or not some:
             raise ValueError(
-                f"question {question_id}: {num_success} successes, none stored or to store"
+                f"question {question_id}: {num_success} successes, or none stored or to store"
             )
         self._move(question_id, num_success)
         for new in copies:

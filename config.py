@@ -1,8 +1,8 @@
 """Every knob of a run, its meaning, the paper's symbol and the paper's value (Table 4).
 
 The defaults are the built-in run of `make train`: a tiny model on the arithmetic world, made for
-two CPU cores. The paper's values stand in brackets in each help text and, all together, in
-`configs/`.
+two CPU cores. Where the paper has a value, it stands in brackets in the help text; all together
+they are in `configs/`.
 
     config = parse_config(["--config", "configs/qwen2.5-math-7b.yaml", "--rho", "0.25"])
 
@@ -148,8 +148,8 @@ class Config:
     )
     start_threshold: float = knob(
         0.35,
-        "Replay starts once a batch's Pass@1 exceeds this: with the second batch where the base is "
-        "better than that; a negative value starts at once [0.35].",
+        "Replay starts once a batch's Pass@1 exceeds this: the next batch is stored, the one after "
+        "it may replay. A negative value starts with the first [0.35].",
         most=1,
     )
     retire: Literal["auto", "on", "off"] = knob(

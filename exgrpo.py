@@ -21,14 +21,14 @@ REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7
 
 @dataclass
 class Knobs:
-    """What `Experience` reads, with the paper's values."""
+    """What `Experience` reads, with Table 4's values; σ and CLIP are as in the official code."""
 
     seed: int = 0
     batch_size: int = 128  # B, questions
     num_rollouts: int = 8  # K
     mini_batches: int = 2  # optimiser steps of a batch
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy
-    start_threshold: float = 0.35  # replay starts once a batch's Pass@1 is above; -1: at once
+    start_threshold: float = 0.35  # replay starts after a batch's Pass@1 is above; -1: at once
     question_selection: str = "gaussian"  # or "uniform"
     mu: float = 0.5  # μ, as an accuracy
     sigma: float = 1.0  # σ, in successes
@@ -133,7 +133,7 @@ class Experience:
         return self.knobs.retire == "on"
 
     def _start_if_due(self, groups: list[Group]) -> None:
-        """Start replay for good, with the next batch, if the Pass@1 of this one is high enough."""
+        """Start replay for good if the Pass@1 of this batch is high enough: the next is stored."""
         num_success = sum(g.num_success for g in groups)
         num_responses = sum(len(g.trajectories) for g in groups)
         pass_at_1 = num_success / num_responses
@@ -178,9 +178,9 @@ class Experience:
         )
 
     def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, dict]:
-        """{question: o*}, the stored response with the lowest score, and {response: its score}.
+        """{question: o*}, the stored response that the rule prefers, and {response: its score}.
 
-        By default the score is the mean entropy under π_θ. A question with one stored response
+        By default that is the lowest mean entropy under π_θ. A question with one stored response
         needs no score.
         """
         rule = self.knobs.trajectory_selection
@@ -243,13 +243,13 @@ class Experience:
         return groups
 
     def store(self, groups: list[Group]) -> list[tuple]:
-        """Store successes, retire what is always solved, see whether replay may start (25-30, 32).
+        """Store successes, retire what is solved K of K, see if replay may start (25-30, 32).
 
         Returns of each group its question, its bucket and a checksum of its tokens, for the ranks
         to compare.
         """
         K = self.knobs.num_rollouts
-        stored = []
+        checksums = []
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
             solved = self.knobs.difficulty == "success" and k == K
@@ -265,9 +265,9 @@ class Experience:
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, k, new)
             tokens = np.concatenate([t.token_ids for t in group.trajectories])
-            stored.append((q, k, crc32(tokens)))
+            checksums.append((q, k, crc32(tokens)))
         self._start_if_due(groups)
-        return stored
+        return checksums
 
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3).
@@ -326,7 +326,7 @@ class Experience:
     # ---- what a checkpoint keeps, and what undoes a plan that was given up -----------------------
 
     def state_dict(self) -> dict:
-        """All that `plan` changes, and the delayed start, as JSON; E has a file of its own."""
+        """All that `plan` changes, and the delayed start, in plain values; E has its own file."""
         return {
             "epoch": self.stream.epoch,
             "queue": list(self.stream.queue),

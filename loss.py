@@ -52,7 +52,7 @@ def policy_loss(
     The loss is minus the sum of all tokens' terms, divided by max_length · num_responses;
     max_length stands for Eq. 4's |o|. Eq. 4 weighs the mean over replayed groups by ρ, that over
     the others by 1 - ρ. With ρB of B groups replayed that is the mean over all groups, so ρ does
-    not appear.
+    not appear. With fewer replayed, every group still counts alike.
     All four inputs have one entry a token, (R,), and R may be 0. logprobs: under π_θ, at the
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.

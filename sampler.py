@@ -150,7 +150,7 @@ class FreshStream:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
         A question passed over (in `skip`, or drawn already) comes first in the next draw. `skip`
-        holds no retired question.
+        must hold no retired question.
         """
         skip = set(skip)
         available = len(self.ids) - len(retired) - len(skip)

@@ -36,7 +36,7 @@ def train(config: Config) -> dict:
     ends = turn_ends(config.model, tokenizer)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier)
-        day = agreed_day(run.checkpoints.day, tokenizer)
+        day = agreed_day(run.checkpoints.day, tokenizer)  # some chat templates print the date
         questions, tests, origins = read_questions(
             config, tokenizer, verifier.check_golds, run.print, day
         )
