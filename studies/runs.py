@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from runtime import tables
-from studies.arms import ARMS, MIXES, STEPS, Run
+from studies.arms import ARMS, CHOOSING, MIXES, STEPS, Run
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "studies" / "records.jsonl"
@@ -39,8 +39,9 @@ def read(path: Path = RECORDS) -> dict[Run, dict]:
         run = Run(*[record[field] for field in Run._fields])
         records[run] = record
         build = record["weights"], record["processor"]
-        if builds.setdefault(run.base, build) != build:
-            raise ValueError(f"base {run.base} was built twice, or run on two kinds of processor")
+        whose = (run.base, run.arm) if run.base in CHOOSING else run.base
+        if builds.setdefault(whose, build) != build:
+            raise ValueError(f"{whose} was built twice, or run on two kinds of processor")
     commits = {record["commit"] for record in records.values()}
     if len(commits) > 1:
         raise ValueError("the records are of several commits")

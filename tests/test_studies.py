@@ -66,7 +66,7 @@ def test_the_page_of_the_world_holds_the_table_of_its_gates():
 )
 def test_mixed_records_are_refused(tmp_path, change, message):
     """Records of two commits, or of a base with two builds, are no study."""
-    one = {"world": "default", "arm": "R0", "lr": 3e-4, "base": 30}
+    one = {"world": "default", "arm": "R0", "lr": 3e-4, "base": 40}
     one |= {"commit": "a", "weights": "w", "processor": "AVX512"}
     other = one | {"arm": "P"} | change
     file = tmp_path / "records.jsonl"
