@@ -1,17 +1,15 @@
 """The study of studies/PROTOCOL.md:
 
-    python -m studies                     tables and pictures of what is complete, in seconds
-    python -m studies run                 the runs, in a tree that stands at the records' commit
-    python -m studies run --tree DIR      the same in a clone that does
+    python -m studies         tables and pictures of what is complete, in seconds
+    python -m studies run     the runs, each in four minutes on two cores
 
 A run that has a record is not made again: the same command goes on where it was stopped.
 """
 
 import argparse
-from pathlib import Path
 
 from runtime.flags import or_refuse
-from studies import arms, runs
+from studies import runs
 
 
 def main() -> None:
@@ -19,10 +17,8 @@ def main() -> None:
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
     parser.add_argument("command", nargs="?", choices=["run"])
-    parser.add_argument("--tree", type=Path, default=runs.ROOT, help="Whose train.py runs.")
-    args = parser.parse_args()
-    if args.command == "run":
-        runs.make(arms.wanted(), args.tree)
+    if parser.parse_args().command == "run":
+        runs.make()
         return
     from studies import analysis, pictures
 

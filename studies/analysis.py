@@ -3,13 +3,10 @@
 Scores are shares of right answers, 0 to 1; differences are in points, hundredths of that.
 """
 
-from itertools import chain
-from typing import NamedTuple
-
 import numpy as np
 from scipy import stats
 
-from studies.arms import BLOCKS, CHOOSING, MIXES, RATED, RATES, STEPS, Run
+from studies.arms import BLOCKS, CHOOSING, OWN, RATED, RIVAL, ROWS, STEPS, Row, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
@@ -19,34 +16,28 @@ Groups = dict[tuple, list[dict]]  # world, arm and rate -> a record of each base
 
 
 def complete(records: dict[Run, dict]) -> dict[str, Groups]:
-    """The groups of every block of which each run has a record."""
+    """The groups of the blocks, up to the first of which a run has no record."""
     blocks = {}
     for name, runs in BLOCKS.items():
-        wanted = runs()
-        if wanted and all(run in records for run in wanted):
-            blocks[name] = {}
-            for run in wanted:
-                blocks[name].setdefault(run[:3], []).append(records[run])
+        if not records.keys() >= set(runs):
+            break
+        blocks[name] = {}
+        for run in runs:
+            blocks[name].setdefault(run[1:], []).append(records[run])
     return blocks
 
 
 def report(blocks: dict[str, Groups]) -> str:
     """The tables of every block that is complete."""
-    tables = {
-        "gates": [gates],
-        "rates": [outcomes, chosen],
-        "main": [outcomes, compared],
-        "worlds": [outcomes, compared],
-        "rival": [outcomes],
-    }
-    parts = []
-    for name in BLOCKS:
-        if name in blocks:
-            parts += [part(blocks[name]) for part in tables[name]]
-        else:
-            parts.append(f"{name}: not complete, so nothing of it is shown")
-    if "main" in blocks and "rival" in blocks:
-        parts.append(rival(blocks["main"] | blocks["rival"]))
+    parts = [f"{name}: not complete, so not shown" for name in BLOCKS if name not in blocks]
+    for name, groups in blocks.items():
+        parts.append(gates(groups) if name == "gates" else outcomes(groups))
+        if name == "rates":
+            parts.append(chosen(groups))
+        if name in ROWS:
+            parts.append(compared(groups, ROWS[name]))
+        if name == "rival":
+            parts.append(rival(groups))
     return "\n\n".join(parts)
 
 
@@ -73,9 +64,9 @@ def score(record: dict) -> float:
     return (near(record) + far(record)) / 2
 
 
-def steps_until(record: dict, level: float = 0.8) -> int:
-    """The first of POINTS with a test Pass@1 of at least `level`, else the last of all."""
-    return next((n for n, one in zip(POINTS, curve(record, "near")) if one >= level), STEPS)
+def steps_until(record: dict) -> int:
+    """The first of POINTS with a test Pass@1 of at least 0.8, else the last of all."""
+    return next((n for n, one in zip(POINTS, curve(record, "near")) if one >= 0.8), STEPS)
 
 
 OUTCOMES = {  # head of a column -> what of a record stands in it
@@ -89,6 +80,14 @@ OUTCOMES = {  # head of a column -> what of a record stands in it
     "silent at first": lambda record: record["silent_first"],
     "silent": lambda record: record["silent"],
 }
+GATES = {
+    "before": lambda record: record["near"][0],
+    "silent at first": OUTCOMES["silent at first"],
+    "right but invalid, most": lambda record: np.subtract(record["near"], record["valid"]).max(),
+    "end": OUTCOMES["near, end"],
+    "far, from step 80": lambda record: curve(record, "far")[-3:].mean(),
+    "cut, most": lambda record: max(record["cut"] + record["cut_far"]),
+}
 
 
 # ---- statistics ----------------------------------------------------------------------------------
@@ -101,8 +100,10 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 def sign_flip(values: np.ndarray) -> float:
     """The exact p: of all ways to flip signs, the share with as large a mean, either way."""
-    flipped = {"permutation_type": "samples", "n_resamples": np.inf}
-    return stats.permutation_test([values], np.mean, **flipped).pvalue
+    flipped = stats.permutation_test(
+        [values], np.mean, permutation_type="samples", n_resamples=np.inf
+    )
+    return flipped.pvalue
 
 
 def holm(ps: dict) -> list:
@@ -115,11 +116,6 @@ def holm(ps: dict) -> list:
     return rejected
 
 
-def three_digits(figures) -> list[str]:
-    """As tables show shares, and in as many characters what is larger."""
-    return [f"{figure:.3f}"[:5] for figure in figures]
-
-
 def shown(values: np.ndarray) -> str:
     """Mean and 95% interval, in points."""
     low, high = interval(100 * values)
@@ -129,29 +125,34 @@ def shown(values: np.ndarray) -> str:
 # ---- tables --------------------------------------------------------------------------------------
 
 
+def means(group: list[dict], columns: dict) -> list[str]:
+    """The mean of each column, in five characters: 0.123, 12.34, 120.0."""
+    return [f"{np.mean([column(one) for one in group]):.3f}"[:5] for column in columns.values()]
+
+
 def outcomes(groups: Groups) -> str:
     """Of each group the mean of every outcome over its bases."""
     lines = []
     for (world, arm, lr), group in groups.items():
-        means = [np.mean([outcome(record) for record in group]) for outcome in OUTCOMES.values()]
-        lines.append([world, arm, f"{lr:g}", *three_digits(means)])
-    return table(["questions", "arm", "rate", *OUTCOMES], lines)
+        lines.append([world, arm, f"{lr:g}", str(len(group)), *means(group, OUTCOMES)])
+    return table(["questions", "arm", "rate", "bases", *OUTCOMES], lines)
 
 
-def choice(groups: Groups, arm: str, bases: slice = slice(None)) -> float:
+def choice(groups: Groups, arm: str, bases=CHOOSING) -> float:
     """The lowest rate whose mean score over the bases is near enough to the best."""
-    means = {}
+    found = {}
     for lr in RATED[arm]:
-        means[lr] = np.mean([score(record) for record in groups["default", arm, lr][bases]])
-    enough = max(means.values()) - NEAR_ENOUGH
-    return min(lr for lr in means if means[lr] >= enough)
+        group = groups["default", arm, lr]
+        found[lr] = np.mean([score(record) for record in group if record["base"] in bases])
+    enough = max(found.values()) - NEAR_ENOUGH
+    return min(lr for lr in found if found[lr] >= enough)
 
 
 def chosen(groups: Groups) -> str:
     """The chosen rates, and those that each base alone would have chosen."""
     lines = []
     for arm in RATED:
-        alone = [f"{choice(groups, arm, slice(i, i + 1)):g}" for i in range(len(CHOOSING))]
+        alone = [f"{choice(groups, arm, [base]):g}" for base in CHOOSING]
         lines.append([arm, f"{choice(groups, arm):g}", ", ".join(alone)])
     return table(["arm", "chosen rate", "by each base alone"], lines)
 
@@ -159,56 +160,14 @@ def chosen(groups: Groups) -> str:
 def gates(groups: Groups) -> str:
     """Is there something to learn, and is it learned honestly?"""
     lines = []
-    for record in chain(*zip(*groups.values())):  # both arms of a base, one after the other
-        figures = [
-            record["near"][0],
-            record["silent_first"],
-            np.subtract(record["near"], record["valid"]).max(),
-            record["near"][-1],
-            curve(record, "far")[-3:].mean(),
-            max(record["cut"] + record["cut_far"]),
-        ]
-        replay_from = str(record["replay_from"] or "–")
-        lines.append([str(record["base"]), record["arm"], *three_digits(figures), replay_from])
-    head = ["base", "arm", "before", "silent at first", "right but invalid, most", "end"]
-    return table([*head, "far, from step 80", "cut, most", "replay from step"], lines)
+    for pair in zip(*groups.values()):  # both arms of a base
+        for record in pair:
+            replay_from = str(record["replay_from"] or "–")
+            lines.append([str(record["base"]), record["arm"], *means([record], GATES), replay_from])
+    return table(["base", "arm", *GATES, "replay from step"], lines)
 
 
 # ---- comparisons ---------------------------------------------------------------------------------
-
-
-class Row(NamedTuple):
-    """A comparison: the group `one` less the group `other`."""
-
-    phrase: str
-    one: tuple
-    other: tuple
-    decided: bool = False  # one of the four of the protocol
-
-    @property
-    def pair(self) -> str:
-        """As tables and pictures name it."""
-        return " − ".join(f"{arm} {lr:g}" for _, arm, lr in (self.one, self.other))
-
-
-def comparisons(groups: Groups) -> list[Row]:
-    """Those of blocks 2 and 3 whose groups are there; four are decided."""
-    own = {arm: ("default", arm, lr) for arm, lr in RATES.items()}
-    at_p = {arm: ("default", arm, RATES["P"]) for arm in ("R0", "P", "PC", "HC", "PN")}
-    differ = own["R0"] != at_p["R0"]
-    rows = [Row("does ExGRPO pay?", own["P"], own["R0"], decided=True)]
-    if differ:
-        rows.append(Row("at one rate", at_p["P"], at_p["R0"], decided=True))
-    rows += [
-        Row("rarely solved ones", own["HC"], own["R0"], decided=not differ),
-        Row("which questions come back", at_p["HC"], at_p["PC"], decided=True),
-        Row("what old answers add", at_p["P"], at_p["PN"], decided=True),
-        Row("CLIP kept", at_p["PC"], at_p["P"]),
-    ]
-    for world in MIXES:
-        for arm in ("P", "HC"):
-            rows.append(Row(f"{world} questions", (world, arm, 3e-4), (world, "R0", 3e-4)))
-    return [row for row in rows if row.one in groups]
 
 
 def differences(groups: Groups, row: Row, outcome=score) -> np.ndarray:
@@ -217,29 +176,29 @@ def differences(groups: Groups, row: Row, outcome=score) -> np.ndarray:
     return np.array([outcome(one) - outcome(other) for one, other in pairs])
 
 
-def compared(groups: Groups) -> str:
+def compared(groups: Groups, rows: list[Row]) -> str:
     """A line for each comparison, and what is decided."""
-    rows = comparisons(groups)
-    tests = {row: stats.ttest_1samp(differences(groups, row), 0) for row in rows}
-    rejected = holm({row: test.pvalue for row, test in tests.items() if row.decided})
+    ps = {}
+    for row in rows:
+        if row.decided:
+            ps[row] = stats.ttest_1samp(differences(groups, row), 0).pvalue
+    rejected = holm(ps)
     lines = []
-    for row, test in tests.items():
-        verdict = "undecided" if row.decided else "exploratory"
-        if row in rejected:
-            verdict = "pays" if test.statistic > 0 else "costs"
-        whole, *apart = [differences(groups, row, outcome) for outcome in (score, near, far)]
-        ps = [f"{test.pvalue:.2g}", f"{sign_flip(whole):.2g}"]
-        lines.append([row.phrase, row.pair, shown(whole), *ps, verdict, *map(shown, apart)])
-    return table(["", "", "score", "p, t test", "p, sign flips", "", "near", "far"], lines)
+    for row in rows:
+        found = [differences(groups, row, outcome) for outcome in (score, near, far)]
+        verdict = ["exploratory", "", ""]
+        if row in ps:
+            verdict = ["decided" if row in rejected else "undecided"]
+            verdict += [f"{ps[row]:.2g}", f"{sign_flip(found[0]):.2g}"]
+        lines.append([row.phrase, row.pair, *map(shown, found), *verdict])
+    return table(["", "", "score", "near", "far", "", "p, t test", "p, sign flips"], lines)
 
 
 def rival(groups: Groups) -> str:
     """On questions chosen beforehand: step 60, less step 120 of R0, at equal tokens generated."""
-    rate = RATES["R0"]
     cells = []
     for name in ("near", "far"):
-        # R0 ran on six bases more, which come last.
-        pairs = zip(groups["rival", "R0", rate], groups["default", "R0", rate])
-        gains = [curve(one, name)[3] - curve(other, name)[-1] for one, other in pairs]
-        cells.append(shown(np.array(gains)))
+        at_60 = [curve(record, name)[3] for record in groups[RIVAL]]
+        at_120 = [curve(record, name)[-1] for record in groups[OWN["R0"]]]
+        cells.append(shown(np.subtract(at_60, at_120)))
     return table(["the rival's step 60 less R0's step 120", "near", "far"], [["", *cells]])

@@ -1,86 +1,92 @@
-"""What is compared, as data: the arms, the worlds, the bases, and the runs of each block."""
+"""What is compared, as data: the arms, the worlds, the bases, the comparisons and their runs."""
 
 from typing import NamedTuple
 
-CHOOSING = tuple(range(30, 34))  # the bases that choose the rates
-DECIDING = tuple(range(40, 52))  # the bases that decide
+CHOOSING = range(30, 34)  # the bases that choose the rates
+DECIDING = range(40, 52)  # the bases that decide
 SHORT = DECIDING[:6]
 STEPS = 120
+COMMIT = "8c1272371200"  # whose train.py makes all runs
 GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)  # learning rates
-# Block 1: the rates that an arm is run at, and the one that is chosen, once it is.
-RATED = {"R0": GRID, "P": GRID, "PC": GRID, "HC": GRID}
-RATES = {}
-
-
-class Arm(NamedTuple):
-    """A way to train: what a reader calls it, its flags, and what torchrun is given."""
-
-    phrase: str
-    flags: str
-    script: str = "train.py"
-
-
-ARMS = {
-    "R0": Arm("on-policy Dr. GRPO", "--rho 0"),
-    "P": Arm("ExGRPO as the paper runs it", ""),
-    "PC": Arm("ExGRPO, CLIP kept", "--clip on"),
-    "HC": Arm("ExGRPO, CLIP kept, μ = 0.125", "--clip on --mu 0.125"),
-    "PN": Arm("ExGRPO without old answers", "", "-m studies.experience"),
+# Block 1: the rates that an arm is run at, and the one that it gets.
+RATED = {"R0": GRID, "P": GRID, "PC": GRID, "HC": (1.4e-4, *GRID)}
+RATES = {"R0": 4.5e-4, "P": 4.5e-4, "HC": 3e-4}
+COMMANDS = {  # arm -> what torchrun is given
+    "R0": "train.py --rho 0",
+    "P": "train.py",
+    "PC": "train.py --clip on",
+    "HC": "train.py --clip on --mu 0.125",
+    "PN": "-m studies.experience",
+}
+PHRASES = {  # arm -> what a reader calls it
+    "R0": "on-policy Dr. GRPO",
+    "P": "ExGRPO as the paper runs it",
+    "PC": "ExGRPO, CLIP kept",
+    "HC": "ExGRPO, CLIP kept, μ = 0.125",
+    "PN": "ExGRPO without old answers",
 }
 MIXES = {"natural": (), "silent": (0.2, 0.05, 0.75)}  # the other worlds have the default mix
 
 
 class Run(NamedTuple):
-    """A run of train.py. Those that differ in the base alone are a group, `run[:3]`."""
+    """A run of train.py. Those that differ in the base alone are a group, `run[1:]`."""
 
+    base: int
     world: str
     arm: str
     lr: float
-    base: int
 
 
-def gates() -> list[Run]:
-    """The runs of block 1 that docs/world.md asks whether there is enough to learn."""
-    return [Run("default", arm, 3e-4, base) for base in CHOOSING for arm in ("R0", "P")]
+class Row(NamedTuple):
+    """A comparison: the group `one` less the group `other`."""
+
+    phrase: str
+    one: tuple
+    other: tuple
+    decided: bool = False  # one of the four of the protocol
+
+    @property
+    def pair(self) -> str:
+        """As tables and pictures name it."""
+        return " − ".join(f"{arm} {lr:g}" for _, arm, lr in (self.one, self.other))
 
 
-def rates() -> list[Run]:
-    """Block 1."""
-    return [
-        Run("default", arm, lr, base)
-        for base in CHOOSING
-        for arm, grid in RATED.items()
-        for lr in grid
-    ]
+OWN = {arm: ("default", arm, lr) for arm, lr in RATES.items()}
+AT_P = {arm: ("default", arm, RATES["P"]) for arm in COMMANDS}  # at P's rate, which is R0's, too
+PAYS = Row("does ExGRPO pay?", OWN["P"], OWN["R0"], decided=True)
+ROWS = {  # block -> its comparisons
+    "main": [
+        PAYS,
+        Row("rarely solved questions", OWN["HC"], OWN["R0"], decided=True),
+        Row("which questions come back", AT_P["HC"], AT_P["PC"], decided=True),
+        Row("what old answers add", AT_P["P"], AT_P["PN"], decided=True),
+        Row("CLIP kept", AT_P["PC"], AT_P["P"]),
+    ],
+    "worlds": [
+        Row(f"{world} questions", (world, arm, lr), (world, "R0", lr))
+        for world in MIXES
+        for arm, lr in (("P", 2e-4), ("P", 3e-4), ("HC", 3e-4))
+    ],
+}
 
 
-def main() -> list[Run]:
-    """Block 2: each at its own rate, and four at P's. None before the rates are chosen."""
-    if not RATES:
-        return []
-    pairs = [(arm, RATES[arm]) for arm in ("R0", "P", "HC")]
-    pairs += [(arm, RATES["P"]) for arm in ("R0", "PC", "HC", "PN")]
-    pairs = dict.fromkeys(pairs)  # two rates may be the same
-    return [Run("default", arm, lr, base) for base in DECIDING for arm, lr in pairs]
+def runs_of(groups: list[tuple], bases: range) -> list[Run]:
+    """A run of every group on every base, base by base."""
+    return [Run(base, *group) for base in bases for group in groups]
 
 
-def worlds() -> list[Run]:
-    """Block 3: natural questions, and mostly silent ones."""
-    pairs = [("R0", 2e-4), ("P", 2e-4), ("R0", 3e-4), ("P", 3e-4), ("HC", 3e-4)]
-    return [Run(world, arm, lr, base) for base in SHORT for world in MIXES for arm, lr in pairs]
+def groups_of(rows: list[Row]) -> list[tuple]:
+    """The groups that these comparisons need, each once."""
+    return list(dict.fromkeys(group for row in rows for group in (row.one, row.other)))
 
 
-def rival() -> list[Run]:
-    """Block 4: on-policy, on the questions that the base solves now and then."""
-    return [Run("rival", "R0", RATES["R0"], base) for base in SHORT if RATES]
-
-
-BLOCKS = {"gates": gates, "rates": rates, "main": main, "worlds": worlds, "rival": rival}
-
-
-def wanted() -> list[Run]:
-    """All runs in the order of the protocol: gates and block 1, then base by base."""
-    found = gates() + rates()
-    if RATES:
-        found += sorted(main() + worlds() + rival(), key=lambda run: run.base)
-    return list(dict.fromkeys(found))  # the gates belong to block 1, too
+RIVAL = ("rival", *OWN["R0"][1:])
+RATED_GROUPS = [("default", arm, lr) for arm, grid in RATED.items() for lr in grid]
+BLOCKS = {
+    # What docs/world.md asks whether there is enough to learn.
+    "gates": runs_of([("default", "R0", 3e-4), ("default", "P", 3e-4)], CHOOSING),
+    "rates": runs_of(RATED_GROUPS, CHOOSING),
+    "main": runs_of(groups_of(ROWS["main"]), DECIDING),
+    "worlds": runs_of(groups_of([*ROWS["worlds"], PAYS]), SHORT),
+    "rival": runs_of([RIVAL, OWN["R0"]], SHORT),
+}

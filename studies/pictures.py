@@ -3,36 +3,22 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from studies.analysis import (
-    POINTS,
-    Groups,
-    Row,
-    comparisons,
-    curve,
-    differences,
-    far,
-    interval,
-    near,
-)
-from studies.arms import ARMS, GRID, RATED, RATES
+from studies.analysis import POINTS, Groups, curve, differences, far, interval, near
+from studies.arms import OWN, PAYS, PHRASES, RATED, ROWS
 from studies.runs import ROOT
 
 
 def draw(blocks: dict[str, Groups]) -> None:
-    """Each picture whose runs are all there."""
+    """The pictures of every block that is complete."""
     plt.rc("figure.constrained_layout", use=True)
-    drawn = {}
-    if "gates" in blocks:
-        drawn["docs/assets/curve.png"] = draw_curves(blocks["gates"], {"R0": 3e-4, "P": 3e-4})
-    if "rates" in blocks:
-        drawn["studies/rates.png"] = draw_rates(blocks["rates"])
-    if "main" in blocks:
-        drawn["studies/main.png"] = draw_rows(blocks["main"])
-        drawn["docs/assets/curve.png"] = draw_curves(blocks["main"], RATES)
-    if "main" in blocks and "worlds" in blocks:
-        drawn["studies/worlds.png"] = draw_worlds(blocks["main"] | blocks["worlds"])
-    for name, figure in drawn.items():
-        figure.savefig(ROOT / name)
+    for block, file, picture in (
+        ("rates", "studies/rates.png", draw_rates),
+        ("main", "studies/main.png", draw_rows),
+        ("worlds", "studies/worlds.png", draw_worlds),
+        ("main", "docs/assets/curve.png", draw_curves),
+    ):
+        if block in blocks:
+            picture(blocks[block]).savefig(ROOT / file)
 
 
 def draw_rates(groups: Groups) -> plt.Figure:
@@ -41,9 +27,9 @@ def draw_rates(groups: Groups) -> plt.Figure:
     for axis, outcome in zip(axes, (near, far)):
         for arm, grid in RATED.items():
             means = [np.mean([outcome(one) for one in groups["default", arm, lr]]) for lr in grid]
-            axis.plot(grid, means, marker="o", label=ARMS[arm].phrase)
+            axis.plot(grid, means, marker="o", label=PHRASES[arm])
         axis.set(xscale="log", ylabel=f"{outcome.__name__}, mean of four bases")
-        axis.set_xticks(GRID, GRID)
+        axis.set_xticks(RATED["HC"], RATED["HC"])
         axis.minorticks_off()
     axes[0].legend()
     axes[1].set_xlabel("learning rate")
@@ -57,7 +43,7 @@ def draw_rows(groups: Groups) -> plt.Figure:
     """
     figure, axis = plt.subplots(figsize=(10, 4))
     labels = []
-    for y, row in enumerate(comparisons(groups)):
+    for y, row in enumerate(ROWS["main"]):
         values = 100 * differences(groups, row)
         axis.plot(values, [y - 0.18] * len(values), ".", color="0.6")
         axis.hlines(y, *interval(values))
@@ -73,10 +59,10 @@ def draw_rows(groups: Groups) -> plt.Figure:
 def draw_worlds(groups: Groups) -> plt.Figure:
     """Score of P less R0 against the share of fresh groups that say nothing at first."""
     figure, axis = plt.subplots()
-    for world, lr in (("natural", 3e-4), ("default", RATES["P"]), ("silent", 3e-4)):
-        row = Row("", (world, "P", lr), (world, "R0", lr))
+    at_3e_4 = [row for row in ROWS["worlds"] if row.one[1:] == ("P", 3e-4)]
+    for row in (PAYS, *at_3e_4):
         silent = [100 * record["silent_first"] for record in groups[row.other]]
-        label = f"{world} questions, both at {lr:g}"
+        label = f"{row.phrase} ({row.pair})"
         axis.plot(silent, 100 * differences(groups, row), "o", label=label)
     axis.axhline(0, color="0.6")
     axis.set_xlabel("silent groups among R0's fresh ones in the first ten steps, %")
@@ -85,15 +71,15 @@ def draw_worlds(groups: Groups) -> plt.Figure:
     return figure
 
 
-def draw_curves(groups: Groups, rates: dict) -> plt.Figure:
-    """Test curves near and far of R0 and P: a thin line a base, the mean thick."""
+def draw_curves(groups: Groups) -> plt.Figure:
+    """Test curves of R0 and P, each at its own rate: a thin line a base, the mean thick."""
     figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
     titles = {"near": "test questions", "far": "longer questions, out of distribution"}
     for axis, name in zip(axes, titles):
         for color, arm in (("C0", "R0"), ("C1", "P")):
-            curves = [curve(record, name) for record in groups["default", arm, rates[arm]]]
+            curves = [curve(record, name) for record in groups[OWN[arm]]]
             axis.plot(POINTS, np.transpose(curves), color=color, alpha=0.25, lw=0.8)
-            label = f"{ARMS[arm].phrase}, rate {rates[arm]:g}"
+            label = f"{PHRASES[arm]}, rate {OWN[arm][2]:g}"
             axis.plot(POINTS, np.mean(curves, axis=0), color=color, marker="o", label=label)
         axis.set(xlabel="step", title=titles[name])
     axes[0].set_ylabel(f"Pass@1; {len(curves)} bases, the mean thick")

@@ -6,7 +6,7 @@ from test_exgrpo import K, by_last_token, questions, store
 
 from config import Config
 from studies import analysis, runs
-from studies.arms import GRID, rates
+from studies.arms import BLOCKS, CHOOSING, COMMIT, GRID, RATED, RATES
 from studies.experience import WithoutStar
 
 
@@ -17,13 +17,13 @@ def record(near: list[float], far: list[float]) -> dict:
 
 def test_a_score_is_the_mean_of_two_means():
     """Six points of each curve count, not the base's; a run that ended early keeps its last."""
-    early = record(
-        [0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.6]
-    )  # the last stands for steps 60 to 120
+    # The last stands for steps 60 to 120.
+    early = record([0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.6])
     assert analysis.near(early) == pytest.approx(1.5 / 6)
     assert analysis.far(early) == pytest.approx(2.4 / 6)
     assert analysis.score(early) == pytest.approx((1.5 + 2.4) / 12)
-    assert analysis.steps_until(early, 0.15) == 40 and analysis.steps_until(early) == 120
+    assert analysis.steps_until(early) == 120
+    assert analysis.steps_until(record([0.0, 0.7, 0.8], [0.0, 0.0, 0.0])) == 40
 
 
 def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
@@ -31,10 +31,21 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
     groups = {}
     for lr, level in zip(GRID, (0.60, 0.63, 0.64, 0.50)):
         first = level + 0.04 * (lr == 4.5e-4)
-        levels = [first, level, level, level]
-        groups["default", "R0", lr] = [record([0.0] + [x] * 6, [0.0] + [x] * 6) for x in levels]
+        levels = dict(zip(CHOOSING, (first, level, level, level)))
+        groups["default", "R0", lr] = [
+            {"base": base} | record([0.0] + [x] * 6, [0.0] + [x] * 6) for base, x in levels.items()
+        ]
     assert analysis.choice(groups, "R0") == 3e-4
-    assert analysis.choice(groups, "R0", slice(0, 1)) == 4.5e-4
+    assert analysis.choice(groups, "R0", CHOOSING[:1]) == 4.5e-4
+
+
+def test_the_rates_are_those_that_the_rule_chooses():
+    """Of the grids of block 1; and an edge is chosen only after the next rate was run."""
+    groups = analysis.complete(runs.read())["rates"]
+    for arm, grid in RATED.items():
+        lr = analysis.choice(groups, arm)
+        assert RATES.get(arm, lr) == lr
+        assert lr not in (GRID[0], GRID[-1]) or len(grid) == 5
 
 
 def test_sign_flips_and_holm():
@@ -46,9 +57,8 @@ def test_sign_flips_and_holm():
 
 
 def test_nothing_is_shown_of_an_unfinished_block():
-    """Of 64 runs 48 have their record: no table has what they came to."""
-    records = {run: record([0.123] * 7, [0.123] * 7) for run in rates() if run.lr != 3e-4}
-    assert len(records) == 48
+    """Only the runs at 3e-4 have no record: no table has what the others came to."""
+    records = {run: record([0.123] * 7, [0.123] * 7) for run in BLOCKS["rates"] if run.lr != 3e-4}
     report = analysis.report(analysis.complete(records))
     assert "rates: not complete" in report and "0.123" not in report
 
@@ -62,12 +72,12 @@ def test_the_page_of_the_world_holds_the_table_of_its_gates():
 
 @pytest.mark.parametrize(
     ("change", "message"),
-    [({"commit": "b"}, "several commits"), ({"weights": "other"}, "built twice")],
+    [({"commit": "other"}, "another commit"), ({"weights": "other"}, "built twice")],
 )
 def test_mixed_records_are_refused(tmp_path, change, message):
     """Records of two commits, or of a base with two builds, are no study."""
     one = {"world": "default", "arm": "R0", "lr": 3e-4, "base": 40}
-    one |= {"commit": "a", "weights": "w", "processor": "AVX512"}
+    one |= {"commit": COMMIT, "weights": "w", "processor": "AVX512"}
     other = one | {"arm": "P"} | change
     file = tmp_path / "records.jsonl"
     file.write_text(f"{one}\n{other}\n".replace("'", '"'))
