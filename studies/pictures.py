@@ -13,6 +13,7 @@ def draw(blocks: dict[str, Groups]) -> None:
     plt.rc("figure.constrained_layout", use=True)
     for block, file, picture in (
         ("rates", "studies/rates.png", draw_rates),
+        ("rates", "docs/assets/curve.png", draw_curves),  # until block 2 replaces it
         ("main", "studies/main.png", draw_rows),
         ("worlds", "studies/worlds.png", draw_worlds),
         ("main", "docs/assets/curve.png", draw_curves),
@@ -29,7 +30,7 @@ def draw_rates(groups: Groups) -> plt.Figure:
             means = [np.mean([outcome(one) for one in groups["default", arm, lr]]) for lr in grid]
             axis.plot(grid, means, marker="o", label=PHRASES[arm])
         axis.set(xscale="log", ylabel=f"{outcome.__name__}, mean of four bases")
-        axis.set_xticks(RATED["HC"], RATED["HC"])
+        axis.set_xticks(RATED["HC"], RATED["HC"])  # the longest grid
         axis.minorticks_off()
     axes[0].legend()
     axes[1].set_xlabel("learning rate")
@@ -62,7 +63,7 @@ def draw_worlds(groups: Groups) -> plt.Figure:
     at_3e_4 = [row for row in ROWS["worlds"] if row.one[1:] == ("P", 3e-4)]
     for row in (PAYS, *at_3e_4):
         silent = [100 * record["silent_first"] for record in groups[row.other]]
-        label = f"{row.phrase} ({row.pair})"
+        label = f"{row.one[0]} questions ({row.pair})"
         axis.plot(silent, 100 * differences(groups, row), "o", label=label)
     axis.axhline(0, color="0.6")
     axis.set_xlabel("silent groups among R0's fresh ones in the first ten steps, %")

@@ -42,6 +42,7 @@ def read(path: Path = RECORDS) -> dict[Run, dict]:
         if record["commit"] != COMMIT:
             raise ValueError(f"{run} was made at another commit than {COMMIT}")
         build = record["weights"], record["processor"]
+        # Rates are chosen within an arm, so there another arm may have another build.
         whose = (run.base, run.arm) if run.base in CHOOSING else run.base
         if builds.setdefault(whose, build) != build:
             raise ValueError(f"{whose} was built twice, or run on two kinds of processor")
