@@ -52,7 +52,9 @@ def read(path: Path = RECORDS) -> dict[Run, dict]:
 def make() -> None:
     """All runs that have no record yet, base by base."""
     if not TREE.exists():
-        subprocess.check_call(["git", "worktree", "add", "--detach", TREE, COMMIT], cwd=ROOT)
+        subprocess.check_call(
+            ["git", "worktree", "add", "--force", "--detach", TREE, COMMIT], cwd=ROOT
+        )
     missing = set(chain(*BLOCKS.values())) - read().keys()
     for run in tqdm(sorted(missing), desc="runs"):
         if run in read():  # by another command; and every record so far is of one build
