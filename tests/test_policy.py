@@ -293,7 +293,7 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
 def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
     """`recompute` replaces the engine's log-probs, not o*'s, and leaves what it was given.
 
-    The drift it finds is what update reports, and too large a one raises.
+    The drift it finds is what update reports.
     """
     made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
     changed = shifted(policy, groups, fresh=0.001, replayed=0.5)
@@ -303,10 +303,6 @@ def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
     for (_, t, _, is_star), (expected, _) in zip(rows(changed), policy.score(pairs_of(changed))):
         np.testing.assert_allclose(t.logprobs, expected - (0.5 if is_star else 0.0), atol=1e-5)
     assert made.update([changed], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)
-    with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
-        make_policy(tiny_model, max_drift=0.01).recompute(
-            shifted(policy, groups, fresh=0.1, replayed=0.0)
-        )
 
 
 def test_ratios_by_option(tiny_model, policy, groups):

@@ -274,22 +274,15 @@ def test_drift_in_bfloat16_tells_rounding_from_a_wrong_layer(kind, engines):
 
 
 @pytest.mark.parametrize("kind", [*ENGINES, pytest.param(None, id="policy")])
-@pytest.mark.parametrize(
-    "old, new",
-    [
-        ("model.layers.1.mlp.up_proj.weight", None),
-        ("model.layers.0.self_attn.q_proj.weight", "model.layers.7.q.weight"),
-    ],
-)
-def test_weights_missing_in_a_directory_are_named(kind, old, new, device, tiny_model, tmp_path):
-    """A tensor left out or a layer renamed is refused, where both libraries make one up."""
+def test_weights_missing_in_a_directory_are_named(kind, device, tiny_model, tmp_path):
+    """A tensor left out is refused, where both libraries make one up."""
+    missing = "model.layers.1.mlp.up_proj.weight"
     shutil.copytree(tiny_model, tmp_path, dirs_exist_ok=True)
     weights = load_file(tmp_path / "model.safetensors")
-    moved = weights.pop(old)
-    weights |= {new: moved} if new else {}
+    del weights[missing]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     ends = [[EOS]] if kind else []
-    with pytest.raises(ValueError, match=f"'lacks': .'{old}'.*{new or ''}.*is it whole"):
+    with pytest.raises(ValueError, match=f"'lacks': .'{missing}'.*is it whole"):
         (kind or Policy)(make_config(), str(tmp_path), *ends, device)
 
 

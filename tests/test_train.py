@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TORCHRUN, arguments, on_ranks, shell
+from conftest import TORCHRUN, arguments, jsonl, on_ranks, shell, write_jsonl
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
@@ -34,7 +34,7 @@ def train_from(argv: list[str]) -> dict[str, float]:
 
 
 def metrics(run_dir: Path) -> list[dict]:
-    return [json.loads(line) for line in (run_dir / "metrics.jsonl").read_text().splitlines()]
+    return jsonl(run_dir / "metrics.jsonl")
 
 
 @pytest.fixture(scope="module")
@@ -234,7 +234,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
         }
         for n in range(16)
     ]
-    Path(file).write_text("".join(json.dumps(row) + "\n" for row in rows))
+    write_jsonl(Path(file), rows)
     argv = [
         "--config",
         f"configs/{name}.yaml",
