@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from conftest import ROOT, on_ranks
+from conftest import ROOT, jsonl, on_ranks
 from transformers import GenerationConfig
 
 import config as configuration
@@ -394,8 +394,8 @@ GROUPS = [
 
 
 def written(run_dir: Path) -> list[tuple]:
-    records = [json.loads(line) for line in (run_dir / "samples.jsonl").read_text().splitlines()]
-    return [(r["step"], r["text"], r["rewards"]["score"], r["replayed"]) for r in records]
+    rows = jsonl(run_dir / "samples.jsonl")
+    return [(r["step"], r["text"], r["rewards"]["score"], r["replayed"]) for r in rows]
 
 
 def test_a_few_responses_of_a_step_are_kept(tmp_path, tracker):

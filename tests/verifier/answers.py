@@ -1,8 +1,7 @@
 r"""Answers by hand, {gold: "answer | another"}, and which of them are paid or refused.
 
 Honest ones answer golds as they stand in the benchmark files; to Math-Verify a leak equals its
-gold. Of one pattern there are at most five. What stands aside was written after the rule and tried
-once: nothing was tuned to it.
+gold. What stands aside was written after the rule and tried once: nothing was tuned to it.
 """
 
 from verifier.math_answers import math_reward

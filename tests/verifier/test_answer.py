@@ -1,8 +1,5 @@
 """An answer must be one: leaks that Math-Verify calls right score 0, honest spellings score 1."""
 
-import re
-from collections import Counter
-
 import pytest
 
 from tests.verifier.answers import (
@@ -17,20 +14,6 @@ from tests.verifier.answers import (
     rewards,
 )
 from verifier.math_answers import math_reward
-
-
-def pattern(text: str) -> str:
-    """An answer with its numbers and its words blotted out, so that 5-9 and 30 - 4 are one."""
-    return re.sub(r"(?<![a-zA-Z\\])[a-zA-Z]+", "x", re.sub("[0-9]+", "0", text.replace(" ", "")))
-
-
-def test_no_pattern_fills_the_tables():
-    """At least 100 leaks and 200 honest spellings, distinct, and at most five of one pattern."""
-    leaks, honest = pairs(LEAKS), pairs(HONEST)
-    assert len(set(leaks)) == len(leaks) >= 100
-    assert len(set(honest)) == len(honest) >= 200
-    assert max(Counter(pattern(text) for _, text in leaks).values()) <= 5
-    assert max(Counter((pattern(gold), pattern(text)) for gold, text in honest).values()) <= 5
 
 
 @pytest.mark.parametrize("table", [HONEST, HONEST_ASIDE], ids=["first", "aside"])

@@ -20,74 +20,13 @@ REAL = (
     r"x \in [-2,7] | 75^\circ | x=\frac{1}{6} \pi+\pi k, \frac{1}{3} \pi+\pi k | "
     r"\frac{\log 2}{\log 2-\log 3} | \{1\pm\sqrt{5},-2\}"
 ).split(" | ")
-PIECES = [
-    "\\",
-    "{",
-    "}",
-    "^",
-    "_",
-    "$",
-    "&",
-    "!",
-    "(",
-    ")",
-    "[",
-    "]",
-    ",",
-    ";",
-    "=",
-    "<",
-    r"\le",
-    "%",
-    "\0",
-    "\n",
-    "'",
-    "-",
-    r"\frac",
-    r"\sqrt",
-    r"\boxed{",
-    r"\left",
-    r"\right",
-    r"\text{",
-    r"\sum_{n=1}^{\infty}",
-    r"\int_0^x",
-    r"\lim_{x \to 0}",
-    r"\begin{cases}",
-    r"\end{cases}",
-    r"\begin{matrix}",
-    r"\\",
-    r"\infty",
-    r"\pi",
-    r"\cup",
-    r"\binom",
-    r"\prod",
-    r"\log_",
-    r"\def\a{\a\a}",
-    r"\newcommand",
-    r"\input{/etc/passwd}",
-    r"\mathbb{R}",
-    "d x",
-    "i",
-    "e",
-    "x",
-    "f(x)",
-    "0",
-    "1",
-    "7",
-    "9999999999",
-    "1e400",
-    "0.1",
-    "½",
-    "٣",
-    "√",
-    "∞",
-    "ﷺ",
-    "\u202e",
-    "\ud800",
-    "数",
-    "__import__('os')",
-    "lambda:0",
-]
+PIECES = r"""
+    \ { } ^ _ $ & ! ( ) [ ] , ; = < \le % ' - \frac \sqrt \boxed{ \left \right \text{
+    \sum_{n=1}^{\infty} \int_0^x \begin{cases} \end{cases} \begin{matrix} \\ \infty \pi \cup
+    \binom \prod \log_ \def\a{\a\a} \newcommand \input{/etc/passwd} \mathbb{R} i e x f(x) 0 1 7
+    9999999999 1e400 0.1 __import__('os') lambda:0
+""".split()
+PIECES += ["\0", "\n", r"\lim_{x \to 0}", "d x", "½", "٣", "√", "∞", "ﷺ", "\u202e", "\ud800", "数"]
 
 
 def mutant(rng: random.Random) -> str:
@@ -153,7 +92,7 @@ class Pool:
     """The verifier under fire, with its own count of what went through."""
 
     def __init__(self, verifier: Verifier):
-        self.verifier, self.seen, self.begin = verifier, set(), time.monotonic()
+        self.verifier, self.seen = verifier, set()
 
     def fire(self, texts: list[str], gold: str) -> list[float]:
         """Grades the texts: scores are 0 or 1, and a time-out costs no more than the limit."""
@@ -216,5 +155,3 @@ def test_hostile_answers():
                     int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM")
                 )
             assert peak < MEMORY
-        seconds = time.monotonic() - pool.begin
-        print(f"{len(pool.seen)} texts, {verifier.timeouts} time-outs, {seconds:.0f} s")

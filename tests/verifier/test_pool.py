@@ -162,8 +162,6 @@ def test_user_function(module):
         ),
         ("def reward(response, answer): return float('nan')", "returned nan: score must be a fini"),
         ("def reward(response, answer): return 1e300", "below 1e\\+15"),  # infinite in float32
-        ("def reward(response, answer): return 'a'", "returned 'a': score must be a finite number"),
-        ("def reward(response, answer): return dict(score=1, pred='[no]')", "}: pred must be a fi"),
         (
             "def reward(response, answer): return dict(score=1, pred='7')",
             "}: pred must be a finite",

@@ -29,7 +29,6 @@ from worlds.arithmetic import (
     marked,
     on_policy_scores,
     reward,
-    rows,
     solve,
     takes_shortcut,
     valid_chain,
@@ -181,14 +180,6 @@ def test_a_base_does_not_depend_on_the_mix(tmp_path):
     assert len(training_file(other, tmp_path).read_text().splitlines()) == 60
 
 
-def test_rows_have_the_columns_of_verl():
-    row = json.loads(rows([QUESTION], "arithmetic"))
-    assert row["prompt"] == ROW["prompt"]
-    assert row["reward_model"]["ground_truth"] == "764"
-    assert row["data_source"] == "arithmetic"
-    assert row["extra_info"]["index"] == 0
-
-
 @pytest.mark.parametrize("seed", [0, 1])
 def test_badly_taught_facts_come_by_quota(seed):
     """50 of 100 facts of +, 60 of - and 28 of 40 of * slip at 0.3 to 0.9, others at 0.02."""
@@ -255,18 +246,13 @@ def test_chat_template_gives_the_prompt_of_pretraining():
     assert (labels[1, : len(prompt)] == -100).all()
 
 
-def test_a_seed_fixes_questions_and_weights_and_leaves_global_randomness_alone():
-    tokenizer, runs = build_tokenizer(), []
-    torch.manual_seed(1)
+def test_another_seed_is_another_world_and_global_randomness_is_left_alone():
+    tokenizer = build_tokenizer()
     before = torch.random.get_rng_state()
-    for _ in range(2):
-        sets, model = draw_sets(TINY), build_model(TINY, tokenizer)
-        pretrain(model, tokenizer, TINY, set(sets["test"]))
-        runs.append((sets, model.state_dict()))
+    sets = draw_sets(TINY)
+    pretrain(build_model(TINY, tokenizer), tokenizer, TINY, set(sets["test"]))
     assert torch.equal(before, torch.random.get_rng_state())
-    assert runs[0][0] == runs[1][0]
-    assert all(torch.equal(a, b) for a, b in zip(runs[0][1].values(), runs[1][1].values()))
-    assert draw_sets(replace(TINY, seed=1))["test"] != runs[0][0]["test"]
+    assert draw_sets(replace(TINY, seed=1))["test"] != sets["test"]
 
 
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
