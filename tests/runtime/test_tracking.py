@@ -407,9 +407,7 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path, tracker):
         (1, "q1", 1, True),
         (1, "q2", 1, False),
     ]
-    first = json.loads(
-        (tmp_path / "samples.jsonl").read_text().split("\n")[0], parse_constant=pytest.fail
-    )
+    (first, *_) = jsonl(tmp_path / "samples.jsonl")
     assert (first["text"], first["gold"], first["response"]) == ("q0", "2", "\x1b[31m0")
     assert first["rewards"] == {"score": 0, "odd": None}
 

