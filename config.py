@@ -53,7 +53,7 @@ class Config:
     max_response_length: int = knob(
         72, "L_max, the longest response in tokens, by which the loss divides [8192].", 1
     )
-    lr: float = knob(3e-4, "The learning rate of AdamW, which stays constant [1e-6].", POSITIVE)
+    lr: float = knob(4.5e-4, "The learning rate of AdamW, which stays constant [1e-6].", POSITIVE)
     rho: float = knob(
         0.5, "ρ, the share of replayed questions; 0 is on-policy Dr. GRPO [0.5].", 0, 1
     )

@@ -147,7 +147,7 @@ def main() -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)  # more would wait for each other: the model is tiny
     model = AutoModelForCausalLM.from_pretrained(BASE)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-4, eps=1e-10)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=4.5e-4, eps=1e-10)
     experience = Experience(Knobs(batch_size=16, start_threshold=-1), read_questions())
     for step in range(STEPS):  # line 2
         plan = experience.plan(step, lambda sequences: uncertainty(model, sequences))  # 3-19
