@@ -19,7 +19,7 @@ SUCCESS_THRESHOLD = np.float32(0.5)
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """One response o, new or stored."""
+    """One response o, new or stored. None equals another (eq=False): it may be a dict's key."""
 
     token_ids: np.ndarray  # int32 (T,), T >= 1, EOS included where there is one
     # float32 (T,), under the policy that generated it: π_old, or π_past once stored

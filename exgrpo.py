@@ -165,6 +165,7 @@ class Experience:
             drawn = sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)
         stars, scores = self.choose(drawn, uncertainty, rng)  # lines 9-15
         left = knobs.batch_size - n
+        # Those in the buffer that were not drawn may come as fresh ones.
         fresh = self.stream.draw(left, self.buffer.retired, skip=drawn)  # lines 16, 18
         if not fresh and not stars:
             return None
@@ -258,7 +259,7 @@ class Experience:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.replays and k > 0:
+            elif self.replays and k > 0:  # with k = 0 a stored question keeps its bucket
                 new = self._worth_storing(group)
                 # `new` may be empty: only o* was right, or the right ones were cut. The question
                 # still moves to bucket k.

@@ -4,7 +4,7 @@
 
 One process, one model, padded tensors, nothing to resume: the whole method and no more. Read it
 from `main` on, step through it, or copy what stands between a trainer and the four files. train.py
-is the same loop with engines, several ranks and checkpoints.
+is the same loop with engines, several ranks, checkpoints and a small entropy bonus.
 
 A trainer with tensors (N, T) and a response mask gives `policy_loss` the tokens, `logprobs[mask]`,
 and repeats what belongs to a response: `advantages[:, None].expand_as(mask)[mask]`. Parts of a

@@ -20,7 +20,7 @@ COMMANDS = {  # arm -> what torchrun is given
 }
 PHRASES = {  # arm -> what a reader calls it
     "R0": "on-policy Dr. GRPO",
-    "P": "ExGRPO as the paper runs it",
+    "P": "ExGRPO by our defaults",
     "PC": "ExGRPO, CLIP kept",
     "HC": "ExGRPO, CLIP kept, μ = 0.125",
     "PN": "ExGRPO without old answers",
