@@ -80,6 +80,7 @@ OUTCOMES = {  # head of a column -> what of a record stands in it
     "silent at first": lambda record: record["silent_first"],
     "silent": lambda record: record["silent"],
 }
+COMPARED = ("score", "near", "far", "near, end", "far, end")
 GATES = {
     "before": lambda record: record["near"][0],
     "silent at first": OUTCOMES["silent at first"],
@@ -185,13 +186,13 @@ def compared(groups: Groups, rows: list[Row]) -> str:
     rejected = holm(ps)
     lines = []
     for row in rows:
-        found = [differences(groups, row, outcome) for outcome in (score, near, far)]
+        found = [differences(groups, row, OUTCOMES[name]) for name in COMPARED]
         verdict = ["exploratory", "", ""]
         if row in ps:
             verdict = ["decided" if row in rejected else "undecided"]
             verdict += [f"{ps[row]:.2g}", f"{sign_flip(found[0]):.2g}"]
         lines.append([row.phrase, row.pair, *map(shown, found), *verdict])
-    return table(["", "", "score", "near", "far", "", "p, t test", "p, sign flips"], lines)
+    return table(["", "", *COMPARED, "", "p, t test", "p, sign flips"], lines)
 
 
 def rival(groups: Groups) -> str:
