@@ -1,6 +1,6 @@
 """The study of studies/PROTOCOL.md:
 
-    python -m studies         tables and pictures of what is complete, in seconds
+    python -m studies         tables and pictures, in seconds
     python -m studies run     the runs, each in four minutes on two cores
 
 A run that has a record is not made again: the same command goes on where it was stopped.
@@ -9,7 +9,7 @@ A run that has a record is not made again: the same command goes on where it was
 import argparse
 
 from runtime.flags import or_refuse
-from studies import runs
+from studies import analysis, pictures, runs
 
 
 def main() -> None:
@@ -19,12 +19,10 @@ def main() -> None:
     parser.add_argument("command", nargs="?", choices=["run"])
     if parser.parse_args().command == "run":
         runs.make()
-        return
-    from studies import analysis, pictures
-
-    blocks = analysis.complete(runs.read())
-    print(analysis.report(blocks))
-    pictures.draw(blocks)
+    else:
+        blocks = analysis.grouped(runs.read())
+        print(analysis.report(blocks))
+        pictures.draw(blocks)
 
 
 if __name__ == "__main__":

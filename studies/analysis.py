@@ -15,30 +15,22 @@ POINTS = np.arange(0, STEPS + 1, 20)  # the steps of a curve
 Groups = dict[tuple, list[dict]]  # world, arm and rate -> a record of each base
 
 
-def complete(records: dict[Run, dict]) -> dict[str, Groups]:
-    """The groups of the blocks, up to the first of which a run has no record."""
+def grouped(records: dict[Run, dict]) -> dict[str, Groups]:
+    """The groups of each block."""
     blocks = {}
-    for name, runs in BLOCKS.items():
-        if not records.keys() >= set(runs):
-            break
-        blocks[name] = {}
-        for run in runs:
-            blocks[name].setdefault(run[1:], []).append(records[run])
+    for name, (groups, bases) in BLOCKS.items():
+        blocks[name] = {group: [records[Run(base, *group)] for base in bases] for group in groups}
     return blocks
 
 
 def report(blocks: dict[str, Groups]) -> str:
-    """The tables of every block that is complete."""
-    parts = [f"{name}: not complete, so not shown" for name in BLOCKS if name not in blocks]
+    """All tables."""
+    parts = []
     for name, groups in blocks.items():
         parts.append(gates(groups) if name == "gates" else outcomes(groups))
-        if name == "rates":
-            parts.append(chosen(groups))
         if name in ROWS:
             parts.append(compared(groups, ROWS[name]))
-        if name == "rival":
-            parts.append(rival(groups))
-    return "\n\n".join(parts)
+    return "\n\n".join([*parts, chosen(blocks["rates"]), rival(blocks["rival"])])
 
 
 # ---- outcomes ------------------------------------------------------------------------------------
@@ -77,13 +69,12 @@ OUTCOMES = {  # head of a column -> what of a record stands in it
     "far, end": lambda record: record["far"][-1],
     "steps until 0.8": steps_until,
     "million tokens": lambda record: record["tokens"] / 1e6,
-    "silent at first": lambda record: record["silent_first"],
     "silent": lambda record: record["silent"],
 }
 COMPARED = ("score", "near", "far", "near, end", "far, end")
 GATES = {
     "before": lambda record: record["near"][0],
-    "silent at first": OUTCOMES["silent at first"],
+    "silent at first": lambda record: record["silent_first"],
     "right but invalid, most": lambda record: np.subtract(record["near"], record["valid"]).max(),
     "end": OUTCOMES["near, end"],
     "far, from step 80": lambda record: curve(record, "far")[-3:].mean(),
@@ -101,10 +92,9 @@ def interval(values: np.ndarray) -> tuple[float, float]:
 
 def sign_flip(values: np.ndarray) -> float:
     """The exact p: of all ways to flip signs, the share with as large a mean, either way."""
-    flipped = stats.permutation_test(
+    return stats.permutation_test(
         [values], np.mean, permutation_type="samples", n_resamples=np.inf
-    )
-    return flipped.pvalue
+    ).pvalue
 
 
 def holm(ps: dict) -> list:
@@ -144,7 +134,7 @@ def choice(groups: Groups, arm: str, bases=CHOOSING) -> float:
     found = {}
     for lr in RATED[arm]:
         group = groups["default", arm, lr]
-        found[lr] = np.mean([score(record) for record in group if record["base"] in bases])
+        found[lr] = np.mean([score(one) for one in group if one["base"] in bases])
     enough = max(found.values()) - NEAR_ENOUGH
     return min(lr for lr in found if found[lr] >= enough)
 
@@ -179,10 +169,7 @@ def differences(groups: Groups, row: Row, outcome=score) -> np.ndarray:
 
 def compared(groups: Groups, rows: list[Row]) -> str:
     """A line for each comparison, and what is decided."""
-    ps = {}
-    for row in rows:
-        if row.decided:
-            ps[row] = stats.ttest_1samp(differences(groups, row), 0).pvalue
+    ps = {row: stats.ttest_1samp(differences(groups, row), 0).pvalue for row in rows if row.decided}
     rejected = holm(ps)
     lines = []
     for row in rows:
@@ -190,7 +177,7 @@ def compared(groups: Groups, rows: list[Row]) -> str:
         verdict = ["exploratory", "", ""]
         if row in ps:
             verdict = ["decided" if row in rejected else "undecided"]
-            verdict += [f"{ps[row]:.2g}", f"{sign_flip(found[0]):.2g}"]
+            verdict += [f"{ps[row]:.3g}", f"{sign_flip(found[0]):.3g}"]
         lines.append([row.phrase, row.pair, *map(shown, found), *verdict])
     return table(["", "", *COMPARED, "", "p, t test", "p, sign flips"], lines)
 

@@ -17,13 +17,14 @@ COMMANDS = {  # arm -> what torchrun is given
     "PC": "train.py --clip on",
     "HC": "train.py --clip on --mu 0.125",
     "PN": "-m studies.experience",
+    "PK": "train.py --retire off",
+    "HK": "train.py --clip on --mu 0.125 --retire off",
 }
-PHRASES = {  # arm -> what a reader calls it
+PHRASES = {  # arm -> what a picture calls it
     "R0": "on-policy Dr. GRPO",
     "P": "ExGRPO by our defaults",
     "PC": "ExGRPO, CLIP kept",
     "HC": "ExGRPO, CLIP kept, μ = 0.125",
-    "PN": "ExGRPO without old answers",
 }
 MIXES = {"natural": (), "silent": (0.2, 0.05, 0.75)}  # the other worlds have the default mix
 
@@ -67,12 +68,11 @@ ROWS = {  # block -> its comparisons
         for world in MIXES
         for arm, lr in (("P", 2e-4), ("P", 3e-4), ("HC", 3e-4))
     ],
+    "kept": [
+        Row("no question retires", AT_P["PK"], AT_P["P"]),
+        Row("no question retires", ("natural", "HK", 3e-4), ("natural", "HC", 3e-4)),
+    ],
 }
-
-
-def runs_of(groups: list[tuple], bases: range) -> list[Run]:
-    """A run of every group on every base, base by base."""
-    return [Run(base, *group) for base in bases for group in groups]
 
 
 def groups_of(rows: list[Row]) -> list[tuple]:
@@ -82,11 +82,12 @@ def groups_of(rows: list[Row]) -> list[tuple]:
 
 RIVAL = ("rival", *OWN["R0"][1:])
 RATED_GROUPS = [("default", arm, lr) for arm, grid in RATED.items() for lr in grid]
-BLOCKS = {
+BLOCKS = {  # block -> its groups, and the bases of each
     # What docs/world.md asks whether there is enough to learn.
-    "gates": runs_of([("default", "R0", 3e-4), ("default", "P", 3e-4)], CHOOSING),
-    "rates": runs_of(RATED_GROUPS, CHOOSING),
-    "main": runs_of(groups_of(ROWS["main"]), DECIDING),
-    "worlds": runs_of(groups_of([*ROWS["worlds"], PAYS]), SHORT),
-    "rival": runs_of([RIVAL, OWN["R0"]], SHORT),
+    "gates": ([("default", "R0", 3e-4), ("default", "P", 3e-4)], CHOOSING),
+    "rates": (RATED_GROUPS, CHOOSING),
+    "main": (groups_of(ROWS["main"]), DECIDING),
+    "worlds": (groups_of([*ROWS["worlds"], PAYS]), SHORT),
+    "rival": ([RIVAL, OWN["R0"]], SHORT),
+    "kept": (groups_of(ROWS["kept"]), SHORT),
 }

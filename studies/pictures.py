@@ -9,22 +9,21 @@ from studies.runs import ROOT
 
 
 def draw(blocks: dict[str, Groups]) -> None:
-    """The pictures of every block that is complete."""
+    """All of them, from the groups of each block."""
+    plt.rc("figure", figsize=(9, 5))
     plt.rc("figure.constrained_layout", use=True)
     for block, file, picture in (
         ("rates", "studies/rates.png", draw_rates),
-        ("rates", "docs/assets/curve.png", draw_curves),  # until block 2 replaces it
         ("main", "studies/main.png", draw_rows),
         ("worlds", "studies/worlds.png", draw_worlds),
         ("main", "docs/assets/curve.png", draw_curves),
     ):
-        if block in blocks:
-            picture(blocks[block]).savefig(ROOT / file)
+        picture(blocks[block]).savefig(ROOT / file)
 
 
 def draw_rates(groups: Groups) -> plt.Figure:
     """Learning rate across, near above and far below, a line an arm: the mean of four bases."""
-    figure, axes = plt.subplots(2, sharex=True, figsize=(7, 7))
+    figure, axes = plt.subplots(2, sharex=True)
     for axis, outcome in zip(axes, (near, far)):
         for arm, grid in RATED.items():
             means = [np.mean([outcome(one) for one in groups["default", arm, lr]]) for lr in grid]
@@ -42,7 +41,7 @@ def draw_rows(groups: Groups) -> plt.Figure:
 
     A star marks what the protocol decides.
     """
-    figure, axis = plt.subplots(figsize=(10, 4))
+    figure, axis = plt.subplots()
     labels = []
     for y, row in enumerate(ROWS["main"]):
         values = 100 * differences(groups, row)
@@ -68,18 +67,18 @@ def draw_worlds(groups: Groups) -> plt.Figure:
     axis.axhline(0, color="0.6")
     axis.set_xlabel("silent groups among R0's fresh ones in the first ten steps, %")
     axis.set_ylabel("score of P less R0, points; a dot is a base")
-    axis.legend()
+    figure.legend(loc="outside upper center")
     return figure
 
 
 def draw_curves(groups: Groups) -> plt.Figure:
-    """Test curves of R0 and P, each at its own rate: a thin line a base, the mean thick."""
-    figure, axes = plt.subplots(1, 2, figsize=(10, 4), sharey=True)
+    """Test curves of three arms, each at its own rate: a thin line a base, the mean thick."""
+    figure, axes = plt.subplots(1, 2, sharey=True)
     titles = {"near": "test questions", "far": "longer questions, out of distribution"}
     for axis, name in zip(axes, titles):
-        for color, arm in (("C0", "R0"), ("C1", "P")):
+        for color, arm in (("C0", "R0"), ("C1", "P"), ("C3", "HC")):  # as in draw_rates
             curves = [curve(record, name) for record in groups[OWN[arm]]]
-            axis.plot(POINTS, np.transpose(curves), color=color, alpha=0.25, lw=0.8)
+            axis.plot(POINTS, np.transpose(curves), color=color, alpha=0.2, lw=0.8)
             label = f"{PHRASES[arm]}, rate {OWN[arm][2]:g}"
             axis.plot(POINTS, np.mean(curves, axis=0), color=color, marker="o", label=label)
         axis.set(xlabel="step", title=titles[name])

@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-from itertools import chain
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +16,8 @@ from runtime import tables
 from studies.arms import BLOCKS, CHOOSING, COMMANDS, COMMIT, MIXES, STEPS, Run
 
 ROOT = Path(__file__).parent.parent
-RECORDS = ROOT / "studies" / "records.jsonl"
-SCRATCH = ROOT / "runs" / "studies"
+RECORDS = ROOT / "studies/records.jsonl"
+SCRATCH = ROOT / "runs/studies"
 TREE = SCRATCH / "tree"  # a checkout of COMMIT
 REWARD = "--reward worlds.arithmetic:reward"
 SAME = f"{REWARD} --steps {STEPS} --eval_every 20 --save_every 0 --keep 1"
@@ -55,13 +54,13 @@ def make() -> None:
         subprocess.check_call(
             ["git", "worktree", "add", "--force", "--detach", TREE, COMMIT], cwd=ROOT
         )
-    missing = set(chain(*BLOCKS.values())) - read().keys()
-    for run in tqdm(sorted(missing), desc="runs"):
-        if run in read():  # by another command; and every record so far is of one build
-            continue
-        record = run._asdict() | train(run) | {"commit": COMMIT}
+    wanted = {
+        Run(base, *group) for groups, bases in BLOCKS.values() for group in groups for base in bases
+    }
+    for run in tqdm(sorted(wanted - read().keys())):
+        record = run._asdict() | train(run)
         with open(RECORDS, "a") as file:
-            file.write(json.dumps(record, separators=(",", ":")) + "\n")
+            file.write(json.dumps(record) + "\n")
 
 
 def train(run: Run) -> dict:
@@ -82,6 +81,7 @@ def train(run: Run) -> dict:
         **measured(rows),
         "weights": hashlib.sha256(weights).hexdigest(),
         "processor": torch.backends.cpu.get_cpu_capability(),
+        "commit": COMMIT,
     }
 
 

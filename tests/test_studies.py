@@ -6,7 +6,7 @@ from test_exgrpo import K, by_last_token, questions, store
 
 from config import Config
 from studies import analysis, runs
-from studies.arms import BLOCKS, CHOOSING, COMMIT, GRID, RATED, RATES
+from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES
 from studies.experience import WithoutStar
 
 
@@ -41,7 +41,7 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
 
 def test_the_rates_are_those_that_the_rule_chooses():
     """Of the grids of block 1; and an edge is chosen only after the next rate was run."""
-    groups = analysis.complete(runs.read())["rates"]
+    groups = analysis.grouped(runs.read())["rates"]
     for arm, grid in RATED.items():
         lr = analysis.choice(groups, arm)
         assert RATES.get(arm, lr) == lr
@@ -56,16 +56,9 @@ def test_sign_flips_and_holm():
     assert analysis.holm(ps | {"a": 0.016}) == ["b", "a"]
 
 
-def test_nothing_is_shown_of_an_unfinished_block():
-    """Only the runs at 3e-4 have no record: no table has what the others came to."""
-    records = {run: record([0.123] * 7, [0.123] * 7) for run in BLOCKS["rates"] if run.lr != 3e-4}
-    report = analysis.report(analysis.complete(records))
-    assert "rates: not complete" in report and "0.123" not in report
-
-
 def test_the_page_of_the_world_holds_the_table_of_its_gates():
     """docs/world.md has every figure that the records say, bold or not."""
-    groups = analysis.complete(runs.read())["gates"]
+    groups = analysis.grouped(runs.read())["gates"]
     page = (runs.ROOT / "docs" / "world.md").read_text().replace("**", "")
     assert set(analysis.gates(groups).splitlines()) <= set(page.splitlines())
 
