@@ -25,12 +25,10 @@ def grouped(records: dict[Run, dict]) -> dict[str, Groups]:
 
 def report(blocks: dict[str, Groups]) -> str:
     """All tables."""
-    parts = []
-    for name, groups in blocks.items():
-        parts.append(gates(groups) if name == "gates" else outcomes(groups))
-        if name in ROWS:
-            parts.append(compared(groups, ROWS[name]))
-    return "\n\n".join([*parts, chosen(blocks["rates"]), rival(blocks["rival"])])
+    parts = [gates(blocks["rates"]), chosen(blocks["rates"]), rival(blocks["rival"])]
+    parts += [outcomes(groups) for groups in blocks.values()]
+    parts += [compared(blocks[name], rows) for name, rows in ROWS.items()]
+    return "\n\n".join(parts)
 
 
 # ---- outcomes ------------------------------------------------------------------------------------
@@ -151,7 +149,8 @@ def chosen(groups: Groups) -> str:
 def gates(groups: Groups) -> str:
     """Is there something to learn, and is it learned honestly?"""
     lines = []
-    for pair in zip(*groups.values()):  # both arms of a base
+    # The arms of docs/world.md, side by side for each base.
+    for pair in zip(groups["default", "R0", 3e-4], groups["default", "P", 3e-4]):
         for record in pair:
             replay_from = str(record["replay_from"] or "–")
             lines.append([str(record["base"]), record["arm"], *means([record], GATES), replay_from])
@@ -176,8 +175,8 @@ def compared(groups: Groups, rows: list[Row]) -> str:
         found = [differences(groups, row, OUTCOMES[name]) for name in COMPARED]
         verdict = ["exploratory", "", ""]
         if row in ps:
-            verdict = ["decided" if row in rejected else "undecided"]
-            verdict += [f"{ps[row]:.3g}", f"{sign_flip(found[0]):.3g}"]
+            decided = "decided" if row in rejected else "undecided"
+            verdict = [decided, f"{ps[row]:.3g}", f"{sign_flip(found[0]):.3g}"]
         lines.append([row.phrase, row.pair, *map(shown, found), *verdict])
     return table(["", "", *COMPARED, "", "p, t test", "p, sign flips"], lines)
 

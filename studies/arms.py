@@ -62,6 +62,7 @@ ROWS = {  # block -> its comparisons
         Row("which questions come back", AT_P["HC"], AT_P["PC"], decided=True),
         Row("what old answers add", AT_P["P"], AT_P["PN"], decided=True),
         Row("CLIP kept", AT_P["PC"], AT_P["P"]),
+        Row("new answers alone", AT_P["PN"], OWN["R0"]),
     ],
     "worlds": [
         Row(f"{world} questions", (world, arm, lr), (world, "R0", lr))
@@ -83,8 +84,6 @@ def groups_of(rows: list[Row]) -> list[tuple]:
 RIVAL = ("rival", *OWN["R0"][1:])
 RATED_GROUPS = [("default", arm, lr) for arm, grid in RATED.items() for lr in grid]
 BLOCKS = {  # block -> its groups, and the bases of each
-    # What docs/world.md asks whether there is enough to learn.
-    "gates": ([("default", "R0", 3e-4), ("default", "P", 3e-4)], CHOOSING),
     "rates": (RATED_GROUPS, CHOOSING),
     "main": (groups_of(ROWS["main"]), DECIDING),
     "worlds": (groups_of([*ROWS["worlds"], PAYS]), SHORT),

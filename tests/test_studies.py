@@ -6,7 +6,7 @@ from test_exgrpo import K, by_last_token, questions, store
 
 from config import Config
 from studies import analysis, runs
-from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES
+from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES, ROWS
 from studies.experience import WithoutStar
 
 
@@ -56,11 +56,14 @@ def test_sign_flips_and_holm():
     assert analysis.holm(ps | {"a": 0.016}) == ["b", "a"]
 
 
-def test_the_page_of_the_world_holds_the_table_of_its_gates():
-    """docs/world.md has every figure that the records say, bold or not."""
-    groups = analysis.grouped(runs.read())["gates"]
+def test_the_pages_hold_what_the_records_say():
+    """The gates, bold or not, stand in docs/world.md, every comparison in studies/README.md."""
+    blocks = analysis.grouped(runs.read())
     page = (runs.ROOT / "docs" / "world.md").read_text().replace("**", "")
-    assert set(analysis.gates(groups).splitlines()) <= set(page.splitlines())
+    assert set(analysis.gates(blocks["rates"]).splitlines()) <= set(page.splitlines())
+    page = (runs.ROOT / "studies" / "README.md").read_text()
+    for name, rows in ROWS.items():
+        assert analysis.compared(blocks[name], rows) in page
 
 
 @pytest.mark.parametrize(
