@@ -161,8 +161,8 @@ class Config:
     )
     reinstate_every: int = knob(
         0,
-        "How often, in steps, a tenth of the retired questions returns, and at once where no other "
-        "is left; 0: never [Table 7: 25].",
+        "How often, in steps, a tenth of the retired questions returns, and at once as many as a "
+        "whole batch needs; 0: never, and the run ends where fewer than B are left [Table 7: 25].",
         0,
     )
     difficulty: Literal["success", "spread"] = knob(

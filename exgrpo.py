@@ -101,6 +101,11 @@ class Experience:
         all_ints = all(type(id) is int for id in self.questions)
         if not (all_differ and all_ints):
             raise ValueError("the ids of questions must be ints, and no two the same")
+        if len(questions) < knobs.batch_size:
+            raise ValueError(
+                f"{len(questions)} questions are fewer than a batch of {knobs.batch_size}: lower"
+                " --batch_size, or give more questions"
+            )
         self.buffer = ReplayBuffer(knobs.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), knobs.seed)
         # Stays true once it is. `replays` also checks ρ, which a resumed run may have changed.
@@ -142,8 +147,18 @@ class Experience:
 
     # ---- phase 1: plan a batch (lines 3-19) ------------------------------------------------------
 
+    @property
+    def num_missing(self) -> int:
+        """How many questions a batch lacks, as too many have retired; 0 or less if none.
+
+        A smaller batch is never trained on: the loss divides by its responses, so that its last
+        questions would move the weights as far as B do, and can undo a run.
+        """
+        left = len(self.questions) - len(self.buffer.retired)
+        return self.knobs.batch_size - left
+
     def plan(self, step: int, uncertainty: Callable) -> Plan | None:
-        """The questions of a batch, and o* for the replayed ones; None when no question is left.
+        """The B questions of a batch, and o* for the replayed ones; None when fewer are left.
 
         `uncertainty` takes a list of (prompt ids, response ids) and gives the mean entropy (or NLL)
         of each under π_θ. It is not called where there is nothing to choose.
@@ -151,9 +166,10 @@ class Experience:
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
         if knobs.reinstate_every and step > 0:  # before step 0 nothing has retired
-            all_retired = len(self.buffer.retired) == len(self.questions)
-            if all_retired or step % knobs.reinstate_every == 0:
+            if self.num_missing > 0 or step % knobs.reinstate_every == 0:
                 self._reinstate(rng)
+        if self.num_missing > 0:
+            return None
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
         most = int(knobs.rho * knobs.batch_size + 1e-9)
         n = min(most, len(self.buffer)) if self.replays else 0  # line 7
@@ -167,8 +183,6 @@ class Experience:
         left = knobs.batch_size - n
         # Those in the buffer that were not drawn may come as fresh ones.
         fresh = self.stream.draw(left, self.buffer.retired, skip=drawn)  # lines 16, 18
-        if not fresh and not stars:
-            return None
         return Plan(
             step=step,
             fresh=fresh,
@@ -206,9 +220,12 @@ class Experience:
         return stars, scores
 
     def _reinstate(self, rng: np.random.Generator) -> None:
-        """Table 7: a tenth of the retired questions goes back to the stream, not into E."""
+        """Table 7: a tenth of the retired questions goes back to the stream, not into E.
+
+        More where a batch needs more.
+        """
         retired = sorted(self.buffer.retired)
-        number = ceil(len(retired) * REINSTATED)
+        number = max(ceil(len(retired) * REINSTATED), self.num_missing)
         back = rng.choice(retired, number, replace=False).tolist()
         self.buffer.reinstate(back)
         self.stream.insert(back, rng)

@@ -42,10 +42,10 @@ def train(config: Config) -> dict:
         )
         identity = verifier.identity
         run.checkpoints.check_origins(turn_ends=ends, reward_identity=identity, **origins)
+        experience = Experience(config, questions)
         engine = make_engine(config, config.model, ends, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, config.model, device)
-        experience = Experience(config, questions)
         run.start(policy, experience)
         engine.wake(policy.full_weights(engine.dtype))
         run.print(policy.memory_line)
@@ -75,7 +75,8 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
         with run.phase("plan"):
             plan = experience.plan(step, uncertainty)
         if plan is None:
-            run.end_early("every question is retired: the run ends here")
+            left = len(experience.questions) - len(experience.buffer.retired)
+            run.end_early(f"{left} questions are left, too few for a batch: the run ends here")
             break
 
         # ---- phase 2: rollouts and rewards, lines 21-24 ----

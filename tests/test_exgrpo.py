@@ -28,7 +28,7 @@ def questions(n: int) -> list[Question]:
 
 def experience(n: int = 40, **knobs) -> Experience:
     """A run on n questions; replay starts at once unless the knobs say otherwise."""
-    knobs = {"batch_size": 8, "start_threshold": -1.0} | knobs
+    knobs = {"batch_size": min(n, 8), "start_threshold": -1.0} | knobs
     return Experience(Config(**knobs), questions(n))
 
 
@@ -474,15 +474,34 @@ def test_reinstatement():
     assert returned(0) == returned(0) != returned(1)
 
 
-@pytest.mark.parametrize("every, back", [(10, 3), (0, None)])
-def test_where_nothing_is_left_questions_come_back_at_once(every, back):
-    """Between two reinstatements a tenth of 25 comes back; without the knob the run ends."""
-    run = experience(25, reinstate_every=every)
-    for q in range(25):
+@pytest.mark.parametrize(
+    "num_retired, every, back",
+    [
+        (17, 10, 0),  # 8 are left, which is B
+        (20, 10, 3),  # 5 are left: B needs 3, a tenth would be 2
+        (100, 10, 10),  # 7 are left: B needs 1, and a tenth is more
+        (18, 0, None),  # 7 are left, and none comes back: the run ends
+    ],
+)
+def test_a_batch_is_never_smaller_than_B(num_retired, every, back):
+    """As many retired questions return as B needs, at least a tenth; or the run ends."""
+    left = {17: 8, 20: 5, 100: 7, 18: 7}[num_retired]
+    run = experience(num_retired + left, reinstate_every=every)
+    for q in range(num_retired):
         run.buffer.retire(q)
     plan = run.plan(7, by_last_token)  # 7 is no multiple of 10
-    assert (plan and len(plan.fresh)) == back
-    assert len(run.buffer.retired) == 25 - (back or 0)
+    if back is None:
+        assert plan is None
+    else:
+        assert len(set(plan.question_ids)) == 8
+    assert len(run.buffer.retired) == num_retired - (back or 0)
+
+
+def test_fewer_questions_than_a_batch_are_refused():
+    """The sentence names the knob."""
+    experience(8, batch_size=8)
+    with pytest.raises(ValueError, match="7 questions .* batch of 8: lower --batch_size"):
+        experience(7, batch_size=8)
 
 
 # ---- continuous rewards (Sec. 5.3) ---------------------------------------------------------------
