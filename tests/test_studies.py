@@ -81,8 +81,9 @@ def test_mixed_records_are_refused(tmp_path, change, message):
         runs.read(file)
 
 
-def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path):
+def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path, monkeypatch):
     """What ExGRPO would replay is asked again, K times, and no stored answer is chosen."""
+    monkeypatch.setenv("GROUPS_FILE", str(tmp_path / "groups.jsonl"))
     config = Config(batch_size=8, start_threshold=-1.0, run_dir=str(tmp_path))
     experience = WithoutStar(config, questions(40))
     for q in range(6):
