@@ -9,6 +9,8 @@ from studies import analysis, runs
 from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES, ROWS
 from studies.experience import WithoutStar
 
+PLENTY = runs.ROOT / "studies/records-plenty.jsonl"
+
 
 def record(near: list[float], far: list[float]) -> dict:
     """A record with these curves, of a point every 20 steps from step 0 on."""
@@ -41,7 +43,7 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
 
 def test_the_rates_are_those_that_the_rule_chooses():
     """Of the grids of block 1; and an edge is chosen only after the next rate was run."""
-    groups = analysis.grouped(runs.read())["rates"]
+    groups = analysis.grouped(runs.read(PLENTY, COMMIT, CHOOSING))["rates"]
     for arm, grid in RATED.items():
         lr = analysis.choice(groups, arm)
         assert RATES.get(arm, lr) == lr
@@ -58,7 +60,7 @@ def test_sign_flips_and_holm():
 
 def test_the_pages_hold_what_the_records_say():
     """The gates, bold or not, stand in docs/world.md, every comparison in studies/README.md."""
-    blocks = analysis.grouped(runs.read())
+    blocks = analysis.grouped(runs.read(PLENTY, COMMIT, CHOOSING))
     page = (runs.ROOT / "docs" / "world.md").read_text().replace("**", "")
     assert set(analysis.gates(blocks["rates"]).splitlines()) <= set(page.splitlines())
     page = (runs.ROOT / "studies" / "README.md").read_text()
@@ -78,7 +80,22 @@ def test_mixed_records_are_refused(tmp_path, change, message):
     file = tmp_path / "records.jsonl"
     file.write_text(f"{one}\n{other}\n".replace("'", '"'))
     with pytest.raises(ValueError, match=message):
-        runs.read(file)
+        runs.read(file, COMMIT, CHOOSING)
+
+
+def test_what_a_run_measured():
+    """Worked out by hand: question 7 taught twice, once in a group that returned from bucket 3."""
+    groups = [[0, 7, 3, None], [0, 8, 8, None], [1, 7, 5, 3], [1, 9, 0, None]]
+    rows = []
+    for step in (1, 2):
+        row = {"step": step, "rollout/tokens": 100, "replay/questions": step - 1}
+        rows.append(row | {"fresh/silent": 0.5, "buckets/left": 40 - step})
+    rows[1] |= dict.fromkeys(list(runs.CURVES.values())[1:], 0.25)
+    found = runs.measured(rows, groups)
+    assert found["tokens"] == [200] and found["questions_taught"] == [1]
+    assert found["fresh_taught"] == [1] and found["returned_taught"] == [1]
+    assert found["returns"][3][5] == np.sum(found["returns"]) == 1
+    assert found["left_least"] == 38 and found["ended"] == found["replay_from"] == 2
 
 
 def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path, monkeypatch):
