@@ -21,7 +21,9 @@ def main() -> None:
     if parser.parse_args().command == "run":
         runs.make()
     else:
-        blocks = analysis.grouped(runs.read(runs.ROOT / "studies/records-plenty.jsonl", COMMIT, CHOOSING))
+        blocks = analysis.grouped(
+            runs.read(runs.ROOT / "studies/records-plenty.jsonl", COMMIT, CHOOSING)
+        )
         print(analysis.report(blocks))
         pictures.draw(blocks)
 

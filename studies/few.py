@@ -1,4 +1,4 @@
-"""What studies/PROTOCOL.md compares, as data: the arms, the seeds, the comparisons and their runs."""
+"""What studies/PROTOCOL.md compares, as data: the arms, seeds, comparisons and their runs."""
 
 from studies.arms import GRID, Row, Run
 
@@ -23,7 +23,7 @@ RATES = {}  # what block `rates` chose
 LAST_RATES = {"R0": 4.5e-4, "P": 4.5e-4, "HC": 3e-4, "PN": 4.5e-4}  # of the last study
 
 BLOCKS = {  # block -> its groups (questions, arm, rate), and the seeds of each
-    "rates": ([("320", arm, lr) for arm, grid in RATED.items() for lr in grid], CHOOSING),
+    "rates": ([("320", arm, lr) for arm, grid in RATED.items() for lr in grid], CHOOSING)
 }
 if RATES:
     RATES |= {"PK": RATES["P"], "PS": RATES["P"], "HK": RATES["HC"], "HN": RATES["HC"]}
