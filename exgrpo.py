@@ -4,7 +4,7 @@ No GPU and no communication here: everything is a deterministic function of the 
 what is passed in, so that every rank computes the same plan.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 from zlib import crc32
@@ -45,15 +45,31 @@ class Knobs:
 
 
 @dataclass
+class Choice:
+    """The o* of a question that returns, and how it was chosen."""
+
+    question: int
+    bucket: int  # k, from which the question was drawn
+    star: Trajectory  # o*
+    scores: list[float]  # entropy (or NLL) of its stored responses; [] if they were not compared
+    place: int  # of o* among them
+
+
+@dataclass
 class Plan:
-    """What a step trains on: questions, o*, and whether to clip."""
+    """A batch: its questions, their o*, whether to clip, and what `store` is to change."""
 
     step: int
     fresh: list[int]  # B_on: question ids
-    stars: dict[int, Trajectory]  # B_exp: question id -> o*
+    choices: list[Choice]  # B_exp: the questions that return, each with its o*
     clip_eps: float | None  # ε of CLIP for on-policy tokens, None for no clip
-    scores: dict[Trajectory, float]  # of all that could be o*, where there was a choice
-    drawn_from: list[int]  # the bucket k of each replayed question
+    reinstated: list[int]  # retired questions that are in the stream again (Table 7)
+    stream: FreshStream  # the stream behind this batch
+
+    @property
+    def stars(self) -> dict[int, Trajectory]:
+        """B_exp as {question id: o*}."""
+        return {choice.question: choice.star for choice in self.choices}
 
     @property
     def question_ids(self) -> list[int]:
@@ -85,13 +101,20 @@ class Group:
         """k: successes among the K responses, o* included."""
         return int((self.rewards > SUCCESS_THRESHOLD).sum())
 
+    @property
+    def checksum(self) -> int:
+        """Of all tokens and rewards, for ranks to compare."""
+        tokens = np.concatenate([t.token_ids for t in self.trajectories])
+        return crc32(self.rewards.tobytes(), crc32(tokens.tobytes()))
+
 
 class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
-    knobs: `Knobs`, or another object with its attributes, such as train.py's `Config`. questions:
-    objects with an `id` and with `prompt_ids`, for `uncertainty`. ValueError unless the ids are
-    ints, no two the same.
+    `store` changes them and nothing else does: until then a batch may be planned again, or given
+    up. knobs: `Knobs`, or another object with its attributes, such as train.py's `Config`.
+    questions: objects with an `id` and with `prompt_ids`. ValueError unless the ids are ints, no
+    two the same, and as many as a batch has.
     """
 
     def __init__(self, knobs, questions: list):
@@ -108,28 +131,28 @@ class Experience:
             )
         self.buffer = ReplayBuffer(knobs.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Stays true once it is. `replays` also checks ρ, which a resumed run may have changed.
+        # Stays true once it is. `is_replaying` also checks ρ, which a resumed run may have changed.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
     # ---- the delayed start: all that changes with it (retirement does not wait) ------------------
 
     @property
-    def replays(self) -> bool:
+    def is_replaying(self) -> bool:
         """Whether successes are stored and replayed from now on."""
         return self.knobs.rho > 0 and self.started
 
     @property
-    def clip_eps(self) -> float | None:
-        """ε of CLIP for on-policy tokens; None: no clip."""
+    def clip_eps_now(self) -> float | None:
+        """ε of CLIP for on-policy tokens in the next batch; None: no clip."""
         knobs = self.knobs
         if knobs.clip == "auto":
-            clips = not self.replays
+            clips = not self.is_replaying
         else:
             clips = knobs.clip == "on"
         return knobs.clip_eps if clips else None
 
     @property
-    def retires(self) -> bool:
+    def is_retiring(self) -> bool:
         """Whether questions solved K of K leave the stream (lines 25-26)."""
         if self.knobs.difficulty == "spread":
             return False
@@ -145,7 +168,7 @@ class Experience:
         if self.knobs.rho > 0 and pass_at_1 > self.knobs.start_threshold:
             self.started = True
 
-    # ---- phase 1: plan a batch (lines 3-19) ------------------------------------------------------
+    # ---- phase 1: draw, choose o*, plan a batch (lines 3-19); nothing here changes the state -----
 
     @property
     def num_missing(self) -> int:
@@ -154,81 +177,105 @@ class Experience:
         A smaller batch is never trained on: the loss divides by its responses, so that its last
         questions would move the weights as far as B do, and can undo a run.
         """
-        left = len(self.questions) - len(self.buffer.retired)
-        return self.knobs.batch_size - left
+        num_left = len(self.questions) - len(self.buffer.retired)
+        return self.knobs.batch_size - num_left
 
-    def plan(self, step: int, uncertainty: Callable) -> Plan | None:
-        """The B questions of a batch, and o* for the replayed ones; None when fewer are left.
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether fewer than B questions are left, and none is to come back: the run ends."""
+        return self.num_missing > 0 and not self.knobs.reinstate_every
 
-        `uncertainty` takes a list of (prompt ids, response ids) and gives the mean entropy (or NLL)
-        of each under π_θ. It is not called where there is nothing to choose.
-        """
+    def draw(self, step: int) -> list[int]:
+        """Which stored questions return in this step, by Algorithm 2 (lines 4-8)."""
+        if not self.is_replaying:
+            return []
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
-        if knobs.reinstate_every and step > 0:  # before step 0 nothing has retired
-            if self.num_missing > 0 or step % knobs.reinstate_every == 0:
-                self._reinstate(rng)
-        if self.num_missing > 0:
-            return None
         # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
-        most = int(knobs.rho * knobs.batch_size + 1e-9)
-        n = min(most, len(self.buffer)) if self.replays else 0  # line 7
+        at_most = int(knobs.rho * knobs.batch_size + 1e-9)
+        n = min(at_most, len(self.buffer))  # line 7
         buckets = self.buffer.buckets
         if knobs.question_selection == "uniform":
-            drawn = sample_uniform(buckets, n, rng)
-        else:  # lines 5, 6, 8
-            K = knobs.num_rollouts
-            drawn = sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)
-        stars, scores = self.choose(drawn, uncertainty, rng)  # lines 9-15
-        left = knobs.batch_size - n
+            return sample_uniform(buckets, n, rng)
+        K = knobs.num_rollouts
+        return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 5, 6, 8
+
+    def candidates(self, drawn: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
+        """(prompt ids, response ids) of the stored responses that are compared (lines 9-11).
+
+        Those of a question that has only one need no comparison; "random" makes none.
+        """
+        sequences = []
+        if self.knobs.trajectory_selection == "random":
+            return sequences
+        for q in drawn:
+            stored = self.buffer.trajectories(q)
+            if len(stored) > 1:
+                prompt_ids = self.questions[q].prompt_ids
+                sequences += [(prompt_ids, t.token_ids) for t in stored]
+        return sequences
+
+    def plan(self, step: int, drawn: list[int], entropies: Sequence[float]) -> Plan:
+        """The batch: the drawn questions, each with its o*, and fresh ones (lines 12-18).
+
+        entropies: the mean entropy (or NLL) under π_θ of each of `candidates(drawn)`, in order.
+        RuntimeError where the questions are exhausted.
+        """
+        if self.is_exhausted:
+            raise RuntimeError("fewer questions are left than a batch has: see is_exhausted")
+        knobs = self.knobs
+        reinstated = self._reinstated(step)
+        stream = self.stream.copy()
+        stream.insert(reinstated, rng_for("insert", knobs.seed, step))
+        retired = self.buffer.retired.difference(reinstated)
         # Those in the buffer that were not drawn may come as fresh ones.
-        fresh = self.stream.draw(left, self.buffer.retired, skip=drawn)  # lines 16, 18
+        fresh = stream.draw(knobs.batch_size - len(drawn), retired, skip=drawn)  # lines 16, 18
+        choices = self.choose(step, drawn, entropies)
         return Plan(
             step=step,
             fresh=fresh,
-            stars=stars,
-            clip_eps=self.clip_eps,
-            scores=scores,
-            drawn_from=[self.buffer.bucket_of(q) for q in drawn],
+            choices=choices,
+            clip_eps=self.clip_eps_now,
+            reinstated=reinstated,
+            stream=stream,
         )
 
-    def choose(self, drawn: list[int], uncertainty: Callable, rng) -> tuple[dict, dict]:
-        """{question: o*}, the stored response that the rule prefers, and {response: its score}.
-
-        By default that is the lowest mean entropy under π_θ. A question with one stored response
-        needs no score.
-        """
+    def choose(self, step: int, drawn: list[int], entropies: Sequence[float]) -> list[Choice]:
+        """The o* of each drawn question: by default the response of lowest entropy (line 13)."""
         rule = self.knobs.trajectory_selection
-        stored = {q: self.buffer.trajectories(q) for q in drawn}
-        if rule == "random":
-            stars = {q: ts[rng.integers(len(ts))] for q, ts in stored.items()}
-            return stars, {}
-
-        rivals = []
-        sequences = []  # theirs: (prompt ids, response ids)
-        for q, trajectories in stored.items():
-            if len(trajectories) > 1:
-                rivals += trajectories
-                sequences += [(self.questions[q].prompt_ids, t.token_ids) for t in trajectories]
-        uncertainties = uncertainty(sequences) if sequences else []  # lines 9-12
-        scores = dict(zip(rivals, uncertainties, strict=True))
-        if rule == "official":  # a sum over the response, so that shorter ones are preferred
-            scores = {t: score * len(t.token_ids) for t, score in scores.items()}
+        rng = rng_for("random", self.knobs.seed, step)
         best = max if rule == "highest_entropy" else min
-        # A response without rivals has the score None, which is compared with nothing.
-        stars = {q: best(ts, key=scores.get) for q, ts in stored.items()}  # line 13: o*
-        return stars, scores
+        unread = iter(entropies)
+        choices = []
+        for q in drawn:
+            stored = self.buffer.trajectories(q)
+            scores = []
+            if rule == "random":
+                place = rng.integers(len(stored))
+            elif len(stored) == 1:
+                place = 0
+            else:
+                scores = [next(unread) for _ in stored]
+                if rule == "official":  # sums over responses, so that shorter ones are preferred
+                    scores = [score * len(t.token_ids) for score, t in zip(scores, stored)]
+                place = scores.index(best(scores))
+            bucket = self.buffer.bucket_of(q)
+            choices.append(Choice(q, bucket, stored[place], scores, place))
+        return choices
 
-    def _reinstate(self, rng: np.random.Generator) -> None:
-        """Table 7: a tenth of the retired questions goes back to the stream, not into E.
+    def _reinstated(self, step: int) -> list[int]:
+        """The retired questions that return to the stream, not into E, in this step (Table 7).
 
-        More where a batch needs more.
+        A tenth of them every so many steps, and at any step as many as a batch needs.
         """
+        every = self.knobs.reinstate_every
+        is_due = every and step > 0 and step % every == 0
+        if not is_due and self.num_missing <= 0:
+            return []
         retired = sorted(self.buffer.retired)
         number = max(ceil(len(retired) * REINSTATED), self.num_missing)
-        back = rng.choice(retired, number, replace=False).tolist()
-        self.buffer.reinstate(back)
-        self.stream.insert(back, rng)
+        rng = rng_for("reinstate", self.knobs.seed, step)
+        return rng.choice(retired, number, replace=False).tolist()
 
     # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) --------------------
 
@@ -244,7 +291,7 @@ class Experience:
             seeds.append(of_question)
         return seeds
 
-    def group(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
+    def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
         """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories.
 
         ValueError where they are not K together.
@@ -260,32 +307,29 @@ class Experience:
             groups.append(group)
         return groups
 
-    def store(self, groups: list[Group]) -> list[tuple]:
+    def store(self, plan: Plan, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32).
 
-        Returns of each group its question, its bucket and a checksum of its tokens, for the ranks
-        to compare.
+        The only method that changes the state; of the plan it takes the stream and what returned.
         """
+        self.stream = plan.stream
+        self.buffer.reinstate(plan.reinstated)
         K = self.knobs.num_rollouts
-        checksums = []
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
             solved = self.knobs.difficulty == "success" and k == K
             if solved:
-                if self.retires:
+                if self.is_retiring:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.replays and k > 0:  # with k = 0 a stored question keeps its bucket
+            elif self.is_replaying and k > 0:  # with k = 0 a stored question keeps its bucket
                 new = self._worth_storing(group)
                 # `new` may be empty: only o* was right, or the right ones were cut. The question
                 # still moves to bucket k.
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, k, new)
-            tokens = np.concatenate([t.token_ids for t in group.trajectories])
-            checksums.append((q, k, crc32(tokens)))
         self._start_if_due(groups)
-        return checksums
 
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3).
@@ -308,8 +352,10 @@ class Experience:
 
         Never one that was cut: a response that repeats itself has the lowest entropy of all.
         """
-        bar = group.rewards.mean() if self.knobs.difficulty == "spread" else SUCCESS_THRESHOLD
-        return [t for t in group.new if t.reward > bar and t.finished]
+        threshold = SUCCESS_THRESHOLD
+        if self.knobs.difficulty == "spread":
+            threshold = group.rewards.mean()
+        return [t for t in group.new if t.reward > threshold and t.finished]
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
@@ -339,16 +385,15 @@ class Experience:
         parts = [[] for _ in range(knobs.mini_batches)]
         for i, group in enumerate(shuffled):
             parts[i % knobs.mini_batches].append(group)
-        return [part for part in parts if part]
+        return parts
 
-    # ---- what a checkpoint keeps, and what undoes a plan that was given up -----------------------
+    # ---- what a checkpoint keeps -----------------------------------------------------------------
 
     def state_dict(self) -> dict:
-        """All that `plan` changes, and the delayed start, in plain values; E has its own file."""
+        """The stream and the delayed start, in plain values; E and S have a file of their own."""
         return {
             "epoch": self.stream.epoch,
             "queue": list(self.stream.queue),
-            "retired": sorted(self.buffer.retired),
             "started": self.started,
         }
 
@@ -358,7 +403,8 @@ class Experience:
 
     def load_state_dict(self, state: dict) -> None:
         """Go on from `state_dict()`; ValueError for an unknown question."""
-        unknown = {*self.buffer.stored, *state["retired"], *state["queue"]} - self.questions.keys()
+        buffer = self.buffer
+        unknown = {*buffer.stored, *buffer.retired, *state["queue"]} - self.questions.keys()
         if unknown:
             raise ValueError(
                 f"the checkpoint names question {min(unknown)}, which this run has not: were its"
@@ -366,7 +412,5 @@ class Experience:
             )
         self.stream.epoch = state["epoch"]
         self.stream.queue = list(state["queue"])
-        for q in state["retired"]:  # a plan may have put some back
-            self.buffer.retire(q)
         # A resumed run may have been given a threshold below 0, which starts replay at once.
         self.started = self.started or state["started"]

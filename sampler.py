@@ -10,6 +10,7 @@ Nothing here touches global randomness: the generator is an argument.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
 import numpy as np
@@ -137,14 +138,18 @@ def sample_seed(*key) -> int:
     return int.from_bytes(digest, "little") >> 1
 
 
+@dataclass
 class FreshStream:
     """The fresh questions B_on: a seeded order per epoch, without retired ones (lines 16, 18)."""
 
-    def __init__(self, ids: list[int], seed: int):
-        self.ids = ids
-        self.seed = seed
-        self.epoch = -1
-        self.queue: list[int] = []  # what is left of the epoch, next question last
+    ids: list[int]
+    seed: int
+    epoch: int = -1
+    queue: list[int] = field(default_factory=list)  # what is left of the epoch, next question last
+
+    def copy(self) -> "FreshStream":
+        """An equal stream; drawing from the one leaves the other as it is."""
+        return replace(self, queue=list(self.queue))
 
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.

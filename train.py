@@ -69,30 +69,33 @@ def train(config: Config) -> dict:
 
 def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, tests) -> None:
     """Run the steps that are left: all of them, or those after a checkpoint."""
-    uncertainty = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
+    score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     for step in run.steps():  # line 2
-        # ---- phase 1: experience management, lines 3-19 ----
-        with run.phase("plan"):
-            plan = experience.plan(step, uncertainty)
-        if plan is None:
-            left = len(experience.questions) - len(experience.buffer.retired)
-            run.end_early(f"{left} questions are left, too few for a batch: the run ends here")
+        if experience.is_exhausted:
+            run.end_early("fewer questions are left than a batch has: the run ends here")
             break
+
+        # ---- phase 1: experience management, lines 3-19; nothing changes before `store` ----
+        with run.phase("plan"):
+            drawn = experience.draw(step)  # 4-8: which stored questions return
+            entropies = score(experience.candidates(drawn))  # 9-12: of what could be o*
+            plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
 
         # ---- phase 2: rollouts and rewards, lines 21-24 ----
         with run.phase("rollout"):
             asked = [experience.questions[q] for q in plan.question_ids]
             seeds = experience.seeds(plan)  # one a response: K, or K - 1 beside an o*
             rollouts = roll_out(engine, grader, asked, seeds, config.temperature, step)
-            groups = experience.group(plan, rollouts)
+            groups = experience.form_groups(plan, rollouts)
             grader.warn(asked, rollouts)  # where no response has a box, for example
 
         # ---- store successes, retire, lines 25-30 and 32 ----
+        # The update comes after this: nothing that is stored depends on it.
         with run.phase("store"):
             if config.behavior_logprobs == "recompute":
                 groups = policy.recompute(groups)
-            stored = experience.store(groups)
-            ranks.check_same(plan=plan.question_ids, stored=stored)
+            experience.store(plan, groups)
+            ranks.check_same(plan=plan.question_ids, responses=[g.checksum for g in groups])
 
         # ---- update θ with Eq. 4, line 31 ----
         with run.phase("update"):

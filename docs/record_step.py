@@ -43,18 +43,14 @@ BATCH = {}  # and its arrays
 class RecordedExperience(Experience):
     """An experience that keeps what is there before a step, until one has replayed."""
 
-    def plan(self, step, uncertainty):
+    def plan(self, step, drawn, entropies):
         """Plan as ever, and keep the buffer, the stream and the entropies of the candidates."""
-        if STEP.get("replayed") or len(self.buffer) < ENOUGH:
-            return super().plan(step, uncertainty)
-        self.buffer.save(FOLDER / "buffer.safetensors")
-        STEP.update(step=step, state=self.state_dict())
-        plan = super().plan(step, uncertainty)
-        STEP["entropies"] = [*plan.scores.values()]
-        STEP["replayed"] = [*plan.stars]
-        return plan
+        if not STEP.get("replayed") and len(self.buffer) >= ENOUGH:
+            self.buffer.save(FOLDER / "buffer.safetensors")
+            STEP.update(step=step, state=self.state_dict(), entropies=entropies, replayed=drawn)
+        return super().plan(step, drawn, entropies)
 
-    def group(self, plan, rollouts):
+    def form_groups(self, plan, rollouts):
         """Form the groups as ever, and keep the new responses."""
         if plan.step == STEP.get("step"):
             new = [t for each in rollouts for t in each]
@@ -65,7 +61,7 @@ class RecordedExperience(Experience):
                 rewards=np.array([t.reward for t in new], np.float32),
                 finished=np.array([t.finished for t in new]),
             )
-        return super().group(plan, rollouts)
+        return super().form_groups(plan, rollouts)
 
 
 class RecordedPolicy(Policy):

@@ -87,8 +87,10 @@ def split_scores(model, sequences: list[tuple]) -> list[tuple]:
 # ---- what stands between a trainer and the four files --------------------------------------------
 
 
-def uncertainty(model, sequences: list[tuple]) -> list[float]:
+def mean_entropies(model, sequences: list[tuple]) -> list[float]:
     """Lines 9-12: the mean entropy of each stored response under π_θ."""
+    if not sequences:
+        return []
     return [float(entropies.mean()) for _, entropies in split_scores(model, sequences)]
 
 
@@ -150,9 +152,11 @@ def main() -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=4.5e-4, eps=1e-10)
     experience = Experience(Knobs(batch_size=16, start_threshold=-1), read_questions())
     for step in range(STEPS):  # line 2
-        plan = experience.plan(step, lambda sequences: uncertainty(model, sequences))  # 3-19
-        groups = experience.group(plan, roll_out(model, experience, plan))  # 21-24
-        experience.store(groups)  # 25-30, 32
+        drawn = experience.draw(step)  # 4-8: which stored questions return
+        entropies = mean_entropies(model, experience.candidates(drawn))  # 9-12: of possible o*
+        plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
+        groups = experience.form_groups(plan, roll_out(model, experience, plan))  # 21-24
+        experience.store(plan, groups)  # 25-30, 32: the only line that changes the experience
         for mini_batch in experience.mini_batches(step, experience.with_advantages(groups)):
             loss_of(model, mini_batch, plan.clip_eps).backward()  # 31
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)

@@ -44,17 +44,19 @@ def step_metrics(plan, groups: list, experience) -> dict[str, float]:
     }
     if not plan.stars:  # what was not replayed has no mean, and no count but that
         return metrics
+    drawn_from = [choice.bucket for choice in plan.choices]
     metrics |= {
         **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
         "replay/silent": _mean(silent[~fresh]),
-        **{f"replay/from_k={n}": plan.drawn_from.count(n) for n in range(1, K + 1)},
+        **{f"replay/from_k={n}": drawn_from.count(n) for n in range(1, K + 1)},
         "replay/age": _mean([plan.step - t.step for t in plan.stars.values()]),
     }
-    if plan.scores:
-        score = SCORES[experience.knobs.trajectory_selection]
-        chosen = [plan.scores[t] for t in plan.stars.values() if t in plan.scores]
-        metrics[f"replay/{score}_chosen"] = _mean(chosen)
-        metrics[f"replay/{score}_candidates"] = _mean([*plan.scores.values()])
+    compared = [choice for choice in plan.choices if choice.scores]
+    if compared:
+        rule = experience.knobs.trajectory_selection
+        score = SCORES.get(rule, rule)
+        metrics[f"replay/{score}_chosen"] = _mean([c.scores[c.place] for c in compared])
+        metrics[f"replay/{score}_candidates"] = _mean([s for c in compared for s in c.scores])
     return metrics
 
 

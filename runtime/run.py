@@ -95,16 +95,15 @@ class Run:
         """
         for step in range(self.step, self.knobs["steps"]):
             self.step = step
-            self.before = self.experience.state_dict()
             yield step
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
         """Run a part of a step under the watchdog's eye and the clock.
 
-        Where "plan" or "rollout" is interrupted, what the plan has changed is undone, and the run
-        is saved. Where "validate" is, the scores are left out, and the step stands. Other phases
-        are finished.
+        Where "plan" or "rollout" is interrupted, nothing has changed yet, and the run is saved.
+        Where "validate" is, the scores are left out, and the step stands. Other phases are
+        finished.
         """
         watchdog.enter(name)
         start = self._now()
@@ -120,7 +119,6 @@ class Run:
                 self.print(f"interrupted: step {self.step + 1} is not validated")
             else:
                 if name in ("plan", "rollout"):
-                    self.experience.load_state_dict(self.before)
                     self.interrupted = True
                     self.save(self.step)
                 raise

@@ -19,14 +19,12 @@ class Noted(exgrpo.Experience):
     step = None
     drawn_from = {}  # returned question -> the bucket it came from
 
-    def plan(self, step, uncertainty):
-        plan = super().plan(step, uncertainty)
-        if plan:
-            self.step = step
-            self.drawn_from = dict(zip(plan.stars, plan.drawn_from, strict=True))
-        return plan
+    def plan(self, step, drawn, entropies):
+        self.step = step
+        self.drawn_from = {q: self.buffer.bucket_of(q) for q in drawn}
+        return super().plan(step, drawn, entropies)
 
-    def store(self, groups):
+    def store(self, plan, groups):
         if os.environ.get("RANK", "0") == "0":
             lines = []
             for group in groups:
@@ -34,21 +32,22 @@ class Noted(exgrpo.Experience):
                 lines.append([self.step, q, group.num_success, self.drawn_from.get(q)])
             with open(os.environ["GROUPS_FILE"], "a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
-        return super().store(groups)
+        return super().store(plan, groups)
 
 
 class WithoutStar(Noted):
     """What ExGRPO would replay is asked again, as if fresh: K new answers, which k counts."""
 
-    def plan(self, step, uncertainty):
-        plan = super().plan(step, uncertainty)
-        if plan:
-            plan.fresh += plan.stars
-            plan.stars = {}
-        return plan
+    def candidates(self, drawn):
+        return []
 
-    def choose(self, drawn, uncertainty, rng):
-        return dict.fromkeys(drawn), {}
+    def choose(self, step, drawn, entropies):
+        return []
+
+    def plan(self, step, drawn, entropies):
+        plan = super().plan(step, drawn, entropies)
+        plan.fresh += drawn
+        return plan
 
 
 if __name__ == "__main__":

@@ -45,8 +45,14 @@ def response(
 
 
 def by_last_token(sequences) -> list[float]:
-    """A score for plan(): a response's last token is its entropy."""
+    """A response's last token is its entropy."""
     return [float(tokens[-1]) for _, tokens in sequences]
+
+
+def make_plan(run: Experience, step: int, score=by_last_token) -> Plan:
+    """Lines 4-18, as the loop has them."""
+    drawn = run.draw(step)
+    return run.plan(step, drawn, score(run.candidates(drawn)))
 
 
 def answer(run: Experience, plan: Plan, successes) -> list[Group]:
@@ -59,13 +65,13 @@ def answer(run: Experience, plan: Plan, successes) -> list[Group]:
             for i in range(len(seeds))
         ]
         rollouts.append(new)
-    return run.group(plan, rollouts)
+    return run.form_groups(plan, rollouts)
 
 
 def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
-    plan = run.plan(step, by_last_token)
+    plan = make_plan(run, step)
     groups = answer(run, plan, successes)
-    run.store(groups)
+    run.store(plan, groups)
     return plan, groups
 
 
@@ -123,7 +129,7 @@ def test_resuming_with_another_rho_or_threshold(before, after, started):
     """ρ = 0 ends storing and brings the clip back, a start stays, a threshold below 0 starts."""
     old, new = experience(**before), experience(**after)
     new.load_state_dict(old.state_dict())
-    assert new.replays is started and new.clip_eps == (None if started else 0.2)
+    assert new.is_replaying is started and new.clip_eps_now == (None if started else 0.2)
 
 
 @pytest.mark.parametrize(
@@ -173,7 +179,7 @@ def test_number_of_replayed_questions(rho, batch_size, buffered, n):
     run = experience(120, rho=rho, batch_size=batch_size)
     for q in range(buffered):
         store(run, q, 1 + q % 7)
-    plan = run.plan(0, by_last_token)
+    plan = make_plan(run, 0)
     assert len(plan.stars) == n and len(plan.fresh) == batch_size - n
     assert len(set(plan.question_ids)) == batch_size and set(plan.stars) <= set(range(buffered))
 
@@ -193,7 +199,30 @@ def test_the_plan_depends_on_seed_step_and_buffer_only():
     run = experience()
     for q in range(40):
         store(run, q, 4)
-    assert list(run.plan(1, by_last_token).stars) != list(run.plan(2, by_last_token).stars)
+    assert list(make_plan(run, 1).stars) != list(make_plan(run, 2).stars)
+
+
+def test_a_plan_changes_nothing(tmp_path):
+    """Two plans of a step are equal, and so is the state, though another was planned in between."""
+    run = experience(60, reinstate_every=5)
+    for q in range(12):
+        store(run, q, 4, (5, q), (6, q))
+    for q in range(30, 50):
+        run.buffer.retire(q)
+    take_step(run, 1, lambda q: 3)
+
+    def state():
+        run.buffer.save(tmp_path / "buffer")
+        return run.state_dict(), (tmp_path / "buffer").read_bytes()
+
+    before = state()
+    first = make_plan(run, 5)
+    another = make_plan(run, 10)
+    assert first.reinstated and first != another
+    assert make_plan(run, 5) == first
+    assert state() == before
+    run.store(first, answer(run, first, lambda q: 3))
+    assert run.stream == first.stream and run.buffer.retired.isdisjoint(first.reinstated)
 
 
 # ---- which questions, which trajectory -----------------------------------------------------------
@@ -204,9 +233,7 @@ def frequencies(**knobs) -> dict[int, float]:
     run = experience(rho=0.125, **knobs)
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
-    drawn = Counter(
-        run.buffer.bucket_of(*run.plan(step, by_last_token).stars) for step in range(600)
-    )
+    drawn = Counter(run.buffer.bucket_of(*make_plan(run, step).stars) for step in range(600))
     return {k: n / 600 for k, n in drawn.items()}
 
 
@@ -242,7 +269,7 @@ KNOWN = {  # their log-probs and entropies, token by token
 def select(rule: str, score) -> tuple[int, ...]:
     run = experience(trajectory_selection=rule)
     store(run, 0, 4, *KNOWN)
-    return tuple(run.plan(0, score).stars[0].token_ids.tolist())
+    return tuple(make_plan(run, 0, score).stars[0].token_ids.tolist())
 
 
 def test_lowest_mean_entropy_where_the_official_rule_errs():
@@ -258,7 +285,8 @@ def test_other_trajectory_selections():
     assert select("nll", policy.mean_nll) == LIKELY
     run = experience(trajectory_selection="random")
     store(run, 0, 4, *KNOWN)
-    picks = Counter(tuple(run.plan(step, None).stars[0].token_ids.tolist()) for step in range(600))
+    assert run.candidates([0]) == []
+    picks = Counter(tuple(make_plan(run, step).stars[0].token_ids.tolist()) for step in range(600))
     # The standard error is 0.019.
     assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)
 
@@ -273,8 +301,8 @@ def test_only_contested_choices_are_scored():
         asked.extend((prompt.tolist(), tokens.tolist()) for prompt, tokens in sequences)
         return by_last_token(sequences)
 
-    plan = run.plan(0, score)
-    assert experience().plan(0, None).stars == {}  # nothing to choose from, and nobody is asked
+    plan = make_plan(run, 0, score)
+    assert experience().candidates([]) == []
     assert {q: t.token_ids.tolist() for q, t in plan.stars.items()} == {0: [5, 1], 1: [5, 9]}
     assert sorted(asked) == [([1, 100], [5, i]) for i in (1, 2, 3)]
     metrics = step_metrics(plan, answer(run, plan, lambda q: 1), run)
@@ -282,7 +310,7 @@ def test_only_contested_choices_are_scored():
     # Of eight questions two have an o* beside the one new success that all have.
     assert (metrics["reward/pass_at_1"], metrics["reward/pass_at_1_fresh"]) == (10 / 64, 1 / 8)
     run.knobs.trajectory_selection = "official"  # two tokens each
-    metrics = step_metrics(run.plan(0, score), answer(run, plan, lambda q: 1), run)
+    metrics = step_metrics(make_plan(run, 0, score), answer(run, plan, lambda q: 1), run)
     sums = metrics["replay/entropy_sum_chosen"], metrics["replay/entropy_sum_candidates"]
     assert sums == (2, 4) and "replay/entropy_chosen" not in metrics
 
@@ -295,7 +323,7 @@ def test_seeds():
     run = experience(seed=5)
     for q in range(4):
         store(run, q, 4)
-    plan = run.plan(1, by_last_token)
+    plan = make_plan(run, 1)
     for q, seeds in zip(plan.question_ids, run.seeds(plan), strict=True):
         indices = range(1, K) if q in plan.stars else range(K)
         assert seeds == [sample_seed(5, 1, q, i) for i in indices]
@@ -305,7 +333,7 @@ def test_a_mixed_group_is_o_star_and_its_new_responses():
     """o* stands first as it was stored, counts in k, and shares one mean with K - 1 new ones."""
     run = experience(20)
     store(run, 3, 4, (9, 9, 9))
-    plan = run.plan(0, by_last_token)
+    plan = make_plan(run, 0)
     groups = answer(run, plan, lambda q: 2)
     mixed = next(g for g in groups if g.star)
     assert mixed.question.id == 3 and len(mixed.trajectories) == K and mixed.num_success == 3
@@ -323,9 +351,9 @@ def test_a_group_of_another_size_is_refused(new, named):
     """K new responses beside an o*, or one too few, are told with the question and what is due."""
     run = alone()
     store(run, 0, 4)
-    plan = run.plan(0, by_last_token)
+    plan = make_plan(run, 0)
     with pytest.raises(ValueError, match=f"question 0: {named} responses, .* asks for 8, one"):
-        run.group(plan, [[response(1)] * new])
+        run.form_groups(plan, [[response(1)] * new])
 
 
 @pytest.mark.parametrize("ids", [["a", "b"], [0, 0], [np.int64(0), np.int64(1)]])
@@ -396,13 +424,13 @@ def test_what_a_fresh_group_stores(k, threshold, bucket):
 def test_a_response_that_was_cut_counts_and_is_not_stored():
     """A right one cut at L_max counts in k and is not in E, and cut ones alone store nothing."""
     run = experience(2, batch_size=2, mini_batches=1)
-    plan = run.plan(0, by_last_token)
+    plan = make_plan(run, 0)
     rows = [
         [response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
         for q, last in zip(plan.question_ids, (0, 2))
     ]
-    groups = run.group(plan, rows)
-    run.store(groups)
+    groups = run.form_groups(plan, rows)
+    run.store(plan, groups)
     some, none = plan.fresh
     assert run.buffer.bucket_of(some) == 3 and stored(run, some) == [[some, 1], [some, 2]]
     assert none not in run.buffer.stored
@@ -420,8 +448,8 @@ def test_a_further_reward_is_a_mean_over_the_responses_that_have_it():
     for t, rewards in zip(rows[0], named):
         t.named_rewards = rewards
     run = experience(1, batch_size=1, num_rollouts=4, mini_batches=1, rho=0.0)
-    plan = run.plan(0, by_last_token)
-    metrics = step_metrics(plan, run.group(plan, rows), run)
+    plan = make_plan(run, 0)
+    metrics = step_metrics(plan, run.form_groups(plan, rows), run)
     assert metrics["reward/form"] == 0.5 and metrics["reward/form/count"] == 2
     assert metrics["reward/timeouts"] == 0.25
     same = dict.fromkeys(("reward", "success", "length", "truncated", "timeout"), 1.0)
@@ -462,7 +490,8 @@ def test_reinstatement():
         for q in range(30):
             run.buffer.retire(q)
         for step in range(46):  # 25 batches of 8 before, 21 after: an epoch of 370 is nearly over
-            drawn += run.plan(step, by_last_token).fresh
+            plan, _ = take_step(run, step, lambda q: 0)
+            drawn += plan.fresh
             assert len(run.buffer.retired) == (30 if step < 25 else 27)
         back = set(range(30)) - run.buffer.retired
         assert sorted(q for q in drawn + run.stream.queue if q in back) == sorted(back)  # once each
@@ -475,26 +504,27 @@ def test_reinstatement():
 
 
 @pytest.mark.parametrize(
-    "num_retired, every, back",
+    "num_retired, num_left, every, back",
     [
-        (17, 10, 0),  # 8 are left, which is B
-        (20, 10, 3),  # 5 are left: B needs 3, a tenth would be 2
-        (100, 10, 10),  # 7 are left: B needs 1, and a tenth is more
-        (18, 0, None),  # 7 are left, and none comes back: the run ends
+        (17, 8, 10, 0),  # 8 are left, which is B
+        (20, 5, 10, 3),  # B needs 3, a tenth would be 2
+        (100, 7, 10, 10),  # B needs 1, and a tenth is more
+        (18, 7, 0, None),  # none comes back: the run ends
     ],
 )
-def test_a_batch_is_never_smaller_than_B(num_retired, every, back):
+def test_a_batch_is_never_smaller_than_B(num_retired, num_left, every, back):
     """As many retired questions return as B needs, at least a tenth; or the run ends."""
-    left = {17: 8, 20: 5, 100: 7, 18: 7}[num_retired]
-    run = experience(num_retired + left, reinstate_every=every)
+    run = experience(num_retired + num_left, reinstate_every=every)
     for q in range(num_retired):
         run.buffer.retire(q)
-    plan = run.plan(7, by_last_token)  # 7 is no multiple of 10
     if back is None:
-        assert plan is None
+        assert run.is_exhausted
+        with pytest.raises(RuntimeError, match="fewer questions are left"):
+            make_plan(run, 7)
     else:
-        assert len(set(plan.question_ids)) == 8
-    assert len(run.buffer.retired) == num_retired - (back or 0)
+        plan, _ = take_step(run, 7, lambda q: 0)  # 7 is no multiple of 10
+        assert not run.is_exhausted and len(set(plan.question_ids)) == 8
+        assert len(plan.reinstated) == num_retired - len(run.buffer.retired) == back
 
 
 def test_fewer_questions_than_a_batch_are_refused():
@@ -508,13 +538,13 @@ def test_fewer_questions_than_a_batch_are_refused():
 
 
 def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan, list[Group]]:
-    plan = run.plan(step, by_last_token)
+    plan = make_plan(run, step)
     rollouts = [
         [response(q, step, i, reward=r) for i, r in enumerate(row)]
         for q, row in zip(plan.question_ids, rewards)
     ]
-    groups = run.group(plan, rollouts)
-    run.store(groups)
+    groups = run.form_groups(plan, rollouts)
+    run.store(plan, groups)
     return plan, groups
 
 
@@ -572,7 +602,7 @@ def one_batch(replayed: int = 4, batch_size: int = 8, **knobs):
     run = experience(batch_size=batch_size, **knobs)
     for q in range(replayed):
         store(run, q, 4)
-    return run, answer(run, run.plan(0, by_last_token), lambda q: q % 9)
+    return run, answer(run, make_plan(run, 0), lambda q: q % 9)
 
 
 def ids(part: list[Group]) -> list[int]:
@@ -601,16 +631,10 @@ def test_mini_batches_are_shuffled_by_seed_and_step():
     assert len(splits) == 10
 
 
-def test_fewer_questions_than_mini_batches():
-    """A shrunken batch of one question is one mini-batch, not an empty one beside it."""
-    run, groups = one_batch()
-    assert run.mini_batches(0, groups[:1]) == [groups[:1]]
-
-
 def test_masked_grpo():
     """Groups outside Eq. 14's closed interval of k/K stay in N, with advantage 0."""
     run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=0.25, alpha_high=0.75)
-    groups = answer(run, run.plan(0, by_last_token), lambda q: q)  # question q has k = q
+    groups = answer(run, make_plan(run, 0), lambda q: q)  # question q has k = q
     (part,) = run.mini_batches(0, run.with_advantages(groups))
     assert len(part) == 9 and {g.question.id for g in part if g.advantages.any()} == {2, 3, 4, 5, 6}
 
@@ -618,7 +642,7 @@ def test_masked_grpo():
 def test_advantages_with_standard_deviation():
     """`normalize_std` divides by the group's standard deviation (GRPO)."""
     run = alone(normalize_std=True)
-    groups = answer(run, run.plan(0, by_last_token), lambda q: 4)
+    groups = answer(run, make_plan(run, 0), lambda q: 4)
     std = np.sqrt(8 * 0.5**2 / 7)
     groups = run.with_advantages(groups)
     assert groups[0].advantages.tolist() == pytest.approx([0.5 / std] * 4 + [-0.5 / std] * 4)

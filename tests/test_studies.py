@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from test_exgrpo import K, by_last_token, questions, store
+from test_exgrpo import K, make_plan, questions, store
 
 from config import Config
 from studies import analysis, runs
@@ -105,6 +105,6 @@ def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path, monkeypatch)
     experience = WithoutStar(config, questions(40))
     for q in range(6):
         store(experience, q, k=4)
-    plan = experience.plan(1, by_last_token)
+    plan = make_plan(experience, 1)
     assert len(set(plan.fresh) & set(range(6))) >= 4 and len(set(plan.fresh)) == 8
     assert not plan.stars and [len(s) for s in experience.seeds(plan)] == [K] * 8

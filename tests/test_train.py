@@ -285,13 +285,12 @@ def first_step(argv: list[str]) -> dict:
     record = {}
     store, update = Experience.store, Policy.update
 
-    def recorded_store(self, groups):
+    def recorded_store(self, plan, groups):
         all_of_step = [(g.question.id, t) for g in groups for t in g.trajectories]
         record["responses"] = [(q, t.token_ids.tolist(), t.reward) for q, t in all_of_step]
         record["logprobs"] = np.concatenate([t.logprobs for _, t in all_of_step])
-        changes = store(self, groups)
+        store(self, plan, groups)
         record["buffer"] = self.buffer.buckets
-        return changes
 
     def recorded_update(self, mini_batches, clip_eps):
         record["mini_batches"] = [

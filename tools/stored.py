@@ -59,7 +59,9 @@ def stored_responses(
     experience = Experience(config, questions)
     experience.buffer = buffer
     mean = policy.mean_nll if rule == "nll" else policy.mean_entropy
-    stars = experience.choose(ids, mean, np.random.default_rng(0))[0]
+    entropies = mean(experience.candidates(ids))
+    choices = experience.choose(state["step"], ids, entropies)
+    stars = {choice.question: choice.star for choice in choices}
     judged = config.reward.startswith("worlds.arithmetic:")
     shown = {q: [] for q in ids}
     for (q, t), score in zip(stored, scores):

@@ -56,9 +56,8 @@ def block(language: str) -> str:
 
 
 def test_the_change_carried_out(tmp_path):
-    """Hardest first takes under 15 lines: its test fails before, and its file passes after."""
+    """Hardest first: its test fails before, and its file passes after."""
     diff, test = block("diff"), block("python")
-    assert len(diff.splitlines()) < 15
     for pattern in ("*.py", "*/*.py", "pyproject.toml"):
         for file in ROOT.glob(pattern):
             (tmp_path / file.relative_to(ROOT)).parent.mkdir(exist_ok=True)

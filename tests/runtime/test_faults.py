@@ -19,7 +19,6 @@ import time
 from dataclasses import asdict
 from pathlib import Path
 
-import numpy as np
 import psutil
 import pytest
 import torch
@@ -28,8 +27,6 @@ from safetensors.torch import load_file
 from test_train import metrics, train_from
 
 from config import Config
-from data import Question
-from exgrpo import Experience
 from runtime import faults, ranks
 from runtime.faults import watchdog
 from runtime.memory import advice
@@ -284,39 +281,21 @@ def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
 # ---- interrupted runs equal uninterrupted ones ---------------------------------------------------
 
 
-def no_score(pairs):
-    return [0.0] * len(pairs)
-
-
 def make_run(directory) -> Run:
     """A run with the default knobs and this directory."""
     knobs = asdict(Config()) | {"run_dir": str(directory)}
     return Run(knobs, Tracker(knobs))
 
 
-def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
-    """The stream and the retired are as before: that is saved, and the next plan is the same."""
-    questions = [Question(i, "q", np.array([i]), "a", "s") for i in range(60)]
-    experience = Experience(Config(batch_size=8, reinstate_every=1), questions)
-    experience.plan(0, no_score)
-    for question in range(20, 60):
-        experience.buffer.retire(question)
+def test_an_abandoned_plan_is_saved_as_it_was(tmp_path, device):
+    """Interrupted in "plan", a run saves the state before it, of the steps that are done."""
     saved = []
     run = make_run(tmp_path)
-    run.experience = experience
-    run.save = lambda step: saved.append((step, experience.state_dict()))
-    before = json.dumps(experience.state_dict()), sorted(experience.buffer.retired)
-    plans = []
-    for _ in range(2):
-        run.step = 1
-        next(run.steps())
-        with pytest.raises(ranks.Interrupted), run.phase("plan"):
-            plans.append(experience.plan(1, no_score))
-            assert len(experience.buffer.retired) == 36
-            raise ranks.Interrupted
-        assert before == (json.dumps(experience.state_dict()), sorted(experience.buffer.retired))
-    assert plans[0] == plans[1] and run.interrupted
-    assert saved == [(1, json.loads(before[0]))] * 2
+    run.save = saved.append
+    run.step = 1
+    with pytest.raises(ranks.Interrupted), run.phase("plan"):
+        raise ranks.Interrupted
+    assert saved == [1] and run.interrupted
 
 
 def told_by_another(path: str) -> list[bool]:
