@@ -12,9 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import safetensors.numpy
 
-# A response with a larger reward is a success. Rewards are compared as float32, as the update has
-# them: 0.50000000001 is 0.5.
-SUCCESS_THRESHOLD = np.float32(0.5)
+SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
 
 
 @dataclass(slots=True, eq=False)
@@ -31,6 +29,11 @@ class Trajectory:
     named_rewards: dict[str, float] = field(default_factory=dict)
     # what the reward's judge says of it, for evaluation and for people; not stored
     judged: dict = field(default_factory=dict)
+
+    @property
+    def is_success(self) -> bool:
+        """Whether it is right. In float32, as the update has rewards: 0.50000000001 is 0.5."""
+        return bool(np.float32(self.reward) > SUCCESS_THRESHOLD)
 
 
 class ReplayBuffer:
@@ -88,7 +91,7 @@ class ReplayBuffer:
             raise ValueError(
                 f"question {question_id}: {num_success} successes, or none stored or to store"
             )
-        self._move(question_id, num_success)
+        self._enter_bucket(num_success, question_id)
         for new in copies:
             before = self.trajectories(question_id)
             # Keep the new one before dropping the old: a question without responses would leave E.
@@ -103,7 +106,7 @@ class ReplayBuffer:
 
     def shelve(self, question_id: int) -> None:
         """Take a question, solved K of K but not retired, out of its bucket; add brings it back."""
-        self._move(question_id, None)
+        self._leave_bucket(question_id)
 
     def retire(self, question_id: int) -> None:
         """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26, 32)."""
@@ -115,24 +118,27 @@ class ReplayBuffer:
         """Take questions out of S, to be drawn fresh again; nothing enters E (Table 7)."""
         self.retired.difference_update(question_ids)
 
-    def _move(self, question_id: int, to: int | None) -> None:
-        """Out of the bucket it is in, if any, and into bucket `to`, if any."""
-        k, position = self._place.get(question_id, (None, None))
-        if k == to:
+    def _enter_bucket(self, k: int, question_id: int) -> None:
+        """Into bucket k, out of the one it is in; nothing happens if that is k."""
+        if question_id in self._place and self.bucket_of(question_id) == k:
             return
-        if k is not None:
-            bucket = self.buckets[k]
-            del self._place[question_id]
-            last = bucket.pop()
-            if last != question_id:
-                bucket[position] = last
-                self._place[last] = k, position
-            if not bucket:
-                del self.buckets[k]
-        if to is not None:
-            bucket = self.buckets.setdefault(to, [])
-            self._place[question_id] = to, len(bucket)
-            bucket.append(question_id)
+        self._leave_bucket(question_id)
+        bucket = self.buckets.setdefault(k, [])
+        self._place[question_id] = k, len(bucket)
+        bucket.append(question_id)
+
+    def _leave_bucket(self, question_id: int) -> None:
+        """Out of the bucket it is in, if any; the last one there takes its place."""
+        if question_id not in self._place:
+            return
+        k, position = self._place.pop(question_id)
+        bucket = self.buckets[k]
+        last = bucket.pop()
+        if last != question_id:
+            bucket[position] = last
+            self._place[last] = k, position
+        if not bucket:
+            del self.buckets[k]
 
     def _keep(self, question_id: int, new: Trajectory) -> None:
         """Store a response as the newest."""
@@ -144,7 +150,7 @@ class ReplayBuffer:
         del self._owners[old]
         self.stored[question_id].remove(old)
         if not self.stored[question_id]:
-            self._move(question_id, None)
+            self._leave_bucket(question_id)
             del self.stored[question_id]
 
     def save(self, path: str | os.PathLike) -> None:
@@ -188,7 +194,7 @@ class ReplayBuffer:
                 one = Trajectory(token_ids[start:end], logprobs[start:end], step, reward)
                 buffer._keep(q, _checked_copy(one))
             for q, num_success in questions:
-                buffer._move(q, num_success)
+                buffer._enter_bucket(num_success, q)
             all_read = len(token_ids) == len(logprobs) == end
             all_different = len(buffer) == len(questions)
             all_stored = buffer._place.keys() <= buffer.stored.keys()

@@ -99,7 +99,7 @@ COMMAND = or_refuse(lambda: ready(parse_command())) if __name__ == "__main__" el
 import numpy as np
 from tqdm import tqdm
 
-from buffer import SUCCESS_THRESHOLD, Trajectory
+from buffer import Trajectory
 from data import Question, first_of_each_source, load_questions, load_tokenizer, readable
 from model import model_config
 from reward import Grader, last_box, make_verifier
@@ -176,7 +176,7 @@ def _record(
         "question": question_key(question),
         "sample": number,
         "reward": trajectory.reward,
-        "success": bool(trajectory.reward > SUCCESS_THRESHOLD),
+        "success": trajectory.is_success,
         "length": len(trajectory.token_ids),
         "truncated": not trajectory.finished,
         "timeout": "timeouts" in trajectory.named_rewards,

@@ -12,7 +12,7 @@ from zlib import crc32
 import numpy as np
 import torch
 
-from buffer import SUCCESS_THRESHOLD, ReplayBuffer, Trajectory
+from buffer import ReplayBuffer, Trajectory
 from loss import group_advantages
 from sampler import FreshStream, rng_for, sample_questions, sample_seed, sample_uniform
 
@@ -99,7 +99,7 @@ class Group:
     @property
     def num_success(self) -> int:
         """k: successes among the K responses, o* included."""
-        return int((self.rewards > SUCCESS_THRESHOLD).sum())
+        return sum(t.is_success for t in self.trajectories)
 
     @property
     def checksum(self) -> int:
@@ -352,10 +352,11 @@ class Experience:
 
         Never one that was cut: a response that repeats itself has the lowest entropy of all.
         """
-        threshold = SUCCESS_THRESHOLD
+        finished = [t for t in group.new if t.finished]
         if self.knobs.difficulty == "spread":
-            threshold = group.rewards.mean()
-        return [t for t in group.new if t.reward > threshold and t.finished]
+            mean = group.rewards.mean()
+            return [t for t in finished if t.reward > mean]
+        return [t for t in finished if t.is_success]
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 

@@ -10,7 +10,6 @@ from concurrent.futures import Future
 
 import numpy as np
 
-from buffer import SUCCESS_THRESHOLD
 from config import Config
 from data import Question
 from runtime import ranks
@@ -113,7 +112,7 @@ class Grader:
             )
         best = max((t.reward for t in graded), default=0.0)
         spread = self.config.difficulty == "spread" and self.config.start_threshold < 0
-        if 0 < best <= SUCCESS_THRESHOLD and not spread:
+        if best > 0 and not any(t.is_success for t in graded) and not spread:
             return (
                 "warning: no reward is above 0.5, and only such a response is a success:"
                 " docs/own-task.md says what partial credit needs"

@@ -14,13 +14,12 @@ from config import Config, from_command_line
 # A wrong command line is refused here, before the imports that take seconds.
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
-from buffer import SUCCESS_THRESHOLD
 from data import Question, known_scores, load_tokenizer, read_questions, with_built_in_world
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
 from reward import Grader, make_verifier
-from rollout import make_engine, roll_out
+from rollout import HFEngine, VLLMEngine, make_engine, roll_out
 from runtime import ranks
 from runtime.chat import agreed_day, turn_ends
 from runtime.faults import watchdog
@@ -67,7 +66,15 @@ def train(config: Config) -> dict:
     return run.tracker.latest
 
 
-def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, tests) -> None:
+def algorithm_1(
+    run: Run,
+    config: Config,
+    engine: VLLMEngine | HFEngine,
+    grader: Grader,
+    policy: Policy,
+    experience: Experience,
+    tests: list[Question],
+) -> None:
     """Run the steps that are left: all of them, or those after a checkpoint."""
     score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     for step in run.steps():  # line 2
@@ -107,7 +114,7 @@ def algorithm_1(run: Run, config: Config, engine, grader, policy, experience, te
             engine.wake(policy.full_weights(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience)
-        run.sample(groups, grader.text, SUCCESS_THRESHOLD)
+        run.sample(groups, grader.text)
         if run.validation_is_due:
             with run.phase("validate"):
                 metrics |= validate(engine, grader, tests)

@@ -125,9 +125,9 @@ class Run:
         watchdog.enter(f"after {name}")
         self.seconds[name] = self.seconds.get(name, 0.0) + self._now() - start
 
-    def sample(self, groups: list, text: Callable, success: float) -> None:
+    def sample(self, groups: list, text: Callable) -> None:
         """Keep a few responses of the step, for people to read: see `Tracker.sample`."""
-        self.tracker.sample(self.step + 1, groups, text, success)
+        self.tracker.sample(self.step + 1, groups, text)
 
     def end_early(self, why: str) -> None:
         """Say why no further step is made, and save."""

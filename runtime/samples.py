@@ -15,11 +15,11 @@ from pathlib import Path
 WANTED = {"right": 2, "wrong": 1, "o*": 1}
 
 
-def choose(groups: list, success: float) -> list[tuple]:
+def choose(groups: list) -> list[tuple]:
     """Return the (group, trajectory) pairs that WANTED asks for.
 
-    They are the first in the batch's order, and a group gives one of a kind. success: what the
-    reward of a right response exceeds. There is no randomness, so a resumed run chooses the same.
+    They are the first in the batch's order, and a group gives one of a kind. There is no
+    randomness, so a resumed run chooses the same.
     """
     left = dict(WANTED)
     chosen = []
@@ -28,7 +28,7 @@ def choose(groups: list, success: float) -> list[tuple]:
         if group.star:
             kinds["o*"] = group.star
         for t in group.new:
-            kinds.setdefault("right" if t.reward > success else "wrong", t)
+            kinds.setdefault("right" if t.is_success else "wrong", t)
         for kind, t in kinds.items():
             if left[kind]:
                 left[kind] -= 1

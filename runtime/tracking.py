@@ -78,17 +78,14 @@ class Tracker:
             with optional(f"step {step} in {self.knobs['tracker']}", self.print):
                 self.writer.log(row)
 
-    def sample(self, step: int, groups: list, text: Callable, success: float) -> None:
+    def sample(self, step: int, groups: list, text: Callable) -> None:
         """Append a few responses of the step to samples.jsonl.
 
-        text: from token ids to text; success: what the reward of a right response exceeds.
+        text: from token ids to text.
         """
         if not self.main:
             return
-        chosen = [
-            samples.record(step, g, t, text(t.token_ids))
-            for g, t in samples.choose(groups, success)
-        ]
+        chosen = [samples.record(step, g, t, text(t.token_ids)) for g, t in samples.choose(groups)]
         with open(self.run_dir / "samples.jsonl", "a") as file:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
 

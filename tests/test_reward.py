@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from buffer import Trajectory
 from config import Config
 from data import Question
 from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
@@ -135,9 +136,8 @@ def test_rewards_of_responses():
         assert [one.result()["score"] for one in pending] == [1.0, 0.0, 0.0, 1.0]
 
 
-class Ended:
-    def __init__(self, text: str, reward: float = 0.0, finished: bool = True):
-        self.token_ids, self.reward, self.finished = tokens(text), reward, finished
+def ended(text: str, reward: float = 0.0, finished: bool = True) -> Trajectory:
+    return Trajectory(tokens(text), None, reward=reward, finished=finished)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,7 @@ def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, s
     grader = make_grader(**knobs)
     question = asked(prompt)
     half = len(said) // 2
-    rollouts = [[Ended(text) for text in part] for part in (said[:half], said[half:])]
+    rollouts = [[ended(text) for text in part] for part in (said[:half], said[half:])]
     found = grader.complaint([question] * 2, rollouts)
     assert (
         found is None
@@ -176,7 +176,7 @@ def test_a_batch_that_is_cut_is_told_with_any_reward(reward, cut, told):
     """Nine of ten that are cut are told, be they right or wrong."""
     grader = make_grader(reward=reward)
     for right in (0.0, 1.0):
-        batch = [Ended(r"\boxed{3}", right, finished=i >= cut) for i in range(10)]
+        batch = [ended(r"\boxed{3}", right, finished=i >= cut) for i in range(10)]
         found = grader.complaint([asked("1+1?")], [batch])
         assert told == (f"{cut} of 10 responses are cut: raise max_resp" in (found or ""))
 
@@ -193,5 +193,5 @@ def test_a_batch_that_is_cut_is_told_with_any_reward(reward, cut, told):
 def test_partial_credit_without_a_success_is_told(knobs, rewards, told):
     """A best reward of 0.5 or less is told, unless the spread counts from the start."""
     grader = make_grader(reward="mine:score", **knobs)
-    found = grader.complaint([], [[Ended("a", reward) for reward in rewards]])
+    found = grader.complaint([], [[ended("a", reward) for reward in rewards]])
     assert told == ("no reward is above 0.5" in (found or ""))

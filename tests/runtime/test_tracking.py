@@ -400,7 +400,7 @@ def written(run_dir: Path) -> list[tuple]:
 
 def test_a_few_responses_of_a_step_are_kept(tmp_path, tracker):
     """The first right and wrong ones and the first o* are kept, at most one of a kind a group."""
-    tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}", 0.5)
+    tracker.sample(1, GROUPS, lambda ids: f"\x1b[31m{ids[0]}")
     assert written(tmp_path) == [
         (1, "q0", 0, False),
         (1, "q0", 1, False),
@@ -415,7 +415,7 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path, tracker):
 def test_samples_follow_the_checkpoint(tmp_path, tracker):
     """A run that goes on from step 2 keeps the lines up to it, and writes each later step once."""
     for step in range(1, 5):
-        tracker.sample(step, GROUPS, str, 0.5)
+        tracker.sample(step, GROUPS, str)
         tracker.log(step, {"loss/entropy": 0.5})
     whole, checkpoint = written(tmp_path), "".join(tracker.text().splitlines(keepends=True)[:2])
     with open(tmp_path / "samples.jsonl", "a") as file:
@@ -424,7 +424,7 @@ def test_samples_follow_the_checkpoint(tmp_path, tracker):
     second.start(checkpoint, 2)
     assert written(tmp_path) == whole[:8]
     for step in (3, 4):
-        second.sample(step, GROUPS, str, 0.5)
+        second.sample(step, GROUPS, str)
     assert written(tmp_path) == whole
 
 
@@ -432,7 +432,7 @@ def write_on_a_rank(run_dir: str) -> None:
     tracker = made(run_dir, "tensorboard")
     tracker.start()
     tracker.log(1, {f"val/pass_at_1/{HOSTILE}": 0.5})
-    tracker.sample(1, GROUPS, str, 0.5)
+    tracker.sample(1, GROUPS, str)
     tracker.close()
 
 
