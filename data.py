@@ -73,13 +73,11 @@ def known_scores(config: Config) -> dict[str, float]:
     return on_policy_scores(dataclasses.asdict(config))
 
 
-def read_data(
-    config: Config, tokenizer, tell: Callable, day: str | None = None
-) -> tuple[list[Question], list[Question]]:
+def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question], list[Question]]:
     """Training and validation questions, ids from 0 each; tells what was read and dropped."""
     sets = []
     for files in (config.train_files, config.val_files):
-        questions, counts = load_questions(files, config, tokenizer, day)
+        questions, counts = load_questions(files, config, tokenizer)
         tell(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
         sets.append(questions)
     train_set, tests = sets
@@ -90,14 +88,13 @@ def read_data(
 
 
 def read_questions(
-    config: Config, tokenizer, check_golds: Callable, tell: Callable, day: str | None = None
+    config: Config, tokenizer, check_golds: Callable, tell: Callable
 ) -> tuple[list[Question], list[Question], dict]:
     """Training and validation questions whose answers can be read (a collective).
 
-    Beside them what a resumed run must share: hashes of what was read and of what was kept, and the
-    day of the prompts.
+    Beside them what a resumed run must share: hashes of what was read and of what was kept.
     """
-    train_set, tests = read_data(config, tokenizer, tell, day)
+    train_set, tests = read_data(config, tokenizer, tell)
     readable_sets = []
     for questions in (train_set, tests):
         kept, counts = readable(questions, check_golds)
@@ -109,7 +106,6 @@ def read_questions(
         "questions": fingerprint(train_set),
         "validation": fingerprint(tests),
         "readable": fingerprint(readable_train_set + readable_tests),
-        "day": day,
     }
     tests = first_of_each_source(readable_tests, config.eval_questions)
     return readable_train_set, tests, origins
@@ -154,9 +150,7 @@ def readable(questions: list[Question], check_golds: Callable) -> tuple[list[Que
 # ---- files ---------------------------------------------------------------------------------------
 
 
-def load_questions(
-    files: list[str], config: Config, tokenizer, day: str | None = None
-) -> tuple[list[Question], dict]:
+def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], dict]:
     """All questions of `files`, ids from 0 in file order, and counts of what was read and dropped.
 
     Dropped with a count are prompts over `max_prompt_length` tokens, rows with a special token as
@@ -188,7 +182,7 @@ def load_questions(
                 counts["special tokens"] += 1
                 continue
             try:
-                ids = render(turns, config, tokenizer, day)
+                ids = render(turns, config, tokenizer)
             except ValueError as error:
                 raise Failure(f"{where}, column prompt: {error}") from None
             if not len(ids):
@@ -253,13 +247,11 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     return tokenizer
 
 
-def render(
-    turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase, day: str | None = None
-) -> np.ndarray:
+def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """Prompt token ids int32 (P,): template, generation prompt and `response_prefix`.
 
-    day: as in runtime/chat.py:prompt. ValueError where the chat template refuses the turns.
+    ValueError where the chat template refuses the turns.
     """
-    text = prompt(turns, config, tokenizer, day)
+    text = prompt(turns, config, tokenizer)
     special = config.prompt_template != "chat"  # a chat template writes its own special tokens
     return np.array(tokenizer(text, add_special_tokens=special)["input_ids"], dtype=np.int32)

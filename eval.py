@@ -106,10 +106,10 @@ from reward import Grader, last_box, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
-from runtime.chat import agreed_day, turn_ends
+from runtime.chat import turn_ends
 from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, say, watchdog
-from runtime.responses import add, in_short, kept_day, model_files, open_kept, question_key, row_key
+from runtime.responses import add, in_short, model_files, open_kept, question_key, row_key
 from sampler import sample_seed
 from worlds.benchmarks import SMALL, benchmark, reward_of, statistics
 
@@ -220,8 +220,7 @@ def main(argv: list[str] | None = None) -> dict:
     rank_0 = ranks.rank() == 0
     tokenizer = load_tokenizer(config, config.model)
     ends = turn_ends(config.model, tokenizer)
-    day = agreed_day(kept_day(config.output), tokenizer)
-    questions, counts = load_questions(config.train_files, config, tokenizer, day)
+    questions, counts = load_questions(config.train_files, config, tokenizer)
     if counts.get("repeated") and config.samples == 1 and not config.avg_samples:
         raise ValueError(
             f"{', '.join(config.train_files)}: {counts['repeated']} rows repeat a question. How "
@@ -238,7 +237,7 @@ def main(argv: list[str] | None = None) -> dict:
         kept = {}
         if config.output and rank_0:
             settings = {name: getattr(config, name) for name in DECISIVE}
-            settings |= {"turn_ends": ends, "day": day, "reward_identity": verifier.identity}
+            settings |= {"turn_ends": ends, "reward_identity": verifier.identity}
             settings["files"] = model_files(Path(config.model))
             kept = open_kept(Path(config.output), settings)
         questions, of_answers = readable(questions, verifier.check_golds)

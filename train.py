@@ -21,7 +21,7 @@ from policy import Policy
 from reward import Grader, make_verifier
 from rollout import HFEngine, VLLMEngine, make_engine, roll_out
 from runtime import ranks
-from runtime.chat import agreed_day, turn_ends
+from runtime.chat import turn_ends
 from runtime.faults import watchdog
 from runtime.metrics import step_metrics
 from runtime.run import Run, open_run
@@ -35,9 +35,8 @@ def train(config: Config) -> dict:
     ends = turn_ends(config.model, tokenizer)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier)
-        day = agreed_day(run.checkpoints.day, tokenizer)  # some chat templates print the date
         questions, tests, origins = read_questions(
-            config, tokenizer, verifier.check_golds, run.print, day
+            config, tokenizer, verifier.check_golds, run.print
         )
         identity = verifier.identity
         run.checkpoints.check_origins(turn_ends=ends, reward_identity=identity, **origins)

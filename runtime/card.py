@@ -3,9 +3,10 @@
 import json
 import math
 import re
+from datetime import date
 from pathlib import Path
 
-from runtime.chat import is_dated
+from runtime.chat import DAY, is_dated
 from runtime.console import optional, printable
 from runtime.faults import say
 from runtime.tracking import validation
@@ -47,7 +48,7 @@ def describe_model(directory: Path, state: dict, tokenizer, rows: list[dict]) ->
     base = next(iter(tested.values()), {})
     trained = tested.get(step, {})  # an earlier step's scores are another model's
     with optional("the model card"):
-        day = state.get("day") if is_dated(tokenizer) else None
+        day = DAY if is_dated(tokenizer) else None
         card = model_card(knobs, step, base, trained, day)
         (directory / "README.md").write_text(card, encoding="utf-8")
 
@@ -84,7 +85,7 @@ def plain(text: str) -> str:
 
 
 def model_card(
-    knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float], day: str | None
+    knobs: dict, steps: int, base: dict[str, float], trained: dict[str, float], day: date | None
 ) -> str:
     """Return the README.md of a model directory, with the head that the Hugging Face hub reads.
 

@@ -17,19 +17,19 @@ from runtime.faults import say
 
 QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
 ANSWER = {"role": "assistant", "content": "ANSWER"}
+DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
 
 # ---- prompts -------------------------------------------------------------------------------------
 
 
-def prompt(turns: list[dict], config, tokenizer, day: str | None = None) -> str:
+def prompt(turns: list[dict], config, tokenizer) -> str:
     """Return chat turns as the text of a prompt: template, generation prompt, `response_prefix`.
 
-    day: the date (YYYY-MM-DD) that some chat templates write, where None is today. Raises
-    ValueError where there is no chat template, or where it refuses the turns.
+    Raises ValueError where there is no chat template, or where it refuses the turns.
     """
     if config.prompt_template == "chat":
-        text = rendered(turns, tokenizer, day)
+        text = rendered(turns, tokenizer)
     else:
         text = config.prompt_template.replace("{question}", turns[-1]["content"])
     prefix = config.response_prefix
@@ -38,16 +38,15 @@ def prompt(turns: list[dict], config, tokenizer, day: str | None = None) -> str:
     return text + prefix
 
 
-def rendered(turns: list[dict], tokenizer, day: str | None = None, ask: bool = True) -> str:
+def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:
     """Return what the chat template makes of turns; `ask` adds the generation prompt."""
     if not tokenizer.chat_template:
         raise ValueError(
             "the tokenizer has no chat template; set prompt_template to a text with {question}"
         )
-    today = date.fromisoformat(day) if day else date.today()
     try:
         return tokenizer.apply_chat_template(
-            turns, tokenize=False, add_generation_prompt=ask, strftime_now=today.strftime
+            turns, tokenize=False, add_generation_prompt=ask, strftime_now=DAY.strftime
         )
     except TemplateError as error:
         raise ValueError(f"the chat template refuses it: {error}") from None
@@ -56,17 +55,6 @@ def rendered(turns: list[dict], tokenizer, day: str | None = None, ask: bool = T
 def is_dated(tokenizer) -> bool:
     """Return whether the chat template writes the date into prompts."""
     return "strftime_now" in str(tokenizer.chat_template)
-
-
-def agreed_day(kept: str | None, tokenizer) -> str:
-    """Return the day of all prompts as YYYY-MM-DD, the same on all ranks (a collective).
-
-    It is the one that was kept, or else today, and is told where the chat template writes it.
-    """
-    day = ranks.gather(kept or date.today().isoformat())[0]
-    if is_dated(tokenizer) and ranks.rank() == 0:
-        say(f"the date in the prompts is {day}, {'as kept' if kept else 'today'}")
-    return day
 
 
 # ---- tokens --------------------------------------------------------------------------------------
@@ -101,6 +89,8 @@ def turn_ends(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     if ranks.rank() == 0:
         names = [f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in ends]
         say(f"a response ends with {' or '.join(names)}")
+        if is_dated(tokenizer):
+            say(f"the chat template writes a date, which is always {DAY}")
     return ends
 
 

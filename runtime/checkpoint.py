@@ -83,7 +83,6 @@ class Checkpoints:
             )
         self.newest = self._newest_whole(found)
         self.saved = self._read_state() if self.newest else None
-        self.day = (self.saved or {}).get("day")  # of the prompts, which a resumed run goes on with
 
     def _newest_whole(self, found: list[Path]) -> Path | None:
         for path in reversed(found):

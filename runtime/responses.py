@@ -19,14 +19,6 @@ SHOWN = 3  # responses on the console
 LONGEST = 600  # characters of a text there
 
 
-def kept_day(directory: str) -> str | None:
-    """Return the day of the prompts of an evaluation that is there; None of a new one."""
-    about = Path(directory) / "settings.json"
-    if directory and about.exists():
-        return json.loads(about.read_text()).get("day")
-    return None
-
-
 def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
     """Return the records that the directory holds, by question and sample number.
 

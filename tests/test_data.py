@@ -25,7 +25,6 @@ from data import (
     readable,
     render,
 )
-from runtime.chat import agreed_day
 from runtime.faults import Failure
 from runtime.tables import listed
 
@@ -364,28 +363,12 @@ def test_prompt_templates(tokenizer):
     assert prompt(braces, prompt_template="Q: {question}").endswith("Q: {x} and {question}")
 
 
-def test_the_day_of_prompts_is_that_of_the_run(write, tokenizer, device, capfd):
-    """A template's date is a new run's first day, on whatever day the run goes on."""
+def test_a_date_in_prompts_is_always_the_same(tokenizer):
+    """Training, evaluation and every rank see one fixed day, whatever the calendar says."""
     dated = change(tokenizer)
     dated.chat_template = "{{ strftime_now('%d.%m.%y') }} " + dated.chat_template
-    config = Config(model="x", train_files=[write("a.jsonl", [row("3a+4")])])
-
-    def prompts(day: str | None) -> tuple[list[str], str]:
-        questions, _, origins = read_questions(
-            config,
-            dated,
-            lambda answers: [{"score": 1.0} for _ in answers],
-            print,
-            agreed_day(day, dated),
-        )
-        return [dated.decode(q.prompt_ids) for q in questions], origins["day"]
-
-    today = datetime.date.today()
-    text = f"{today:%d.%m.%y} <bos><user>3a+4<assistant>"
-    assert prompts(None) == ([text], today.isoformat())
-    assert "today" in capfd.readouterr().err
-    assert prompts("2026-01-02") == (["02.01.26 <bos><user>3a+4<assistant>"], "2026-01-02")
-    assert "2026-01-02, as kept" in capfd.readouterr().err
+    ids = render([{"role": "user", "content": "3a+4"}], Config(), dated)
+    assert dated.decode(ids) == "26.07.24 <bos><user>3a+4<assistant>"
 
 
 def test_turns_that_a_text_template_leaves_out_are_counted(load):

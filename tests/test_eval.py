@@ -8,7 +8,6 @@ import subprocess
 import sys
 from concurrent.futures import Future
 from dataclasses import replace
-from datetime import date
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,7 +23,6 @@ from data import Question
 from eval import means, respond, validate
 from exgrpo import Experience, Group
 from rollout import HFEngine, Response
-from runtime import chat
 from runtime.claim import claim
 from runtime.responses import LONGEST, in_short, open_kept, row_key
 from sampler import sample_seed
@@ -475,26 +473,6 @@ def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_p
     os.utime(model / "model.safetensors", (1, 1))
     with pytest.raises(ValueError, match="other settings.*model.safetensors"):
         evaluation.main(argv)
-
-
-def test_an_evaluation_goes_on_another_day(tiny_model, device, file, tmp_path, monkeypatch, capfd):
-    """Where prompts have the date in them it stays the first day's, and another begins today."""
-    model = shutil.copytree(tiny_model, tmp_path / "model")
-    template = model / "chat_template.jinja"
-    template.write_text("{{ strftime_now('%d') }}" + template.read_text())
-    out = tmp_path / "out"
-    argv = command(str(model), file, "--output", str(out))
-    for day in (3, 4):
-        today = SimpleNamespace(
-            today=lambda day=day: date(2026, 1, day), fromisoformat=date.fromisoformat
-        )
-        monkeypatch.setattr(chat, "date", today)
-        evaluation.main(argv)
-        assert len(kept(out)) == 5
-        evaluation.main(command(str(model), file))
-        said = capfd.readouterr().err
-        assert f"the date in the prompts is 2026-01-0{day}, today" in said
-        assert ("the date in the prompts is 2026-01-03, as kept" in said) == (day == 4)
 
 
 def test_output_on_two_ranks(tiny_model, file, tmp_path):

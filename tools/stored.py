@@ -45,7 +45,7 @@ def stored_responses(
         why = "" if config.rho else ": the run is on-policy (rho = 0)"
         raise ValueError(f"the replay buffer is empty{why}")
     tokenizer = load_tokenizer(config, config.model)
-    questions, _ = load_questions(config.train_files, config, tokenizer, state.get("day"))
+    questions, _ = load_questions(config.train_files, config, tokenizer)
     if fingerprint(questions) != state["questions"]:
         raise ValueError(
             f"{', '.join(config.train_files)}: not the questions that the run was trained on"
