@@ -107,9 +107,9 @@ from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.chat import turn_ends
-from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, in_short, model_files, open_kept, question_key, row_key
+from runtime.rundir import claim
 from sampler import sample_seed
 from worlds.benchmarks import SMALL, benchmark, reward_of, statistics
 

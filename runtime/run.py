@@ -19,9 +19,9 @@ import torch
 from runtime import ranks
 from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
-from runtime.claim import claim
 from runtime.faults import Interrupted, last_word, watchdog
 from runtime.memory import advice
+from runtime.rundir import claim
 from runtime.tracking import GO_ON, Tracker, validation
 
 OF_THE_POLICY = ("plan", "store", "update")  # phases that may run out of the policy's memory

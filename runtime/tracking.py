@@ -1,23 +1,29 @@
 """Write down a run: metrics.jsonl, one console line a step, the final table and curve.png.
 
-With the knob `tracker` the rows of metrics.jsonl also go to a service of services.py. A few
-responses of each step go to samples.jsonl (samples.py).
+With the knob `tracker` the rows of metrics.jsonl also go to TensorBoard or to Weights & Biases. A
+few responses of each step go to samples.jsonl, for people to read: they see there how a reward is
+talked into a yes. A line of it is {"step", "text" (the question), "gold", "response", "rewards":
+{name: value}, "replayed", "finished"}, where `step` counts as in metrics.jsonl and `replayed` marks
+an o*; eval.py's responses.jsonl has the same names.
 """
 
 import json
 import math
+import os
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
-from runtime import ranks, samples
+from runtime import ranks
 from runtime.console import optional, printable
-from runtime.services import WRITERS
 
 # What a run does that would end for lack of questions.
 GO_ON = "With --retire off, or --reinstate_every 10, a run goes on"
+# How many responses of a step are written: new right ones, new wrong ones, replayed ones.
+WANTED = {"right": 2, "wrong": 1, "o*": 1}
 
 
 class Tracker:
@@ -53,7 +59,7 @@ class Tracker:
         if self.main:
             self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text(text)
-            samples.cut(self.run_dir / "samples.jsonl", step)
+            cut_samples(self.run_dir / "samples.jsonl", step)
             if self.knobs["tracker"] != "none":
                 writer = WRITERS[self.knobs["tracker"]]
                 self.writer = writer(self.run_dir, self.rows, self.knobs)
@@ -85,7 +91,7 @@ class Tracker:
         """
         if not self.main:
             return
-        chosen = [samples.record(step, g, t, text(t.token_ids)) for g, t in samples.choose(groups)]
+        chosen = [sample_record(step, g, t, text(t.token_ids)) for g, t in choose_samples(groups)]
         with open(self.run_dir / "samples.jsonl", "a") as file:
             file.write("".join(json.dumps(sample) + "\n" for sample in chosen))
 
@@ -231,3 +237,136 @@ def validation(row: dict) -> dict[str, float]:
     return {
         name.removeprefix("val/"): value for name, value in row.items() if name.startswith("val/")
     }
+
+
+# ---- samples.jsonl -------------------------------------------------------------------------------
+
+
+def choose_samples(groups: list) -> list[tuple]:
+    """Return the (group, trajectory) pairs that WANTED asks for.
+
+    They are the first in the batch's order, and a group gives one of a kind. There is no
+    randomness, so a resumed run chooses the same.
+    """
+    left = dict(WANTED)
+    chosen = []
+    for group in groups:
+        kinds = {}
+        if group.star:
+            kinds["o*"] = group.star
+        for t in group.new:
+            kinds.setdefault("right" if t.is_success else "wrong", t)
+        for kind, t in kinds.items():
+            if left[kind]:
+                left[kind] -= 1
+                chosen.append((group, t))
+    return chosen
+
+
+def sample_record(step: int, group, t, text: str) -> dict:
+    """Return a line of samples.jsonl, with null for a reward that is not finite."""
+    rewards = {"score": t.reward, **t.named_rewards}
+    return {
+        "step": step,
+        "text": group.question.text,
+        "gold": group.question.answer,
+        "response": text,
+        "rewards": {
+            name: value if math.isfinite(value) else None for name, value in rewards.items()
+        },
+        "replayed": t is group.star,
+        "finished": t.finished,
+    }
+
+
+def read_samples(path: Path) -> list[dict]:
+    """Return the records of a file, without what a kill or a full disk has left of others."""
+    records = []
+    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
+        with suppress(ValueError, KeyError, TypeError, RecursionError):
+            record = json.loads(line)
+            record["step"] + 0  # a TypeError unless it is a number, which `cut` goes by
+            records.append(record)
+    return records
+
+
+def cut_samples(path: Path, last: int) -> None:
+    """Remove the samples of steps after `last`.
+
+    What came after the checkpoint that a run continues from is written again.
+    """
+    aside = path.with_suffix(".tmp")
+    kept = [sample for sample in read_samples(path) if sample["step"] <= last]
+    aside.write_text("".join(json.dumps(sample) + "\n" for sample in kept))
+    os.replace(aside, path)
+
+
+# ---- TensorBoard, Weights & Biases ---------------------------------------------------------------
+
+
+class TensorBoard:
+    """A copy of the metrics in run_dir/tensorboard, for `tensorboard --logdir`.
+
+    It has `rows` and what is logged later. purge_step=0 hides what earlier processes wrote there:
+    after a resume every point stands there once, as in metrics.jsonl.
+    """
+
+    def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
+        from torch.utils.tensorboard import SummaryWriter
+
+        self.writer = SummaryWriter(str(run_dir / "tensorboard"), purge_step=0)
+        self.writer.add_text(
+            "knobs", "\n".join(f"    {name}: {value!r}" for name, value in knobs.items()), 0
+        )
+        for row in rows:
+            self.log(row)
+
+    def log(self, row: dict) -> None:
+        for name, value in row.items():
+            if name != "step":
+                self.writer.add_scalar(printable(name), value, row["step"])
+        self.writer.flush()
+
+    def close(self) -> None:
+        self.writer.close()
+
+
+class WandB:
+    """A copy of the metrics in a W&B run, whose id is kept in run_dir/wandb_id.
+
+    It has `rows` and what is logged later. A run that goes on (`rows` is not empty) goes on under
+    its id. W&B cannot go back: what it holds of a step stays. Offline (WANDB_MODE=offline) each
+    process leaves a directory of its own in run_dir/wandb, with the whole run so far: sync the
+    last.
+    """
+
+    def __init__(self, run_dir: Path, rows: list[dict], knobs: dict):
+        import wandb
+
+        place = run_dir.absolute()
+        note = run_dir / "wandb_id"
+        # The console is ours, so W&B has to leave it alone.
+        self.run = wandb.init(
+            project=os.environ.get("WANDB_PROJECT") or place.parent.name or None,
+            name=place.name,
+            dir=str(place),
+            config=knobs,
+            id=note.read_text() if rows and note.exists() else None,
+            resume=None if os.environ.get("WANDB_MODE") == "offline" else "allow",
+            settings=wandb.Settings(console="off"),
+        )
+        note.write_text(self.run.id)
+        self.first = self.run.step  # W&B already has what comes before this step
+        for row in rows:
+            self.log(row)
+
+    def log(self, row: dict) -> None:
+        if row["step"] >= self.first:
+            named = {printable(name): value for name, value in row.items() if name != "step"}
+            self.run.log(named, step=row["step"])
+
+    def close(self) -> None:
+        self.run.finish()
+
+
+WRITERS = {"tensorboard": TensorBoard, "wandb": WandB}  # by the knob `tracker`

@@ -23,8 +23,8 @@ from data import Question
 from eval import means, respond, validate
 from exgrpo import Experience, Group
 from rollout import HFEngine, Response
-from runtime.claim import claim
 from runtime.responses import LONGEST, in_short, open_kept, row_key
+from runtime.rundir import claim
 from sampler import sample_seed
 from worlds.arithmetic import judge
 

@@ -22,7 +22,6 @@ from datetime import datetime
 from pathlib import Path
 
 from config import Config
-from runtime import samples
 from runtime.console import printable
 from runtime.flags import loading, or_refuse
 from runtime.tables import read_jsonl
@@ -71,6 +70,7 @@ import torch
 
 from buffer import SUCCESS_THRESHOLD
 from runtime import ranks
+from runtime.tracking import read_samples
 from tools.stored import newest_checkpoint, number, stored_responses
 
 # ---- curves --------------------------------------------------------------------------------------
@@ -99,7 +99,7 @@ def said(run: Path) -> list[dict]:
     If they are longer than MOST_TEXT, every other step is left out until they are not.
     """
     kept = []
-    for sample in samples.read(run / "samples.jsonl"):
+    for sample in read_samples(run / "samples.jsonl"):
         rewards = {name: number(value) for name, value in sample["rewards"].items()}
         kind = "right" if (rewards.get("score") or 0.0) > SUCCESS_THRESHOLD else "wrong"
         kind = "o*" if sample["replayed"] else kind

@@ -22,9 +22,8 @@ from conftest import FORKS, on_ranks
 from config import Config
 from runtime import checkpoint, ranks
 from runtime.checkpoint import ORIGINS, Checkpoints, problem
-from runtime.claim import check_shared, claim
 from runtime.faults import Failure
-from runtime.rundir import refuse_remains
+from runtime.rundir import check_shared, claim, refuse_remains
 
 SAVED = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_identity": None}
 KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
