@@ -21,10 +21,10 @@ COMMANDS = {  # arm -> what torchrun is given
     "HK": "train.py --clip on --mu 0.125 --retire off",
 }
 PHRASES = {  # arm -> what a picture calls it
-    "R0": "on-policy Dr. GRPO",
-    "P": "ExGRPO by our defaults",
+    "R0": "on-policy (Dr. GRPO)",
+    "P": "ExGRPO",
     "PC": "ExGRPO, CLIP kept",
-    "HC": "ExGRPO, CLIP kept, μ = 0.125",
+    "HC": "ExGRPO, rarely solved questions, CLIP kept",
 }
 MIXES = {"natural": (), "silent": (0.2, 0.05, 0.75)}  # the other worlds have the default mix
 

@@ -72,16 +72,17 @@ def draw_worlds(groups: Groups) -> plt.Figure:
 
 
 def draw_curves(groups: Groups) -> plt.Figure:
-    """Test curves of three arms, each at its own rate: a thin line a base, the mean thick."""
-    figure, axes = plt.subplots(1, 2, sharey=True)
+    """Test curves of three arms, each at its own rate: the mean over seeds, and its interval."""
+    figure, axes = plt.subplots(1, 2, sharey=True, figsize=(9, 4.2))
     titles = {"near": "test questions", "far": "longer questions, out of distribution"}
     for axis, name in zip(axes, titles):
         for color, arm in (("C0", "R0"), ("C1", "P"), ("C3", "HC")):  # as in draw_rates
-            curves = [curve(record, name) for record in groups[OWN[arm]]]
-            axis.plot(POINTS, np.transpose(curves), color=color, alpha=0.2, lw=0.8)
-            label = f"{PHRASES[arm]}, rate {OWN[arm][2]:g}"
-            axis.plot(POINTS, np.mean(curves, axis=0), color=color, marker="o", label=label)
-        axis.set(xlabel="step", title=titles[name])
-    axes[0].set_ylabel(f"Pass@1; {len(curves)} bases, the mean thick")
-    axes[0].legend()
+            curves = np.array([curve(record, name) for record in groups[OWN[arm]]])
+            low, high = interval(curves)
+            axis.fill_between(POINTS, low, high, color=color, alpha=0.15, lw=0)
+            axis.plot(POINTS, curves.mean(axis=0), color=color, marker="o", label=PHRASES[arm])
+        axis.set(xlabel="step", title=titles[name], ylim=(0, 1))
+        axis.grid(alpha=0.3)
+    axes[0].set_ylabel(f"Pass@1, mean of {len(curves)} seeds and its 95% interval")
+    figure.legend(*axes[0].get_legend_handles_labels(), loc="outside lower center", ncols=3)
     return figure
