@@ -13,11 +13,11 @@ import numpy as np
 from config import Config
 from data import Question
 from runtime import ranks
+from runtime.chat import complaint
 from runtime.faults import say
 from verifier.forms import MAX_BOX, last_box
 from verifier.pool import Verifier
 
-CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 # characters, from the end, of a response without a box in which an answer is looked for
 MAX_TEXT = 2000
 
@@ -79,6 +79,7 @@ class Grader:
         self.config = config
         self.tokenizer = tokenizer
         self.verifier = verifier
+        self.said = set()  # warnings
 
     def text(self, token_ids: np.ndarray) -> str:
         """The response as text, without special tokens."""
@@ -96,45 +97,13 @@ class Grader:
         return self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
 
     def warn(self, questions: list[Question], rollouts: list[list]) -> None:
-        """Say on rank 0 what is wrong with all of these, if anything."""
-        warning = self.complaint(questions, rollouts)
-        if warning and ranks.rank() == 0:
-            say(warning)
-
-    def complaint(self, questions: list[Question], rollouts: list[list]) -> str | None:
-        """A warning where most are cut, or none has what the grader looks for; else None."""
+        """Say what is wrong with all of these, if anything, once a run and on rank 0."""
         graded = [t for trajectories in rollouts for t in trajectories]
-        cut = sum(not t.finished for t in graded)
-        if cut >= CUT * max(len(graded), 1):
-            return (
-                f"warning: {cut} of {len(graded)} responses are cut: raise max_response_length, or"
-                " see which token should end them beside those named at the start"
-            )
-        best = max((t.reward for t in graded), default=0.0)
-        spread = self.config.difficulty == "spread" and self.config.start_threshold < 0
-        if best > 0 and not any(t.is_success for t in graded) and not spread:
-            return (
-                "warning: no reward is above 0.5, and only such a response is a success:"
-                " docs/own-task.md says what partial credit needs"
-            )
-        if self.config.reward != "math" or not graded or best:
-            return None
-        texts = [self.text(t.token_ids) for t in graded]
         thinking = all(map(self.thinks, questions))
-        if thinking and not any("</think>" in text for text in texts):
-            return (
-                f"warning: none of {len(graded)} responses has a </think>, so that none has an"
-                " answer: the model needs a longer max_response_length, or does not think, and"
-                " response_prefix is to be empty"
-            )
-        strict = self.config.require_box and self.config.grader == "strict"
-        if strict and not any(last_box(text) for text in texts):
-            return (
-                f"warning: none of {len(graded)} responses has a box: ask for \\boxed{{}} in the"
-                " question (tools.convert --system), set require_box false, or raise"
-                " max_response_length if they are cut"
-            )
-        return None
+        warning = complaint(self.config, graded, self.text, thinking)
+        if warning and warning not in self.said and ranks.rank() == 0:
+            self.said.add(warning)
+            say(warning)
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Future:
         """Start grading, and return the future of its named rewards: `score` and others."""

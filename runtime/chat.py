@@ -4,7 +4,7 @@ Where a function takes `config`, it reads the knobs `prompt_template` and `respo
 """
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from datetime import date
 
@@ -17,6 +17,7 @@ from runtime.faults import say
 
 QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
 ANSWER = {"role": "assistant", "content": "ANSWER"}
+CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
 
@@ -136,3 +137,45 @@ def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:
             f"warning: rope_theta={theta:g} is below the {base:g} of the model, whose positions it"
             " garbles: set it to 0 for the model's own, or above it for a longer context"
         )
+
+
+def complaint(config, graded: list, text: Callable, thinking: bool) -> str | None:
+    """Return a warning where nearly all responses of a batch have the same fault; else None.
+
+    graded: all trajectories. text: from token ids to text. thinking: whether all prompts have
+    opened a `<think>`.
+    """
+    if not graded:
+        return None
+    if sum(not t.finished for t in graded) >= CUT * len(graded):
+        return (
+            "warning: nearly all responses are cut: raise max_response_length, or see which token"
+            " should end them beside those named at the start"
+        )
+    best = max(t.reward for t in graded)
+    by_spread = config.difficulty == "spread" and config.start_threshold < 0
+    if best > 1 and not by_spread:
+        return (
+            "warning: a reward is above 1, and all above 0.5 are successes: a scale of 0 to 100"
+            " would make nearly every response one; divide the rewards"
+        )
+    if best > 0 and not any(t.is_success for t in graded) and not by_spread:
+        return (
+            "warning: no reward is above 0.5, and only such a response is a success:"
+            " docs/own-task.md says what partial credit needs"
+        )
+    if config.reward != "math" or best > 0:
+        return None
+    texts = [text(t.token_ids) for t in graded]
+    if thinking and not any("</think>" in said for said in texts):
+        return (
+            "warning: no response has a </think>, so that none has an answer: the model needs a"
+            " longer max_response_length, or does not think, and response_prefix is to be empty"
+        )
+    strict = config.require_box and config.grader == "strict"
+    if strict and not any("\\boxed" in said for said in texts):
+        return (
+            "warning: no response has a box: ask for \\boxed{} in the question (tools.convert"
+            " --system), set require_box false, or raise max_response_length if they are cut"
+        )
+    return None

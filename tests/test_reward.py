@@ -136,62 +136,10 @@ def test_rewards_of_responses():
         assert [one.result()["score"] for one in pending] == [1.0, 0.0, 0.0, 1.0]
 
 
-def ended(text: str, reward: float = 0.0, finished: bool = True) -> Trajectory:
-    return Trajectory(tokens(text), None, reward=reward, finished=finished)
-
-
-@pytest.mark.parametrize(
-    "prompt, knobs, said, warning",
-    [
-        ("1+1?", {}, ["two", "2", "$2$"], "none of 3 responses has a box"),
-        ("1+1?", {}, ["two", r"\boxed{3}"], None),
-        ("1+1?", {"require_box": False}, ["two"], None),
-        ("1+1?", {"grader": "official"}, ["two"], None),
-        ("1+1?<think>\n", {}, [r"hm \boxed{2}", "hm"], "none of 2 responses has a </think>"),
-        ("1+1?<think>\n", {}, [r"\boxed{2}", "hm</think>"], None),
-        ("1+1?<think>\n", {}, ["hm</think>2", "hm"], "none of 2 responses has a box"),
-        ("1+1?", {}, [], None),
-    ],
-)
-def test_a_batch_in_which_none_can_be_right_is_complained_about(prompt, knobs, said, warning):
-    """Only where all lack the box, or the end of a thought, is it said, with a way out."""
-    grader = make_grader(**knobs)
-    question = asked(prompt)
-    half = len(said) // 2
-    rollouts = [[ended(text) for text in part] for part in (said[:half], said[half:])]
-    found = grader.complaint([question] * 2, rollouts)
-    assert (
-        found is None
-        if warning is None
-        else warning in found and ("set" in found or "empty" in found)
-    )
-    if said:  # one that was right, whatever it looks like
-        rollouts[1][0].reward = 1.0
-        assert grader.complaint([question] * 2, rollouts) is None
-
-
-@pytest.mark.parametrize("cut, told", [(8, False), (9, True), (10, True)])
-@pytest.mark.parametrize("reward", ["math", "mine:score"])
-def test_a_batch_that_is_cut_is_told_with_any_reward(reward, cut, told):
-    """Nine of ten that are cut are told, be they right or wrong."""
-    grader = make_grader(reward=reward)
-    for right in (0.0, 1.0):
-        batch = [ended(r"\boxed{3}", right, finished=i >= cut) for i in range(10)]
-        found = grader.complaint([asked("1+1?")], [batch])
-        assert told == (f"{cut} of 10 responses are cut: raise max_resp" in (found or ""))
-
-
-@pytest.mark.parametrize(
-    "knobs, rewards, told",
-    [
-        ({}, [0.4, 0.0], True),
-        ({}, [0.4, 0.6], False),
-        ({"difficulty": "spread"}, [0.4, 0.0], True),
-        ({"difficulty": "spread", "start_threshold": -1.0}, [0.4, 0.0], False),
-    ],
-)
-def test_partial_credit_without_a_success_is_told(knobs, rewards, told):
-    """A best reward of 0.5 or less is told, unless the spread counts from the start."""
-    grader = make_grader(reward="mine:score", **knobs)
-    found = grader.complaint([], [[ended("a", reward) for reward in rewards]])
-    assert told == ("no reward is above 0.5" in (found or ""))
+def test_a_warning_is_said_once(capfd):
+    """The second batch with the same fault is not told again."""
+    grader = make_grader()
+    cut = Trajectory(tokens("1, 2, 3"), None, reward=0.0, finished=False)
+    for _ in range(2):
+        grader.warn([asked("1+1?")], [[cut]])
+    assert capfd.readouterr().err.count("nearly all responses are cut") == 1

@@ -1,4 +1,4 @@
-"""What ends a turn, by hand-made tokenizers and settings in the form of well-known models."""
+"""What ends a turn, by hand-made settings of well-known models; what is wrong with a batch."""
 
 import json
 
@@ -6,7 +6,9 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
-from runtime.chat import turn_ends, warn_of_rope
+from buffer import Trajectory
+from config import Config
+from runtime.chat import complaint, turn_ends, warn_of_rope
 
 IM = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 LLAMA = (
@@ -77,3 +79,42 @@ def test_a_rope_base_of_another_model_is_warned_about(own, knob, warned, capfd):
     warn_of_rope(knob, LlamaConfig(rope_parameters={"rope_type": "default", "rope_theta": own}))
     said = capfd.readouterr().err
     assert ("below the 100000" in said and "set it to 0" in said) if warned else not said
+
+
+SPREAD = {"difficulty": "spread"}
+
+
+@pytest.mark.parametrize(
+    "knobs, thinking, said, warning",
+    [
+        ({}, False, [("two", 0), ("2", 0)], "no response has a box"),
+        ({}, False, [("two", 0), (r"\boxed{3}", 0)], None),
+        ({}, False, [("two", 0), ("2", 1)], None),  # one was right, whatever it looks like
+        ({"require_box": False}, False, [("two", 0)], None),
+        ({"reward": "mine:score"}, False, [("two", 0)], None),
+        ({}, True, [(r"hm \boxed{2}", 0), ("hm", 0)], "no response has a </think>"),
+        ({}, True, [("hm</think>2", 0), ("hm", 0)], "no response has a box"),
+        ({}, False, [("a", 0.4), ("b", 0)], "no reward is above 0.5"),
+        ({}, False, [("a", 0.4), ("b", 0.6)], None),
+        ({}, False, [("a", 80), ("b", 0)], "a reward is above 1"),
+        (SPREAD, False, [("a", 0.4), ("b", 0)], "no reward is above 0.5"),
+        (SPREAD | {"start_threshold": -1.0}, False, [("a", 80), ("b", 0.4)], None),
+        ({}, False, [], None),
+    ],
+)
+def test_a_batch_with_one_fault_is_complained_about(knobs, thinking, said, warning):
+    """No box, no end of a thought, no success, another scale: only where it holds for all."""
+    graded = [Trajectory(text, None, reward=reward) for text, reward in said]
+    found = complaint(Config(**knobs), graded, str, thinking)
+    assert found is None if warning is None else warning in found
+
+
+@pytest.mark.parametrize("cut, told", [(8, False), (9, True)])
+def test_a_batch_that_is_cut_is_told(cut, told):
+    """Nine of ten that are cut are told, be they right or wrong."""
+    for reward in (0.0, 1.0):
+        graded = [
+            Trajectory(r"\boxed{}", None, reward=reward, finished=i >= cut) for i in range(10)
+        ]
+        found = complaint(Config(), graded, str, False) or ""
+        assert told == ("nearly all responses are cut" in found)
