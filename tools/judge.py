@@ -16,7 +16,7 @@ import os
 import re
 
 from config import Config
-from runtime.flags import loading, or_refuse
+from runtime.faults import loading, or_refuse
 from runtime.tables import read_jsonl
 
 
