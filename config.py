@@ -48,7 +48,6 @@ class Config(Knobs):
     """Train by ExGRPO. The defaults are the paper's run of Qwen2.5-Math-7B (Table 4).
 
     --config FILE [FILE ...] reads knobs from YAML files; later files win, and flags over all.
-
     A list is [a, b] in a file and --files a b as a flag, an empty one [] and --files alone.
     """
 

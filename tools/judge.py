@@ -173,6 +173,11 @@ def main(argv: list[str] | None = None) -> None:
         )
     config = Config(
         model=args.model,
+        train_files=[],
+        val_files=[],
+        response_prefix="",
+        rope_theta=0,  # the judge's own
+        max_position_embeddings=0,
         max_prompt_length=LONGEST_PROMPT,
         max_response_length=LONGEST_VERDICT,
         dtype=args.dtype,
