@@ -190,7 +190,7 @@ def missing(config, files: list[str]) -> Iterator[str]:
         )
     for file in files:
         if not Path(file).exists():
-            yield f"no such file: {file}: {ORIGIN.get(file, 'tools.convert makes such files')}"
+            yield f"{file} is not there: {ORIGIN.get(file, 'tools.convert makes such files')}"
 
 
 def parse_config(argv: list[str] | None = None) -> Config:

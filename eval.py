@@ -46,12 +46,12 @@ class EvalConfig:
     """Evaluate a model: Pass@1 and Avg@k per data_source (Sec. 5.1).
 
     --config FILE [FILE ...] reads YAML files, those of training too, whose other knobs do not
-    count; later files win, and flags over all. What training has, too, has its default.
+    count; later files win, and flags over all. What training has, too, has its default here.
     """
 
     model: str = ""  # a Hugging Face directory, or a name of the hub
     data: list[str] = field(default_factory=list)  # Parquet or JSONL files of questions
-    val_files: list[str] = field(default_factory=list)  # the files if there is no --data
+    val_files: list[str] = field(default_factory=list)  # the files where data is empty
     output: str = ""  # directory of scores.json and responses.jsonl; one that is there goes on
     samples: int = 1  # responses to each question: 1 is Pass@1, k is Avg@k
     avg_samples: int = 0  # responses to each question of AIME and AMC (32); 0: as samples
@@ -61,11 +61,13 @@ class EvalConfig:
     max_response_length: int = 8192  # tokens, or what the model's positions leave
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
     prompt_template: str = "chat"  # the tokenizer's, or a text with {question}
-    response_prefix: None | str = None  # what ends every prompt; auto: as in training
-    rope_theta: float | None = None  # base of RoPE; 0: the model's own; auto: as in training
-    # positions of the model; 0: its own; auto: as in training
+    # what ends every prompt; auto: by the model's name, as in train.py
+    response_prefix: None | str = None
+    # base of RoPE; 0: the model's own; auto: by the model's name, as in train.py
+    rope_theta: float | None = None
+    # positions of the model; 0: its own; auto: by the model's name, as in train.py
     max_position_embeddings: int | None = None
-    reward: str = "math"  # or "module:function" of yours
+    reward: str = "math"  # Math-Verify, or "module:function" of yours
     require_box: bool = True  # an answer without \boxed{} is wrong
     # official: Math-Verify alone on all that follows the thought, for published numbers
     grader: Literal["strict", "official"] = "strict"
@@ -85,7 +87,7 @@ class EvalConfig:
         if not self.model or not self.data:
             problems.append("eval.py needs --model DIR and --data FILE (see --help)")
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
 
     def samples_of(self, source: str) -> int:
         """Responses to each question of a data_source."""

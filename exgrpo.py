@@ -67,7 +67,7 @@ class Knobs:
     def __post_init__(self):
         problems = [*self.problems()]
         if problems:
-            raise ValueError("; ".join(problems))
+            raise ValueError("\n".join(problems))
 
     def problems(self) -> Iterator[str]:
         """A sentence for each impossible value or combination."""

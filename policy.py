@@ -80,11 +80,7 @@ class Policy:
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            trained,
-            lr=config.lr,
-            betas=(0.9, 0.999),
-            eps=config.adam_eps,
-            weight_decay=0.01,
+            trained, lr=config.lr, betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=0.01
         )
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]

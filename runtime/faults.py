@@ -14,6 +14,7 @@ Only programs started by `ranks.run` are watched.
 import concurrent.futures
 import contextlib
 import faulthandler
+import io
 import json
 import os
 import re
@@ -242,11 +243,13 @@ def loading() -> None:
 def or_refuse(read: Callable):
     """Return what `read()` returns, or end this process with its refusal.
 
-    The refusal is one sentence on stderr, without traceback; torchrun's summary repeats it.
+    The refusal is one sentence on stderr, without traceback; torchrun's summary repeats it. What
+    `read()` prints there itself, as tyro does, is one rank's, too.
     """
     open_streams()
     try:
-        return read()
+        with contextlib.redirect_stderr(sys.stderr if is_first() else io.StringIO()):
+            return read()
     except (OSError, RuntimeError, ValueError, yaml.YAMLError) as error:
         said = printable(str(error))
         once(said)

@@ -154,7 +154,9 @@ def by_right(groups: list[list[dict]]) -> str:
     right = [sum(r["success"] for r in group) for group in groups]
     counts = ", ".join(f"k={k}: {right.count(k)}" for k in range(K + 1))
     silent = sum(len({r["reward"] for r in group}) == 1 for group in groups)
+    never = right.count(0) / number
+    always = right.count(K) / number
     return (
-        f"{number} questions by k, the right ones of {K} responses: {counts}\n{right.count(0) / number:.0%} are never right, {right.count(K) / number:.0%}"
-        f" always: of groups like these {silent / number:.0%} say nothing"
+        f"{number} questions by k, the right ones of {K} responses: {counts}\n{never:.0%} are never"
+        f" right, {always:.0%} always: of groups like these {silent / number:.0%} say nothing"
     )

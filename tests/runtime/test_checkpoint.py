@@ -17,9 +17,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FORKS, on_ranks
+from conftest import FORKS, on_ranks, toy_config
 
-from config import Config
 from runtime import checkpoint, ranks
 from runtime.checkpoint import ORIGINS, Checkpoints, problem
 from runtime.claim import check_shared, claim
@@ -27,7 +26,7 @@ from runtime.faults import Failure
 from runtime.rundir import refuse_remains
 
 SAVED = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_identity": None}
-KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
+KNOBS = dataclasses.asdict(toy_config(keep=2, steps=100, save_every=0))
 
 
 class Run:

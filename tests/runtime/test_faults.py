@@ -23,11 +23,19 @@ import numpy as np
 import psutil
 import pytest
 import torch
-from conftest import FORKS, ROOT, TORCHRUN, arguments, free_port, needs_cpu_vllm, on_ranks
+from conftest import (
+    FORKS,
+    ROOT,
+    TORCHRUN,
+    arguments,
+    free_port,
+    needs_cpu_vllm,
+    on_ranks,
+    toy_config,
+)
 from safetensors.torch import load_file
 from test_train import metrics, train_from
 
-from config import Config
 from data import Question
 from exgrpo import Experience
 from runtime import faults, ranks
@@ -290,14 +298,14 @@ def no_score(pairs):
 
 def make_run(directory) -> Run:
     """A run with the default knobs and this directory."""
-    knobs = asdict(Config()) | {"run_dir": str(directory)}
+    knobs = asdict(toy_config()) | {"run_dir": str(directory)}
     return Run(knobs, Tracker(knobs))
 
 
 def test_an_abandoned_step_takes_back_what_it_drew(tmp_path, device):
     """The stream and the retired are as before: that is saved, and the next plan is the same."""
     questions = [Question(i, "q", np.array([i]), "a", "s") for i in range(60)]
-    experience = Experience(Config(batch_size=8, reinstate_every=1), questions)
+    experience = Experience(toy_config(batch_size=8, reinstate_every=1), questions)
     experience.plan(0, no_score)
     for question in range(20, 60):
         experience.buffer.retire(question)

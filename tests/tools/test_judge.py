@@ -4,13 +4,12 @@ import json
 
 import numpy as np
 import pytest
-from conftest import jsonl, write_jsonl
+from conftest import jsonl, toy_config, write_jsonl
 
 from buffer import Trajectory
-from config import Config
 from tools.judge import has_code, judge, main, parse_verdict, read_items
 
-CONFIG = Config(max_prompt_length=9216, max_response_length=77)
+CONFIG = toy_config(max_prompt_length=9216, max_response_length=77)
 
 
 class FakeEngine:
