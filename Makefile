@@ -34,7 +34,8 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 .PHONY: train test install bench chaos lint smollm smollm-ready
 train: install
 	$(SAY_RANKS)
-	$(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS) train.py $(ARGS)
+	$(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS) train.py \
+	  --config configs/arithmetic.yaml $(ARGS)
 
 # left to itself xdist starts the files with the most tests first; conftest.py, those with the slowest
 test: install

@@ -58,9 +58,9 @@ def with_built_in_world(config: Config) -> Config:
     from worlds.base_model import built_in
 
     if ranks.rank() == 0:
-        built_in(WORLDS, config.world_seed)
+        built_in(WORLDS)
     ranks.barrier()
-    knobs = built_in(WORLDS, config.world_seed)
+    knobs = built_in(WORLDS)
     for name in ("model", "val_files", "reward"):
         value = getattr(config, name)
         if value and value != "math":  # it was given

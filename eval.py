@@ -1,6 +1,6 @@
 r"""Evaluation (Sec. 5.1): Pass@1 and Avg@k per data_source, by training's engine and verifier.
 
-    python eval.py --model runs/default/model --data test.jsonl --eval_questions 100
+    python eval.py --model DIR --data test.jsonl --eval_questions 100
     torchrun --shutdown-timeout 600 --nproc_per_node=8 eval.py --config configs/own-model.yaml \
         --model DIR --data valid.parquet --avg_samples 32 --output runs/A/eval
     python -m tools.compare runs/A/eval runs/B/eval
@@ -14,11 +14,13 @@ is missing. A record: see `_record`.
 import json
 import time
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Literal
 
-from config import Config, ready
-from runtime.flags import knob, or_refuse, parse_flags
+from config import Config, fill_in, missing, ready
+from runtime.faults import or_refuse
+from runtime.flags import parse
 
 BLOCK = 512  # responses of an engine, which has as many at a time; what a kill costs at most
 # The knobs that a response and its reward depend on.
@@ -37,49 +39,55 @@ DECISIVE = (
     "rope_theta",
     "max_position_embeddings",
 )
-FLAGS = (
-    *DECISIVE,
-    "data",
-    "val_files",
-    "eval_questions",
-    "samples",
-    "avg_samples",
-    "output",
-    "max_prompt_length",
-    "engine",
-    "rollout_tp",
-    "rollout_memory",
-)
-# Knobs of training that a file alone may set: whether the samples are like a step's rollouts.
-ROLLOUTS = ("num_rollouts", "temperature")
 
 
 @dataclass
-class EvalConfig(Config):
-    """Training's knobs, of which eval.py takes FLAGS; some with another default, and its own."""
+class EvalConfig:
+    """Evaluate a model: Pass@1 and Avg@k per data_source (Sec. 5.1).
 
-    max_prompt_length: int = knob(
-        1024, "The longest prompt in tokens; longer ones are dropped and counted.", 1
-    )
-    max_response_length: int = knob(
-        8192, "The longest response in tokens, or what the model's positions leave.", 1
-    )
-    rollout_memory: float = knob(0.8, "vLLM's share of GPU memory, weights included.", 0, 1)
-    data: list[str] = knob([], "The Parquet or JSONL files of questions, with verl-LUFFY columns.")
-    samples: int = knob(1, "How many responses each question gets: 1 is Pass@1, k is Avg@k.", 1)
-    avg_samples: int = knob(
-        0, "How many responses each question of AIME and AMC gets; 0: as `samples` [32].", 0
-    )
-    output: str = knob(
-        "", "The directory of scores.json and responses.jsonl; one that is there is continued."
-    )
+    --config FILE [FILE ...] reads YAML files, those of training too, whose other knobs do not
+    count; later files win, and flags over all. What training has, too, has its default here.
+    """
+
+    model: str = ""  # a Hugging Face directory, or a name of the hub
+    data: list[str] = field(default_factory=list)  # Parquet or JSONL files of questions
+    val_files: list[str] = field(default_factory=list)  # the files where data is empty
+    output: str = ""  # directory of scores.json and responses.jsonl; one that is there goes on
+    samples: int = 1  # responses to each question: 1 is Pass@1, k is Avg@k
+    avg_samples: int = 0  # responses to each question of AIME and AMC (32); 0: as samples
+    eval_questions: int = 0  # of each source; 0: all
+    eval_temperature: float = 0.6  # at top-p 1; 0: greedy
+    seed: int = 0  # of every sample
+    max_response_length: int = 8192  # tokens, or what the model's positions leave
+    max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
+    prompt_template: str = "chat"  # the tokenizer's, or a text with {question}
+    # what ends every prompt; auto: by the model's name, as in train.py
+    response_prefix: None | str = None
+    # base of RoPE; 0: the model's own; auto: by the model's name, as in train.py
+    rope_theta: float | None = None
+    # positions of the model; 0: its own; auto: by the model's name, as in train.py
+    max_position_embeddings: int | None = None
+    reward: str = "math"  # Math-Verify, or "module:function" of yours
+    require_box: bool = True  # an answer without \boxed{} is wrong
+    # official: Math-Verify alone on all that follows the thought, for published numbers
+    grader: Literal["strict", "official"] = "strict"
+    verify_timeout: float = 5.0  # seconds that grading an answer may take before it scores 0
+    # what generates; auto: vLLM where it is installed, else Hugging Face
+    engine: Literal["auto", "vllm", "hf"] = "auto"
+    dtype: Literal["float32", "bfloat16"] = "bfloat16"  # what the engine computes in
+    rollout_tp: int = 1  # ranks of a node that share a vLLM engine
+    rollout_memory: float = 0.8  # vLLM's share of GPU memory, weights included
+
+    difficulty = "success"  # what a reward counts as, for reward.py; nothing is stored here
 
     def __post_init__(self):
-        self.train_files = self.data or self.val_files
-        self.val_files = []
-        if not self.model or not self.train_files:
-            raise ValueError("eval.py needs --model DIR and --data FILE (see --help)")
-        super().__post_init__()
+        fill_in(self)
+        self.data = self.data or self.val_files
+        problems = [*missing(self, self.data)]
+        if not self.model or not self.data:
+            problems.append("eval.py needs --model DIR and --data FILE (see --help)")
+        if problems:
+            raise ValueError("\n".join(problems))
 
     def samples_of(self, source: str) -> int:
         """Responses to each question of a data_source."""
@@ -88,13 +96,18 @@ class EvalConfig(Config):
 
 def parse_command(argv: list[str] | None = None) -> EvalConfig:
     """The command's knobs; SystemExit or ValueError say what is wrong."""
-    of_training_alone = Config.__dataclass_fields__.keys() - FLAGS
-    about = __doc__.split("\n")[0]
-    return EvalConfig(**parse_flags(EvalConfig, argv, about, of_training_alone, ROLLOUTS))
+    return parse(EvalConfig, argv, {*Config.__dataclass_fields__})
+
+
+def command_line() -> EvalConfig:
+    """The command's knobs, where the reward works."""
+    config = parse_command()
+    ready(config, config.data)
+    return config
 
 
 # A wrong command line is refused here, before the imports that take seconds.
-COMMAND = or_refuse(lambda: ready(parse_command())) if __name__ == "__main__" else None
+COMMAND = or_refuse(command_line) if __name__ == "__main__" else None
 
 import numpy as np
 from tqdm import tqdm
@@ -220,10 +233,10 @@ def main(argv: list[str] | None = None) -> dict:
     rank_0 = ranks.rank() == 0
     tokenizer = load_tokenizer(config, config.model)
     ends = turn_ends(config.model, tokenizer)
-    questions, counts = load_questions(config.train_files, config, tokenizer)
+    questions, counts = load_questions(config.data, config, tokenizer)
     if counts.get("repeated") and config.samples == 1 and not config.avg_samples:
         raise ValueError(
-            f"{', '.join(config.train_files)}: {counts['repeated']} rows repeat a question. How "
+            f"{', '.join(config.data)}: {counts['repeated']} rows repeat a question. How "
             "often each is asked is said by --avg_samples 32 (for AIME and AMC alone) or by "
             "--samples 32; --avg_samples 1 asks all of them once"
         )
@@ -268,12 +281,12 @@ def main(argv: list[str] | None = None) -> dict:
         print(text)
         if config.output:
             (Path(config.output) / "scores.json").write_text(text)
-        say(in_short(records, config))
+        say(in_short(records))
     ranks.barrier()
     return scores
 
 
-def _fit_positions(config: Config, questions: list[Question]) -> None:
+def _fit_positions(config: EvalConfig, questions: list[Question]) -> None:
     """Cut the limits to the longest prompt and what it leaves; ValueError if that is nothing."""
     config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
     positions = model_config(config, config.model).max_position_embeddings

@@ -4,9 +4,10 @@ No GPU and no communication here: everything is a deterministic function of the 
 what is passed in, so that every rank computes the same plan.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from math import ceil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from math import ceil, inf
+from typing import Literal, get_args, get_origin
 from zlib import crc32
 
 import numpy as np
@@ -21,27 +22,85 @@ REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7
 
 @dataclass
 class Knobs:
-    """What `Experience` reads, with Table 4's values; σ and CLIP are as in the official code."""
+    """What `Experience` reads, with Table 4's values; σ and CLIP are as in the official code.
 
-    seed: int = 0
-    batch_size: int = 128  # B, questions
-    num_rollouts: int = 8  # K
-    mini_batches: int = 2  # optimiser steps of a batch
-    rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy
-    start_threshold: float = 0.35  # replay starts after a batch's Pass@1 is above; -1: at once
-    question_selection: str = "gaussian"  # or "uniform"
-    mu: float = 0.5  # μ, as an accuracy
-    sigma: float = 1.0  # σ, in successes
-    trajectory_selection: str = "entropy"  # or "nll", "random", "highest_entropy", "official"
-    difficulty: str = "success"  # or "spread", for continuous rewards
-    retire: str = "auto"  # or "on", "off"; auto: unless ρ = 0 or difficulty is spread
-    reinstate_every: int = 0  # steps between the returns of retired questions; 0: never
-    max_trajectories: int = 0  # stored at most, the newest; 0: no limit
-    clip: str = "auto"  # or "on", "off"; auto: until replay starts
-    clip_eps: float = 0.2  # ε
-    normalize_std: bool = False  # GRPO's division; off: Dr. GRPO
-    alpha_low: float = 0.0  # Masked GRPO (Eq. 14): groups outside have advantage 0
-    alpha_high: float = 1.0
+    ValueError says all that is impossible. train.py's `Config` adds its own knobs to these.
+    """
+
+    seed: int = 0  # of question order, mini-batches and every sample
+    batch_size: int = 128  # B, questions of a batch
+    num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
+    mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
+    rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
+    # replay starts once a batch's Pass@1 exceeds this: the next batch is stored, the one after it
+    # may replay; negative: with the first batch
+    start_threshold: float = 0.35
+    # which stored questions return; uniform: Table 6's "no question selection"
+    question_selection: Literal["gaussian", "uniform"] = "gaussian"
+    # μ, centre of the bucket weights, as an accuracy; 0.125, one right answer of eight, prefers
+    # rarely solved questions
+    mu: float = 0.5
+    # σ, width of the bucket weights N(k; μK, σ), in successes as in the official code; K times as
+    # much is the paper's text, N(k/K; μ, σ)
+    sigma: float = 1.0
+    # which stored response is o*: that with the lowest mean entropy under the policy of now, or the
+    # lowest NLL (Alg. 1); random and highest_entropy are Table 6's; official: the lowest *sum* of
+    # entropies, which the official code comes to
+    trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = (
+        "entropy"
+    )
+    # what the buckets go by: success count, or spread of continuous rewards (Sec. 5.3)
+    difficulty: Literal["success", "spread"] = "success"
+    # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
+    retire: Literal["auto", "on", "off"] = "auto"
+    # steps after which a tenth of the retired questions returns (25 in Table 7), and at once as
+    # many as a whole batch needs; 0: never, and the run ends where fewer than B are left
+    reinstate_every: int = 0
+    max_trajectories: int = 0  # stored responses at most, the newest; 0: no limit
+    # whether on-policy tokens are clipped; auto: until replay starts, always if ρ = 0
+    clip: Literal["auto", "on", "off"] = "auto"
+    clip_eps: float = 0.2  # ε of CLIP
+    normalize_std: bool = False  # divide advantages by the group's std, as GRPO does
+    alpha_low: float = 0.0  # Masked GRPO (Eq. 14) leaves out groups with a lower k/K
+    alpha_high: float = 1.0  # Masked GRPO leaves out groups with a higher k/K
+
+    def __post_init__(self):
+        problems = [*self.problems()]
+        if problems:
+            raise ValueError("\n".join(problems))
+
+    def problems(self) -> Iterator[str]:
+        """A sentence for each impossible value or combination."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if get_origin(f.type) is Literal and value not in get_args(f.type):
+                yield f"{f.name} must be one of {', '.join(get_args(f.type))}, got {value!r}"
+        ranges = {
+            "seed": (0, 2**63 - 1),
+            "batch_size": (1, inf),
+            "num_rollouts": (2, inf),  # a group of one has no advantage
+            "mini_batches": (1, self.batch_size),
+            "rho": (0, 1),
+            "start_threshold": (-inf, 1),  # no percentage
+            "mu": (0, 1),
+            "sigma": (0.001, inf),
+            "reinstate_every": (0, inf),
+            "max_trajectories": (0, inf),
+            "clip_eps": (0, 1),
+            "alpha_low": (0, self.alpha_high),
+            "alpha_high": (0, 1),
+        }
+        for name, (least, most) in ranges.items():
+            value = getattr(self, name)
+            if not least <= value <= most:
+                yield f"{name} must be in [{least}, {most}], got {value}"
+        if self.rho > 0 and int(self.rho * self.batch_size + 1e-9) == 0:  # ⌊ρB⌋
+            yield (
+                f"rho={self.rho} of batch_size={self.batch_size} is less than one question, so that"
+                " none would return: raise one of them, or set rho to 0 for on-policy Dr. GRPO"
+            )
+        if self.difficulty == "spread" and self.retire == "on":
+            yield "retire='on' needs success counts; with difficulty='spread' nothing retires"
 
 
 @dataclass

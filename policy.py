@@ -65,7 +65,7 @@ class Policy:
             # The weights are frozen, and frozen ones need no more precision than that.
             for p in lm.parameters():
                 p.data = p.data.to(compute_dtype)
-            add_adapters(lm, config.lora_rank, config.lora_alpha, config.seed)
+            add_adapters(lm, config.lora_rank, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
         self.shape = Shape.of(lm.config.to_dict())
@@ -80,11 +80,7 @@ class Policy:
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         self.optimizer = torch.optim.AdamW(
-            trained,
-            lr=config.lr,
-            betas=(0.9, 0.999),
-            eps=config.adam_eps,
-            weight_decay=config.weight_decay,
+            trained, lr=config.lr, betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=0.01
         )
         self.skipped_in_row = 0  # optimiser steps
         self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]
@@ -314,8 +310,8 @@ class Policy:
 
     def full_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
         """(name, full tensor) of every weight, tied heads included and adapters merged."""
-        scale = self.config.lora_alpha / max(self.config.lora_rank, 1)
-        for name, tensor in merged(self.module.lm.state_dict(), scale, self.device):
+        rank = self.config.lora_rank
+        for name, tensor in merged(self.module.lm.state_dict(), rank, self.device):
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 

@@ -22,8 +22,7 @@ from buffer import Trajectory
 from config import Config
 from model import extend_context, load_model, model_config
 from runtime import ranks
-from runtime.faults import watchdog
-from runtime.flags import once
+from runtime.faults import once, watchdog
 from runtime.memory import KV_CACHE_ON_CPU
 
 

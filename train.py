@@ -1,7 +1,7 @@
 """ExGRPO training: Algorithm 1, line by line.
 
-    torchrun --shutdown-timeout 600 --nproc_per_node=2 train.py       # the built-in run
-    torchrun --shutdown-timeout 600 --nproc_per_node=8 train.py --config configs/llama-3.1-8b.yaml
+    torchrun --shutdown-timeout 600 --nproc_per_node=8 train.py       # the paper's run
+    torchrun --shutdown-timeout 600 --nproc_per_node=2 train.py --config configs/arithmetic.yaml
 
 After Ctrl-C a run has 600 seconds to save, and the same command with --resume goes on. Every rank
 runs this script on the same plan; see runtime/ranks.py for what is split.

@@ -16,7 +16,7 @@ import os
 import platform
 import time
 
-from runtime.flags import loading
+from runtime.faults import loading
 
 SECTIONS = ("step", "sampler", "grader")
 DTYPES = ("float32", "bfloat16")

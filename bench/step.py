@@ -112,6 +112,7 @@ def time_steps(processes: int, command: list[str], step_ends_with: str) -> Steps
 def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[Steps, str]:
     """The steps of a run of train.py, and what its phases took."""
     flags = {
+        "config": "configs/arithmetic.yaml",
         "model": model,
         "train_files": questions,
         "reward": "bench.step:coin",
@@ -122,7 +123,6 @@ def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[St
         "num_rollouts": RESPONSES,
         "max_prompt_length": 32,
         "max_response_length": MAX_TOKENS,
-        "tokens_per_micro_batch": 4096,
         "lr": 1e-6,
         "steps": STEPS + 1,
         "eval_every": 0,

@@ -11,8 +11,8 @@ from runtime.console import optional, printable
 from runtime.faults import say
 from runtime.tracking import validation
 
-# Knobs that the card does not list: those that are paths, and the built-in world's own.
-LEFT_OUT = ("model", "train_files", "val_files", "run_dir", "world_seed")
+# Knobs that the card does not list: those that are paths.
+LEFT_OUT = ("model", "train_files", "val_files", "run_dir")
 
 TAGS = "tags: [exgrpo, grpo, rlvr]"  # by this line of a card a model from here is known
 

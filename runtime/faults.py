@@ -14,6 +14,7 @@ Only programs started by `ranks.run` are watched.
 import concurrent.futures
 import contextlib
 import faulthandler
+import io
 import json
 import os
 import re
@@ -22,10 +23,13 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 import psutil
+import yaml
+
+from runtime.console import open_streams, printable
 
 # Seconds between the stacks of neighbouring ranks, which would be mixed up on the console.
 TURN = 0.5
@@ -218,6 +222,39 @@ def say(text: str) -> None:
     """
     with contextlib.suppress(OSError):
         os.write(2, f"{text}\n".encode())
+
+
+def once(text: str) -> None:
+    """Print a line on stderr, by one rank of each machine."""
+    if is_first():
+        print(text, file=sys.stderr)
+
+
+def is_first() -> bool:
+    """Return whether this is the rank of its machine that speaks for all."""
+    return os.environ.get("LOCAL_RANK", "0") == "0"
+
+
+def loading() -> None:
+    """Say what the user is waiting for while imports last."""
+    once("loading PyTorch and transformers, then the model ...")
+
+
+def or_refuse(read: Callable):
+    """Return what `read()` returns, or end this process with its refusal.
+
+    The refusal is one sentence on stderr, without traceback; torchrun's summary repeats it. What
+    `read()` prints there itself, as tyro does, is one rank's, too.
+    """
+    open_streams()
+    try:
+        with contextlib.redirect_stderr(sys.stderr if is_first() else io.StringIO()):
+            return read()
+    except (OSError, RuntimeError, ValueError, yaml.YAMLError) as error:
+        said = printable(str(error))
+        once(said)
+        tell_torchrun(said)
+        sys.exit(1)
 
 
 def tell_torchrun(text: str, later: float = 0) -> None:

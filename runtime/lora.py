@@ -1,8 +1,8 @@
 """Add LoRA adapters (Hu et al., 2021) by the `peft` library, and merge them into the weights.
 
-A linear layer of the decoder computes W x + (α / r) B A x, where W is frozen, and A (r, in) and B
-(out, r) are trained. Weights leave merged, as W + (α / r) B A under the names they have without
-adapters, so that the engine and the saved model know nothing of LoRA.
+A linear layer of the decoder computes W x + (α / r) B A x, where W is frozen, A (r, in) and B
+(out, r) are trained, and α is ALPHA. Weights leave merged, as W + (α / r) B A under the names they
+have without adapters, so that the engine and the saved model know nothing of LoRA.
 """
 
 from collections.abc import Iterator
@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 
+ALPHA = 32.0  # α; another one is another learning rate
 
-def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
+
+def add_adapters(lm: nn.Module, rank: int, seed: int) -> None:
     """Freeze a Hugging Face model and add float32 adapters to its layers.
 
     Every linear layer but the output head has them. A depends on `seed` alone, and is the same on
@@ -22,7 +24,7 @@ def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear")
+        adapters = LoraConfig(r=rank, lora_alpha=ALPHA, target_modules="all-linear")
         inject_adapter_in_model(adapters, lm)
     for p in lm.parameters():
         if p.requires_grad:
@@ -31,12 +33,12 @@ def add_adapters(lm: nn.Module, rank: int, alpha: float, seed: int) -> None:
 
 
 def merged(
-    weights: dict[str, Tensor], scale: float, device: torch.device
+    weights: dict[str, Tensor], rank: int, device: torch.device
 ) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, weight) of the model without adapters, one weight at a time.
 
-    weights: the sharded state_dict of the model with adapters. scale: α / r. Each rank merges its
-    own rows, in float32: B has the rows of W, and only the small A is gathered.
+    weights: the sharded state_dict of the model with adapters. rank: r. Each process merges its own
+    rows, in float32: B has the rows of W, and only the small A is gathered.
     """
     for name, weight in weights.items():
         layer, wrapped, kind = name.partition(".base_layer.")
@@ -46,5 +48,5 @@ def merged(
             # A is (r, in), B is (out, r).
             a, b = (weights[f"{layer}.lora_{part}.default.weight"].to(device) for part in "AB")
             a = a.redistribute(placements=[Replicate()] * a.device_mesh.ndim)
-            weight = weight.to(device, torch.float32) + scale * (b @ a)  # (out, in)
+            weight = weight.to(device, torch.float32) + ALPHA / rank * (b @ a)  # (out, in)
         yield f"{layer}.{kind}" if wrapped else name, weight

@@ -19,7 +19,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.distributed as dist
-import transformers
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from runtime.console import printable
@@ -94,6 +93,8 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         MASTER_PORT="0",
     ).items():
         os.environ.setdefault(name, value)
+    import transformers
+
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     transformers.logging.set_verbosity_error()
     device = torch.device("cpu")

@@ -87,11 +87,8 @@ def model_files(model: Path) -> list[list]:
     return [[file.name, file.stat().st_size, file.stat().st_mtime_ns] for file in files]
 
 
-def in_short(records: list[dict], c) -> str:
-    """Return what people look at first: a few responses, and how often each question is right.
-
-    c: whatever has the knobs num_rollouts, temperature and eval_temperature.
-    """
+def in_short(records: list[dict]) -> str:
+    """Return what people look at first: a few responses, and how often each question is right."""
     lines = [f"---- {about(record)}" for record in examples(records)]
     by_source = defaultdict(lambda: defaultdict(list))
     for r in records:
@@ -99,7 +96,7 @@ def in_short(records: list[dict], c) -> str:
     for source, questions in by_source.items():
         groups = list(questions.values())
         if len(groups[0]) > 1:
-            lines.append(f"---- {printable(source)}: {by_right(groups, c)}")
+            lines.append(f"---- {printable(source)}: {by_right(groups)}")
     if late := sum(r["timeout"] for r in records):
         lines.append(
             f"warning: {late} responses score 0, as grading them ran out of time (--verify_timeout)"
@@ -138,20 +135,20 @@ def brief(text: str) -> str:
     return f"{line[:half]} [... {left_out} characters ...] {line[-half:]}"
 
 
-def by_right(groups: list[list[dict]], c) -> str:
-    """Return how many questions have k right responses. A group has the K responses to one.
+def by_right(groups: list[list[dict]]) -> str:
+    """Return how many questions have k right responses, and how many groups would say nothing.
 
-    Where K and temperature are training's, a second line says how many groups would say nothing.
+    A group has the K responses to one question. In training as many would say nothing where K and
+    the temperature are the same.
     """
     K = len(groups[0])
     number = len(groups)
     right = [sum(r["success"] for r in group) for group in groups]
     counts = ", ".join(f"k={k}: {right.count(k)}" for k in range(K + 1))
-    said = f"{number} questions by k, the right ones of {K} responses: {counts}"
-    if K != c.num_rollouts or c.eval_temperature != c.temperature:
-        return said
     silent = sum(len({r["reward"] for r in group}) == 1 for group in groups)
+    never = right.count(0) / number
+    always = right.count(K) / number
     return (
-        f"{said}\n{right.count(0) / number:.0%} are never right, {right.count(K) / number:.0%}"
-        f" always: of a fresh batch {silent / number:.0%} would say nothing"
+        f"{number} questions by k, the right ones of {K} responses: {counts}\n{never:.0%} are never"
+        f" right, {always:.0%} always: of groups like these {silent / number:.0%} say nothing"
     )

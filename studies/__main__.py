@@ -8,7 +8,7 @@ A run that has a record is not made again: the same command goes on where it was
 
 import argparse
 
-from runtime.flags import or_refuse
+from runtime.faults import or_refuse
 from studies import analysis, pictures, runs
 from studies.arms import CHOOSING, COMMIT
 

@@ -23,7 +23,8 @@ os.environ["MASTER_PORT"] = free_port()  # test sessions side by side must not m
 
 import multiprocessing  # noqa: E402
 from collections import Counter  # noqa: E402
-from functools import partial  # noqa: E402
+from dataclasses import replace  # noqa: E402
+from functools import cache, partial  # noqa: E402
 from importlib.metadata import distributions  # noqa: E402
 
 import numpy as np  # noqa: E402
@@ -33,6 +34,7 @@ import pytest  # noqa: E402
 # loss.py start fast.
 
 ROOT = Path(__file__).parent.parent
+ARITHMETIC = str(ROOT / "configs/arithmetic.yaml")
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
 # Children are forked from a server that has torch and the model code loaded, so that no rank
@@ -178,12 +180,25 @@ def tiny_model(tiny_models) -> str:
     return tiny_models[False]
 
 
+def toy_config(**knobs):
+    """The Config of the built-in run, but for `knobs`."""
+    return replace(_built_in_run(), **knobs)
+
+
+@cache
+def _built_in_run():
+    from config import parse_config
+
+    return parse_config(["--config", ARITHMETIC])
+
+
 # ---- runs on a tiny world ------------------------------------------------------------------------
 
 
 def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
     """The arguments of train.py for three steps on the tiny world, overridden by `more`."""
     given = f"""
+        --config {ARITHMETIC}
         --model {world}/model
         --train_files {world}/train.jsonl
         --val_files {world}/test.jsonl {world}/ood.jsonl

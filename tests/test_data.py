@@ -11,10 +11,10 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
+from conftest import toy_config
 from tokenizers import AddedToken
 from transformers import LlamaConfig
 
-from config import Config
 from data import (
     Question,
     fingerprint,
@@ -61,7 +61,7 @@ def load(write, tokenizer):
     """Reads the questions of a file that has these rows, as the knobs say."""
 
     def load(rows, tokenizer=tokenizer, **knobs):
-        return load_questions([write("a.jsonl", rows)], Config(**knobs), tokenizer)
+        return load_questions([write("a.jsonl", rows)], toy_config(**knobs), tokenizer)
 
     return load
 
@@ -132,7 +132,7 @@ def test_a_malformed_file_fails_by_name_row_and_column(write, tokenizer, name):
     content, reason = MALFORMED[name]
     file = write(name, content)
     with pytest.raises(ValueError, match=reason) as error:
-        load_questions([file], Config(), tokenizer)
+        load_questions([file], toy_config(), tokenizer)
     assert file in str(error.value)
 
 
@@ -150,7 +150,7 @@ def test_parquet_and_jsonl_are_read_alike(write, tokenizer):
     """Extra columns do not matter, and ids count through all files."""
     rows = [row(f"{i}a+1", str(i + 1), ability="math") for i in range(4)]
     files = [write("a.jsonl", rows[:2]), write("b.parquet", rows[2:])]
-    questions, counts = load_questions(files, Config(), tokenizer)
+    questions, counts = load_questions(files, toy_config(), tokenizer)
     assert counts == {"read": 4}
     for i, q in enumerate(questions):
         assert (q.id, q.text, q.answer, q.source) == (i, f"{i}a+1", str(i + 1), "arithmetic")
@@ -163,7 +163,7 @@ def test_the_row_as_read_is_kept_and_counts_as_data(write, load, tokenizer):
     extra = {"difficulty": 3, "tests": ["1", "2"], "weight": float("nan")}
     rows = [row("3a+4", extra_info=extra, ability="maths"), row("3a+4", source="$5")]
     for name in ("a.jsonl", "a.parquet"):
-        (one, two), _ = load_questions([write(name, rows)], Config(), tokenizer)
+        (one, two), _ = load_questions([write(name, rows)], toy_config(), tokenizer)
         kept = {"data_source": "arithmetic", "extra_info": extra, "prompt": rows[0]["prompt"]}
         assert json.dumps(one.row, sort_keys=True) == json.dumps(kept, sort_keys=True)
         assert two.row["extra_info"] is None
@@ -198,7 +198,7 @@ def test_special_tokens_in_a_question_are_refused_with_a_count(load, tokenizer):
     rows = [*map(row, live), *map(row, fine)]
     rows.append(row("1+1") | {"prompt": [{"role": "user<|im_end|>", "content": "1+1"}]})
     # If it were taken, the user's turn would end twice.
-    assert render(rows[0]["prompt"], Config(), qwen).tolist().count(end) == 2
+    assert render(rows[0]["prompt"], toy_config(), qwen).tolist().count(end) == 2
     questions, counts = load(rows, qwen, max_prompt_length=500)
     assert [q.text for q in questions] == fine
     assert counts == {"read": 8, "special tokens": 5}
@@ -248,11 +248,11 @@ def test_what_is_read_and_what_is_kept(monkeypatch, device):
         questions, tests, origins = read_questions(config, None, check, said.append)
         return [q.id for q in questions], [q.id for q in tests], origins
 
-    train_ids, test_ids, origins = read(Config(eval_questions=2), wrong="2")
+    train_ids, test_ids, origins = read(toy_config(eval_questions=2), wrong="2")
     assert (train_ids, test_ids) == ([0, 1, 3, 4, 5], [0, 4, 1, 3])
     assert len(said) == 2
-    assert read(Config(), wrong="2")[2] == origins
-    others = read(Config(), wrong="3")[2]
+    assert read(toy_config(), wrong="2")[2] == origins
+    others = read(toy_config(), wrong="3")[2]
     assert [name for name in origins if origins[name] != others[name]] == ["readable"]
 
 
@@ -264,7 +264,7 @@ def test_long_prompts_and_repeated_rows_are_dropped_with_a_count(write, load, to
     assert [q.source for q in questions] == ["arithmetic", "arithmetic", "other"]
     assert [q.id for q in questions] == [0, 1, 2]
     assert counts == {"read": 5, "prompts too long": 1, "repeated": 1}
-    limit = Config(max_prompt_length=7)
+    limit = toy_config(max_prompt_length=7)
     twice = load_questions([write("a.jsonl", rows)] * 2, limit, tokenizer)  # the same file
     assert twice[1] == {"read": 10, "prompts too long": 2, "repeated": 5}
     assert len(twice[0]) == 3
@@ -279,7 +279,7 @@ def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
     rows = [row("1a+1", source="x"), row("1a+1", "3", source="y"), row("2a+1", source="x")]
     train, tests = write("train.jsonl", rows), write("tests.jsonl", [*rows[1:], row("3a+1")])
     said = []
-    config = Config(model="x", train_files=[train], val_files=[tests], mini_batches=1)
+    config = toy_config(model="x", train_files=[train], val_files=[tests], mini_batches=1)
     read_data(config, tokenizer, said.append)
     assert "note: 2 validation questions are training questions, too" in said
 
@@ -348,7 +348,7 @@ def test_prompt_templates(tokenizer):
     """
 
     def prompt(turns, **knobs) -> str:
-        return tokenizer.decode(render(turns, Config(**knobs), tokenizer))
+        return tokenizer.decode(render(turns, toy_config(**knobs), tokenizer))
 
     chat = "<bos><user>be right<user>3a+4<assistant>"
     assert prompt(TURNS) == chat
@@ -367,7 +367,7 @@ def test_a_date_in_prompts_is_always_the_same(tokenizer):
     """Training, evaluation and every rank see one fixed day, whatever the calendar says."""
     dated = change(tokenizer)
     dated.chat_template = "{{ strftime_now('%d.%m.%y') }} " + dated.chat_template
-    ids = render([{"role": "user", "content": "3a+4"}], Config(), dated)
+    ids = render([{"role": "user", "content": "3a+4"}], toy_config(), dated)
     assert dated.decode(ids) == "26.07.24 <bos><user>3a+4<assistant>"
 
 
@@ -421,7 +421,7 @@ def test_a_tokenizer_that_cannot_serve_is_refused(
     LlamaConfig(vocab_size=rows).save_pretrained(tmp_path)
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
-        load_tokenizer(Config(**knobs), str(tmp_path))
+        load_tokenizer(toy_config(**knobs), str(tmp_path))
 
 
 REFUSAL = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
@@ -434,13 +434,13 @@ def test_what_a_template_refuses_is_said_with_file_and_row(write, tokenizer):
     file = write("a.jsonl", [row("1a+1"), row("3a+4") | {"prompt": TURNS}])
     said = re.escape(f"{file}, row 1, column prompt: the chat template refuses it: no system turn")
     with pytest.raises(Failure, match=said):
-        load_questions([file], Config(), refusing)
+        load_questions([file], toy_config(), refusing)
 
 
 def test_a_missing_chat_template_is_an_error(tokenizer):
     """Where one is asked for, the error names prompt_template."""
     with pytest.raises(ValueError, match="no chat template; set prompt_template"):
-        render(TURNS, Config(), change(tokenizer, chat_template=None))
+        render(TURNS, toy_config(), change(tokenizer, chat_template=None))
 
 
 # ---- trust ---------------------------------------------------------------------------------------
@@ -457,7 +457,7 @@ def test_code_in_a_tokenizer_directory_is_not_run(tiny_model, tmp_path):
     (directory / "tokenizer_config.json").write_text(json.dumps(settings))
     (directory / "mine.py").write_text(f"open({str(trace)!r}, 'w')\nclass Mine: pass\n")
     with contextlib.suppress(ValueError):  # refused, or read as an ordinary tokenizer
-        load_tokenizer(Config(), str(directory))
+        load_tokenizer(toy_config(), str(directory))
     assert not trace.exists()
 
 
@@ -466,11 +466,11 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
     # A test uses no network.
     monkeypatch.setattr("data.AutoTokenizer.from_pretrained", lambda *_, **__: 1 / 0)
     with pytest.raises(ZeroDivisionError):
-        load_tokenizer(Config(), "nobody/nothing")
+        load_tokenizer(toy_config(), "nobody/nothing")
     assert (
         "nobody/nothing is not a local directory: asking the Hugging Face hub"
         in capsys.readouterr().out
     )
     for path in ("/models/mine", "models/a/mine"):
         with pytest.raises(ValueError, match=f"model {path}: there is no such directory"):
-            load_tokenizer(Config(), path)
+            load_tokenizer(toy_config(), path)

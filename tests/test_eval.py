@@ -13,7 +13,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from conftest import ROOT, jsonl, on_ranks, write_jsonl
+from conftest import ROOT, jsonl, on_ranks, toy_config, write_jsonl
 from transformers import AutoConfig
 
 import eval as evaluation
@@ -80,7 +80,7 @@ def grader(config: Config) -> SimpleNamespace:
 
 def test_means_per_source():
     """Avg@2 of two sources is that by hand, and a reward above 0.5 is a success."""
-    config = Config(
+    config = toy_config(
         reward="worlds.arithmetic:graded_reward", eval_temperature=0.7, max_response_length=9
     )
     engine = Engine()
@@ -112,7 +112,7 @@ def test_means_per_source():
 
 def test_a_record_by_hand():
     """A record holds question, gold and response, and what is boxed where a box is wanted."""
-    for config, boxed in ((Config(), {"answer": "2"}), (Config(require_box=False), {})):
+    for config, boxed in ((toy_config(), {"answer": "2"}), (toy_config(require_box=False), {})):
         [record] = respond(Engine(), grader(config), [(QUESTIONS[0], 1)], 7, texts=True)
         assert len(record.pop("question")) == len(record.pop("row")) == 16
         assert record == boxed | {
@@ -134,7 +134,7 @@ def test_a_record_by_hand():
 def test_a_success_here_is_one_in_training(monkeypatch, reward, success):
     """Both compare in float32, in which 0.5000000000000001 is 0.5; so does what is stored."""
     monkeypatch.setitem(SCRIPT, (0, 1), ("#7", reward, True))
-    [record] = respond(Engine(), grader(Config()), [(QUESTIONS[0], 1)], 7, texts=True)
+    [record] = respond(Engine(), grader(toy_config()), [(QUESTIONS[0], 1)], 7, texts=True)
     assert record["success"] is success and record["reward"] == reward
     trajectories = [
         Trajectory(np.array([i], np.int32), np.zeros(1, np.float32), reward=value)
@@ -142,7 +142,7 @@ def test_a_success_here_is_one_in_training(monkeypatch, reward, success):
     ]
     group = Group(QUESTIONS[0], None, trajectories)
     experience = Experience(
-        Config(num_rollouts=3, start_threshold=-1.0, batch_size=2, mini_batches=1), QUESTIONS
+        toy_config(num_rollouts=3, start_threshold=-1.0, batch_size=2, mini_batches=1), QUESTIONS
     )
     experience.store(experience.plan(0, [], []), [group])
     assert group.num_success == experience.buffer.num_trajectories == 1 + success
@@ -162,7 +162,7 @@ def test_what_names_a_row():
 def test_validation_is_one_response_a_question_whatever_the_seed_of_the_run():
     """The samples' seed is 0, so that runs are compared on the same random numbers."""
     engine = Engine()
-    scores = validate(engine, grader(Config(seed=3)), QUESTIONS)
+    scores = validate(engine, grader(toy_config(seed=3)), QUESTIONS)
     assert scores["val/pass_at_1/x"] == 1.0 and scores["val/length/y"] == 8.0
     assert engine.asked == ([6, 7], 0.6, 72)
 

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 from buffer import Trajectory
-from config import Config
 from data import Question
 from eval import means
 from exgrpo import Experience, Group, Knobs, Plan
@@ -29,7 +28,7 @@ def questions(n: int) -> list[Question]:
 def experience(n: int = 40, **knobs) -> Experience:
     """A run on n questions; replay starts at once unless the knobs say otherwise."""
     knobs = {"batch_size": min(n, 8), "start_threshold": -1.0} | knobs
-    return Experience(Config(**knobs), questions(n))
+    return Experience(Knobs(**{"batch_size": 32} | knobs), questions(n))
 
 
 def alone(**knobs) -> Experience:

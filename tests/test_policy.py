@@ -7,11 +7,10 @@ from functools import partial
 import numpy as np
 import pytest
 import torch
-from conftest import on_ranks, plain_scores
+from conftest import on_ranks, plain_scores, toy_config
 from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
 
 from buffer import Trajectory
-from config import Config
 from data import Question
 from exgrpo import Group
 from model import pack
@@ -29,7 +28,7 @@ KNOBS = dict(
 
 
 def make_policy(directory, **knobs):
-    return Policy(Config(**KNOBS | knobs), directory, torch.device("cpu"))
+    return Policy(toy_config(**KNOBS | knobs), directory, torch.device("cpu"))
 
 
 def make_groups(policy):

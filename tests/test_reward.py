@@ -5,9 +5,9 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from conftest import toy_config
 
 from buffer import Trajectory
-from config import Config
 from data import Question
 from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
 
@@ -87,7 +87,7 @@ def tokens(text: str) -> np.ndarray:
 
 
 def make_grader(verifier=None, **knobs) -> Grader:
-    return Grader(Config(**knobs), Letters(), verifier)
+    return Grader(toy_config(**knobs), Letters(), verifier)
 
 
 def asked(prompt: str, answer: str = "2", row: dict | None = None) -> Question:
@@ -128,7 +128,7 @@ def test_rewards_of_responses():
     """Token ids go in and the real verifier's rewards come out, whichever ends first."""
     responses = [r"\boxed{\frac{2}{4}}", r"\boxed{2}", "one half", r"\boxed{1/3} or \boxed{0.5}"]
     question = asked("?", answer="1/2")
-    with make_verifier(Config()) as verifier:
+    with make_verifier(toy_config()) as verifier:
         grader = make_grader(verifier)
         leak = grader.submit(question, tokens(r"\boxed{1-\frac{1}{2}}"))
         assert leak.result() == {"score": 0.0, "unevaluated": 1.0}

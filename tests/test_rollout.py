@@ -10,12 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
-from conftest import plain_scores
+from conftest import plain_scores, toy_config
 from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import rollout
-from config import Config
 from data import Question
 from exgrpo import Group
 from policy import MAX_DRIFT, Policy
@@ -29,7 +28,7 @@ ENGINES = [pytest.param(HFEngine, id="hf"), pytest.param(VLLMEngine, id="vllm", 
 
 
 def make_config(**knobs):
-    return Config(max_prompt_length=256, max_response_length=64, temperature=T, **knobs)
+    return toy_config(max_prompt_length=256, max_response_length=64, temperature=T, **knobs)
 
 
 def make_requests(n=10):

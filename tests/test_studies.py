@@ -2,9 +2,9 @@
 
 import numpy as np
 import pytest
+from conftest import toy_config
 from test_exgrpo import K, make_plan, questions, store
 
-from config import Config
 from studies import analysis, runs
 from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES, ROWS
 from studies.experience import WithoutStar
@@ -101,7 +101,7 @@ def test_what_a_run_measured():
 def test_without_a_star_drawn_questions_get_k_new_answers(tmp_path, monkeypatch):
     """What ExGRPO would replay is asked again, K times, and no stored answer is chosen."""
     monkeypatch.setenv("GROUPS_FILE", str(tmp_path / "groups.jsonl"))
-    config = Config(batch_size=8, start_threshold=-1.0, run_dir=str(tmp_path))
+    config = toy_config(batch_size=8, start_threshold=-1.0, run_dir=str(tmp_path))
     experience = WithoutStar(config, questions(40))
     for q in range(6):
         store(experience, q, k=4)

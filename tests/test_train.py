@@ -12,11 +12,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TORCHRUN, arguments, jsonl, on_ranks, shell, write_jsonl
+from conftest import TORCHRUN, arguments, jsonl, on_ranks, shell, toy_config, write_jsonl
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
-from config import Config, parse_config
+from config import parse_config
 from data import load_questions, with_built_in_world
 from exgrpo import Experience
 from policy import Policy
@@ -138,8 +138,8 @@ def test_rewards_of_the_built_in_questions(monkeypatch):
     reward = "worlds.arithmetic:reward"
     world = {"model": "m", "train_files": ["config.py"], "val_files": [], "reward": reward}
     monkeypatch.setattr("worlds.base_model.built_in", lambda *_: world)
-    assert with_built_in_world(Config()).reward == reward
-    assert with_built_in_world(Config(reward="mine:score")).reward == "mine:score"
+    assert with_built_in_world(toy_config()).reward == reward
+    assert with_built_in_world(toy_config(reward="mine:score")).reward == "mine:score"
 
 
 def evaluate_args(world: Path, run_dir: Path) -> list[str]:

@@ -24,7 +24,7 @@ from pathlib import Path
 import numpy as np
 
 from runtime.console import printable
-from runtime.flags import or_refuse
+from runtime.faults import or_refuse
 from runtime.tables import read_jsonl
 from worlds.benchmarks import AVERAGES, Z
 

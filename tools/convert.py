@@ -22,7 +22,7 @@ from pathlib import Path
 import yaml
 
 from runtime.console import printable
-from runtime.flags import or_refuse
+from runtime.faults import or_refuse
 from runtime.tables import check_row, in_batches, listed, read_jsonl
 
 # The usual names of the columns. Of those that are there, the first one counts.

@@ -1,7 +1,7 @@
 """Examine in about two minutes whether this machine is fit for a run, before its first step.
 
-    python -m tools.doctor                                           # the built-in run
-    torchrun --nproc_per_node=8 -m tools.doctor --config configs/qwen2.5-math-7b.yaml
+    python -m tools.doctor --config configs/arithmetic.yaml     # the built-in run
+    torchrun --nproc_per_node=8 -m tools.doctor                 # the paper's run
 
 It takes the knobs of train.py. Each line of its report says ok, slow or wrong, what was found, and
 what to do. The exit code is 1 if anything is wrong. Nothing is trained or saved: the policy's
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from config import Config, parse_config, ready
 from runtime.console import printable
-from runtime.flags import or_refuse, parse_flags
+from runtime.faults import or_refuse
 from runtime.memory import (
     DRIVER_BYTES,
     ENGINE_ASLEEP_BYTES,
@@ -180,7 +180,7 @@ def main() -> None:
     parser.add_argument("--memory", type=float, help="The GB of each of them, for the formula.")
     args, flags = parser.parse_known_args()
     if args.gpus is None and args.memory is None:
-        config = or_refuse(lambda: ready(parse_config(flags)))
+        config = or_refuse(lambda: here(flags))
         from runtime import ranks
 
         ranks.run(lambda: examine_machine(config))
@@ -190,10 +190,16 @@ def main() -> None:
         or_refuse(lambda: print_formula(elsewhere(flags), args.gpus, args.memory))
 
 
+def here(flags: list[str]) -> Config:
+    """The configuration of a run on this machine, where its reward works."""
+    config = parse_config(flags)
+    ready(config, config.train_files)
+    return config
+
+
 def elsewhere(flags: list[str]) -> Config:
     """The configuration of a run elsewhere, whose files and engine need not be here."""
-    values = parse_flags(Config, flags, "")
-    return Config(**values | {"train_files": [], "val_files": [], "engine": "auto"})
+    return parse_config([*flags, "--train_files", "--val_files", "--engine", "auto"])
 
 
 if __name__ == "__main__":

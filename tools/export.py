@@ -13,7 +13,7 @@ from dataclasses import fields, replace
 from pathlib import Path
 
 from runtime.console import printable
-from runtime.flags import loading, or_refuse
+from runtime.faults import loading, or_refuse
 from runtime.rundir import directories
 from runtime.tables import read_jsonl
 

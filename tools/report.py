@@ -23,7 +23,7 @@ from pathlib import Path
 
 from config import Config
 from runtime.console import printable
-from runtime.flags import loading, or_refuse
+from runtime.faults import loading, or_refuse
 from runtime.tables import read_jsonl
 
 TEMPLATE = Path(__file__).with_suffix(".html")

@@ -212,22 +212,21 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
     return float(np.mean(right))
 
 
-def built_in(directory: str | Path, seed: int = 0) -> dict:
-    """The knobs that name a built-in world, built under `directory` if it is not there yet.
+def built_in(directory: str | Path) -> dict:
+    """The knobs that name the built-in world, built under `directory` if it is not there yet.
 
     It is built in a process of its own, out of reach of training's threads and settings;
-    CalledProcessError if that fails. ValueError where the base of seed 0 is not the one that is
-    shipped.
+    CalledProcessError if that fails. ValueError where its base is not the one that is shipped.
     """
-    place = place_of(World(seed=seed), directory)
+    place = place_of(World(), directory)
     if not place.exists():
-        command = [sys.executable, "-m", "worlds.base_model", f"--seed={seed}"]
+        command = [sys.executable, "-m", "worlds.base_model"]
         command.append(f"--directory={Path(directory).absolute()}")
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
         subprocess.run(command, check=True, cwd=SHIPPED.parent.parent, env=environment)
-    train_file = training_file(World(seed=seed), place)
+    train_file = training_file(World(), place)
     weights = place / "model" / "model.safetensors"
-    if seed == 0 and hashlib.sha256(weights.read_bytes()).hexdigest() != SHIPPED_SHA256:
+    if hashlib.sha256(weights.read_bytes()).hexdigest() != SHIPPED_SHA256:
         raise ValueError(f"{weights} is not the base model that is shipped: remove {place}")
     return {
         "model": str(place / "model"),

@@ -9,7 +9,7 @@ import pytest
 from conftest import ROOT
 
 from config import Config, parse_config
-from eval import FLAGS, means, parse_command
+from eval import EvalConfig, means, parse_command
 from worlds.arithmetic import judge
 
 FILES = [
@@ -17,7 +17,7 @@ FILES = [
 ]
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
-CONFIGS = {"train.py": Config.__dataclass_fields__, "eval.py": FLAGS}
+CONFIGS = {"train.py": Config.__dataclass_fields__, "eval.py": EvalConfig.__dataclass_fields__}
 # Flags that are not ours: of torchrun, of docker, of the official code.
 OTHERS = {"shutdown-timeout", "max-restarts", "ipc", "add_oat_evaluate"}
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)

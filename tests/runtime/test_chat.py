@@ -3,11 +3,11 @@
 import json
 
 import pytest
+from conftest import toy_config
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from buffer import Trajectory
-from config import Config
 from runtime.chat import complaint, turn_ends, warn_of_rope
 
 IM = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -105,7 +105,7 @@ SPREAD = {"difficulty": "spread"}
 def test_a_batch_with_one_fault_is_complained_about(knobs, thinking, said, warning):
     """No box, no end of a thought, no success, another scale: only where it holds for all."""
     graded = [Trajectory(text, None, reward=reward) for text, reward in said]
-    found = complaint(Config(**knobs), graded, str, thinking)
+    found = complaint(toy_config(**knobs), graded, str, thinking)
     assert found is None if warning is None else warning in found
 
 
@@ -116,5 +116,5 @@ def test_a_batch_that_is_cut_is_told(cut, told):
         graded = [
             Trajectory(r"\boxed{}", None, reward=reward, finished=i >= cut) for i in range(10)
         ]
-        found = complaint(Config(), graded, str, False) or ""
+        found = complaint(toy_config(), graded, str, False) or ""
         assert told == ("nearly all responses are cut" in found)

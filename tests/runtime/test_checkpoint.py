@@ -17,16 +17,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import FORKS, on_ranks
+from conftest import FORKS, on_ranks, toy_config
 
-from config import Config
 from runtime import checkpoint, ranks
 from runtime.checkpoint import ORIGINS, Checkpoints, problem
 from runtime.faults import Failure
 from runtime.rundir import check_shared, claim, refuse_remains
 
 SAVED = dict.fromkeys(ORIGINS, "these") | {"turn_ends": [2], "reward_identity": None}
-KNOBS = dataclasses.asdict(Config(keep=2, steps=100, save_every=0))
+KNOBS = dataclasses.asdict(toy_config(keep=2, steps=100, save_every=0))
 
 
 class Run:

@@ -22,11 +22,19 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
-from conftest import FORKS, ROOT, TORCHRUN, arguments, free_port, needs_cpu_vllm, on_ranks
+from conftest import (
+    FORKS,
+    ROOT,
+    TORCHRUN,
+    arguments,
+    free_port,
+    needs_cpu_vllm,
+    on_ranks,
+    toy_config,
+)
 from safetensors.torch import load_file
 from test_train import metrics, train_from
 
-from config import Config
 from runtime import faults, ranks
 from runtime.faults import watchdog
 from runtime.memory import advice
@@ -283,7 +291,7 @@ def test_a_death_for_memory_is_told(monkeypatch, tmp_path):
 
 def make_run(directory) -> Run:
     """A run with the default knobs and this directory."""
-    knobs = asdict(Config()) | {"run_dir": str(directory)}
+    knobs = asdict(toy_config()) | {"run_dir": str(directory)}
     return Run(knobs, Tracker(knobs))
 
 

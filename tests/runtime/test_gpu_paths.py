@@ -16,7 +16,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import yaml
-from conftest import ROOT, free_port, needs_cpu_vllm, on_ranks
+from conftest import ROOT, free_port, needs_cpu_vllm, on_ranks, toy_config
 from torch.fx.experimental import _config as fx_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
@@ -33,7 +33,7 @@ from config import Config
 from loss import policy_loss
 from model import PackedLM, extend_context, load_model, pack
 from rollout import VLLMEngine
-from runtime import flags, ranks
+from runtime import ranks
 from runtime.lora import add_adapters
 from runtime.memory import Shape
 from tools.doctor import SHAPES, elsewhere
@@ -88,7 +88,7 @@ def test_names_of_weights_cost_no_memory(tmp_path):
     write_holes(tmp_path / "model.safetensors", dict(empty.named_parameters()))
     process = psutil.Process()
     before = process.memory_info().rss
-    loaded = load_model(Config(), str(tmp_path), "auto")
+    loaded = load_model(toy_config(), str(tmp_path), "auto")
     assert process.memory_info().rss - before < 3e8
     assert set(loaded.state_dict()) == set(empty.state_dict()) > {"lm_head.weight"}
 
@@ -146,7 +146,7 @@ def test_a_step_has_the_shapes_and_dtypes_of_a_gpu(file, meta_is_a_gpu):
     lm = on_meta(extend_context(hf_config(replace(SHAPES[FILES[file]], layers=2)), c))
     if c.lora_rank:
         with torch.device("meta"):
-            add_adapters(lm, c.lora_rank, c.lora_alpha, c.seed)
+            add_adapters(lm, c.lora_rank, c.seed)
     lm.to(getattr(torch, c.dtype))  # as FSDP2 does for a pass
     lm.gradient_checkpointing_enable({"use_reentrant": False})
     lm.set_attn_implementation("packed")
@@ -207,7 +207,7 @@ def recorded(monkeypatch, tiny_model):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
     def make(**knobs):
-        config = Config(max_prompt_length=100, max_response_length=156, **knobs)
+        config = toy_config(max_prompt_length=100, max_response_length=156, **knobs)
         return VLLMEngine(config, tiny_model, [EOS], torch.device("cuda"))
 
     return make
@@ -263,7 +263,9 @@ def after_an_engine_went_out_of_scope(model: str):
     import vllm.v1.engine.core  # noqa: F401
 
     def use_one():
-        VLLMEngine(Config(max_prompt_length=8, max_response_length=8), model, EOS, ranks.setup())
+        VLLMEngine(
+            toy_config(max_prompt_length=8, max_response_length=8), model, EOS, ranks.setup()
+        )
 
     use_one()
     gc.collect()
@@ -308,40 +310,37 @@ def test_objects_travel_over_the_cpu(device):
         assert everyone == [{"rank": 0}, {"rank": 1}]
 
 
-GROW = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
-
-
-@pytest.mark.parametrize(
-    "given, then",
-    [
-        ({}, GROW),
-        *[({name: "x"}, {name: "x"}) for name in ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")],
-    ],
-)
-def test_segments_grow_unless_the_user_chose(given, then, monkeypatch):
-    """The allocator's setting is made where there is none, under either of its names."""
-    monkeypatch.setattr(os, "environ", dict(given))
-    flags.loading()
-    assert os.environ == then
-
-
-# Ends with code 0 where torch is not imported yet when the setting is made.
+# Prints the allocator's settings where torch is imported, and ends there.
 PROBE = """
-import runpy, sys
-from runtime import flags
-flags.loading = lambda: sys.exit("torch" in sys.modules)
+import os, runpy, sys
+class Probe:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            sys.exit(str({name: os.environ[name] for name in os.environ if "ALLOC_CONF" in name}))
+sys.meta_path.insert(0, Probe())
 sys.argv = sys.argv[1:]
 run = runpy.run_path if sys.argv[0].endswith(".py") else runpy.run_module
 run(sys.argv[0], run_name="__main__")
 """
+GROW = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
 
 
 @pytest.mark.parametrize(
-    "program", ["train.py --run_dir runs/no", "eval.py --model x --data README.md", "tools.doctor"]
+    "program, given, then",
+    [
+        ("train.py", {}, GROW),
+        ("eval.py", {}, GROW),
+        ("tools.doctor", {}, GROW),
+        ("train.py", {"PYTORCH_ALLOC_CONF": "x"}, {"PYTORCH_ALLOC_CONF": "x"}),
+        ("train.py", {"PYTORCH_CUDA_ALLOC_CONF": "x"}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}),
+    ],
 )
-def test_the_setting_is_made_before_torch_is_imported(program):
-    """torch would not look again: train, eval and the doctor make it in time."""
-    subprocess.run([sys.executable, "-c", PROBE, *program.split()], cwd=ROOT, check=True)
+def test_segments_grow_unless_the_user_chose(program, given, then):
+    """The setting is made before torch is imported, which would not look again."""
+    command = [sys.executable, "-c", PROBE, program]
+    environment = {n: v for n, v in os.environ.items() if "ALLOC_CONF" not in n} | given
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert done.stderr.strip() == str(then)
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ from rollout import HFEngine
 pytest.importorskip("peft")
 
 # α / r is 2, and a large ε makes the steps smooth.
-LORA = dict(lora_rank=3, lora_alpha=6.0, lr=1e-2, adam_eps=1e-3)
+LORA = dict(lora_rank=16, lr=1e-2, adam_eps=1e-3)
 
 
 def adapters(policy):

@@ -14,7 +14,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import yaml
-from conftest import ROOT, jsonl, on_ranks
+from conftest import ROOT, jsonl, on_ranks, toy_config
 from transformers import GenerationConfig
 
 import config as configuration
@@ -32,7 +32,7 @@ from tools.convert import INSTALL_DATASETS
 def config(tmp_path) -> Config:
     questions = tmp_path / "openr1.parquet"
     questions.touch()
-    return Config(
+    return toy_config(
         model="org/Model-7B",
         train_files=[str(questions)],
         run_dir=str(tmp_path / "my-run"),
@@ -338,7 +338,7 @@ def test_a_missing_library_is_named_with_its_command(monkeypatch):
     for tracker, command in configuration.INSTALL_TRACKER.items():
         why = f"tracker={tracker} needs a library that is not installed: {command}"
         with pytest.raises(ValueError, match=why):
-            Config(tracker=tracker)
+            toy_config(tracker=tracker)
     commands = [*configuration.INSTALL_TRACKER.values(), INSTALL_DATASETS]
     extras = (ROOT / "requirements.txt").read_text()
     assert all(f"# extra: {command} " in extras for command in commands)
@@ -353,7 +353,7 @@ class Recorder:
 
 def test_nothing_waits_for_a_tracker_after_an_exception(tmp_path):
     """A run that ends well, or is interrupted, lets the tracker finish; one that fails does not."""
-    knobs = dataclasses.asdict(Config()) | {"run_dir": str(tmp_path)}
+    knobs = dataclasses.asdict(toy_config()) | {"run_dir": str(tmp_path)}
     for error in (None, Interrupted, ValueError):
         recorder = Recorder()
         with suppress(ValueError), open_run(knobs) as run:

@@ -9,9 +9,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 import yaml
-from conftest import write_jsonl
+from conftest import toy_config, write_jsonl
 
-from config import Config
 from data import load_questions
 from runtime.tables import read_rows
 from tools.convert import INSTALL_DATASETS, answer_of, convert, main, turns_of
@@ -79,7 +78,7 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
         ],
         "extra_info": None,
     }
-    config = Config(max_prompt_length=100, prompt_template="{question}")
+    config = toy_config(max_prompt_length=100, prompt_template="{question}")
     questions, _ = load_questions([str(out)], config, tokenizer)
     assert [(q.text, q.answer, q.source) for q in questions] == [
         ("1+1=?", "2", "mine"),
@@ -228,7 +227,7 @@ def test_a_gym_task_becomes_two_files(out, tokenizer, capsys):
     pytest.importorskip("reasoning_gym", reason=gym.INSTALL)
     flags = "--size 30 --held_out 10 --set max_terms=2 --set max_digits=1 --data_source sums"
     main(["gym:chain_sum", "--output", str(out), *flags.split()])
-    config = Config(max_prompt_length=200, prompt_template="{question}")
+    config = toy_config(max_prompt_length=200, prompt_template="{question}")
     for file, most in ((out, 30), (out.with_stem("out-test"), 10)):
         questions, _ = load_questions([str(file)], config, tokenizer)
         assert most / 2 < len(questions) <= most

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import ROOT, needs_cpu_vllm, on_ranks, shell
+from conftest import ROOT, needs_cpu_vllm, on_ranks, shell, toy_config
 
 from buffer import Trajectory
 from config import Config
@@ -51,7 +51,7 @@ def knobs(directory: Path, model: str) -> dict:
 @pytest.fixture(scope="module")
 def healthy(device, tiny_model, tmp_path_factory):
     """A case that every check has seen, and the report's lines."""
-    case = Case(Config(**knobs(tmp_path_factory.mktemp("doctor"), tiny_model)))
+    case = Case(toy_config(**knobs(tmp_path_factory.mktemp("doctor"), tiny_model)))
     told = []
     assert examine(case, CHECKS.values(), told.append)
     return case, told
@@ -223,7 +223,7 @@ def of_rank(argv: dict) -> list[str]:
     if ranks.rank() == 1:
         checks.shutil.disk_usage = lambda path: Usage(64e6)
     told = []
-    assert not examine(Case(Config(**argv)), CHECKS.values(), told.append)
+    assert not examine(Case(toy_config(**argv)), CHECKS.values(), told.append)
     return told
 
 
@@ -302,7 +302,7 @@ def test_the_formula_is_what_an_update_takes(
     """Held bytes are exact, and the peak is within 10%, however activations are kept."""
     if lora_rank:
         pytest.importorskip("peft")
-    config = Config(
+    config = toy_config(
         model=middling_model,
         max_prompt_length=64,
         max_response_length=192,
@@ -319,7 +319,7 @@ def test_the_formula_is_what_an_update_takes(
 @pytest.mark.parametrize("many, long", [((48, 200, 4), (0, 0, 0)), ((60, 4, 4), (1, 200, 56))])
 def test_what_attention_repeats_is_in_the_budget(device, middling_model, many, long):
     """Long prompts of short responses, and one long among short, take at most what is reckoned."""
-    config = Config(model=middling_model, tokens_per_micro_batch=1024)
+    config = toy_config(model=middling_model, tokens_per_micro_batch=1024)
     policy = Policy(config, middling_model, device)
     rows = []
     for count, prompt, response in (many, long):
@@ -335,7 +335,7 @@ def test_what_attention_repeats_is_in_the_budget(device, middling_model, many, l
 
 def test_micro_batches_fit_what_is_left():
     """With memory they grow from 256 to 16,384 tokens, and twice as many would not fit."""
-    config = Config(gradient_checkpointing=True)
+    config = toy_config(gradient_checkpointing=True)
     shape = SHAPES["Qwen2.5-Math-1.5B"]
     chosen = []
     for free in (1e9 * gb for gb in range(1, 60)):

@@ -12,11 +12,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import plain_scores, write_jsonl
+from conftest import plain_scores, toy_config, write_jsonl
 from transformers import AutoModelForCausalLM
 
 from buffer import Trajectory
-from config import Config
 from data import fingerprint, load_questions, load_tokenizer
 from exgrpo import Experience
 from policy import Policy
@@ -95,7 +94,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
         }
         for q in QUESTIONS
     ]
-    config = Config(
+    config = toy_config(
         model=str(files),
         train_files=[write_jsonl(files / "train.jsonl", rows)],
         reward="worlds.arithmetic:reward",

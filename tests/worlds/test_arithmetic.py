@@ -8,10 +8,9 @@ from dataclasses import asdict, replace
 import numpy as np
 import pytest
 import torch
-from conftest import jsonl
+from conftest import jsonl, toy_config
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from config import Config
 from worlds import base_model
 from worlds.arithmetic import (
     OPERATIONS,
@@ -282,7 +281,7 @@ def test_the_shipped_base_is_used_and_no_other(tmp_path):
 def test_on_policy_scores_stand_beside_runs_that_differ_by_replay_alone():
     """The record holds every knob of `make train` but ρ, μ and run_dir; another rate has none."""
     place = place_of(World(), ".cache")
-    knobs = asdict(Config()) | {
+    knobs = asdict(toy_config()) | {
         "model": str(place / "model"),
         "train_files": [str(place / "train-30-10-60.jsonl")],
         "val_files": [str(place / "test.jsonl"), str(place / "ood.jsonl")],
