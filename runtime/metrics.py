@@ -96,7 +96,7 @@ def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> d
         "new_tokens": new.sum(),
         "ratio": w.sum(),
         "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is new
-        "clipped": (weight[new] == 0).sum(),  # w itself is never 0
+        "clipped": (weight[new] == 0).sum(),  # by CLIP, or beyond the clamp of log w
         # Before the first optimiser step, how far apart engine and policy are: 0 but for rounding.
         "drift": drift.abs().sum(),
         "mismatch": ((w - 1).abs() > 0.1).sum(),

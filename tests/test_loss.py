@@ -5,7 +5,7 @@ import math
 import pytest
 import torch
 
-from loss import group_advantages, policy_loss
+from loss import MAX_LOG_RATIO, group_advantages, policy_loss
 
 L_MAX, N = 50, 7  # normaliser: tokens, responses of the global mini-batch
 
@@ -84,6 +84,26 @@ def test_the_weight_is_what_autograd_finds(beta):
     (grad,) = torch.autograd.grad(loss, new)
     assert (weight == 0).sum() > 5 and not (ratio.requires_grad or weight.requires_grad)
     torch.testing.assert_close(grad, -weight * advantages / (L_MAX * N), rtol=1e-4, atol=1e-9)
+
+
+@pytest.mark.parametrize("clip_eps", [0.2, None])
+@pytest.mark.parametrize("beta", [0.1, None])
+@pytest.mark.parametrize("distance", [19.9, 20.1])
+def test_the_weight_on_both_sides_of_the_clamp(distance, beta, clip_eps):
+    """It is what autograd finds where log w is just within ±20, and 0 just beyond."""
+    signs = torch.tensor([1.0, -1.0]).repeat(4)  # of log w
+    advantages = torch.tensor([1.0, 1.0, -1.0, -1.0]).repeat(2)
+    replayed = torch.arange(8) < 4
+    new = (distance * signs).requires_grad_()
+    case = [new, torch.zeros(8), advantages, replayed]
+    loss, _, weight = run(case, clip_eps=clip_eps, beta=beta)
+    (grad,) = torch.autograd.grad(loss, new)
+    atol = 1e-9 if beta else 0  # of f near 1 autograd's differences are rounded
+    torch.testing.assert_close(grad, -weight * advantages / (L_MAX * N), rtol=1e-4, atol=atol)
+    if distance > MAX_LOG_RATIO:
+        assert not weight.any()
+    elif clip_eps is None:  # or a new token with w far above 1 may be cut
+        assert weight[4:].all() and (beta or weight.all())
 
 
 @pytest.mark.parametrize("beta", [0.1, None])
