@@ -31,14 +31,18 @@ export OMP_NUM_THREADS ?= 1
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: train test install bench chaos lint smollm smollm-ready
-train: install
+.PHONY: train test world install bench chaos lint smollm smollm-ready
+train: world
 	$(SAY_RANKS)
 	$(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS) train.py \
 	  --config configs/arithmetic.yaml $(ARGS)
 
+# the built-in world in .cache/arithmetic
+world: install
+	$(BIN)/python -m worlds.base_model
+
 # left to itself xdist starts the files with the most tests first; conftest.py, those with the slowest
-test: install
+test: world
 	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: install

@@ -34,6 +34,7 @@ AUTO = {  # knob -> its value for the default model, and for others
 ORIGIN = {  # file -> where it comes from
     "data/openr1.parquet": "`python -m tools.convert Elliott/Openr1-Math-46k-8192 --output"
     " data/openr1.parquet` makes it, and `make train` trains a tiny model without it",
+    ".cache/arithmetic/train-30-10-60.jsonl": "`make train` makes it",
     "data/valid.parquet": "it comes with the official code, and a bare --val_files does without",
 }
 INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
@@ -53,10 +54,9 @@ class Config(Knobs):
 
     # ---- model and data --------------------------------------------------------------------------
 
-    # a Hugging Face directory, or a name of the hub; "": the built-in world's model
+    # a Hugging Face directory, or a name of the hub
     model: str = DEFAULT_MODEL
-    # Parquet or JSONL files of training questions, in verl-LUFFY's columns; none: the built-in
-    # world's questions
+    # Parquet or JSONL files of training questions, in verl-LUFFY's columns
     train_files: list[str] = field(default_factory=lambda: ["data/openr1.parquet"])
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=lambda: ["data/valid.parquet"])
@@ -148,8 +148,6 @@ class Config(Knobs):
         for name in ("temperature", "lr", "beta", "max_grad_norm", "verify_timeout", "keep"):
             if not getattr(self, name) > 0:
                 yield f"{name} must be above 0, got {getattr(self, name)}"
-        if self.train_files and not self.model:
-            yield "train_files need a model (without them the built-in questions are used)"
         if self.lora_rank and not find_spec("peft"):
             yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
         # A mere directory of the library's name is found, too, but has no origin.

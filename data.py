@@ -3,7 +3,6 @@
 Text becomes token ids here, once. Rows of files are read by runtime/tables.py.
 """
 
-import dataclasses
 import hashlib
 import json
 from collections import Counter
@@ -21,9 +20,6 @@ from runtime.chat import problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
 from runtime.faults import Failure
 from runtime.tables import check_row, listed, read_rows
-from worlds.arithmetic import on_policy_scores
-
-WORLDS = ".cache"  # where the built-in world is built once and kept
 
 
 @dataclass(frozen=True)
@@ -49,28 +45,6 @@ def fingerprint(questions: list[Question]) -> str:
 
 
 # ---- what a run trains and validates on ----------------------------------------------------------
-
-
-def with_built_in_world(config: Config) -> Config:
-    """Fill in the arithmetic world where no questions are given; rank 0 builds it on first use."""
-    if config.train_files:
-        return config
-    from worlds.base_model import built_in
-
-    if ranks.rank() == 0:
-        built_in(WORLDS)
-    ranks.barrier()
-    knobs = built_in(WORLDS)
-    for name in ("model", "val_files", "reward"):
-        value = getattr(config, name)
-        if value and value != "math":  # it was given
-            knobs[name] = value
-    return dataclasses.replace(config, **knobs)
-
-
-def known_scores(config: Config) -> dict[str, float]:
-    """The scores that on-policy training ends with by the same knobs, where they are known."""
-    return on_policy_scores(dataclasses.asdict(config))
 
 
 def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question], list[Question]]:

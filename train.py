@@ -14,7 +14,7 @@ from config import Config, from_command_line
 # A wrong command line is refused here, before the imports that take seconds.
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
-from data import Question, known_scores, load_tokenizer, read_questions, with_built_in_world
+from data import Question, load_tokenizer, read_questions
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
@@ -30,7 +30,6 @@ from runtime.run import Run, open_run
 def train(config: Config) -> dict:
     """Set up, run Algorithm 1, save the model; returns the last validation scores."""
     device = ranks.setup(config.hang_timeout)
-    config = with_built_in_world(config)
     tokenizer = load_tokenizer(config, config.model)
     ends = turn_ends(config.model, tokenizer)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
@@ -60,7 +59,7 @@ def train(config: Config) -> dict:
                 run.log(validate(engine, grader, tests))
         trained = example_response(engine, grader, example)
         policy.save_pretrained(run.model_directory)
-        run.finish(tokenizer, known_scores(config))
+        run.finish(tokenizer)
         run.tracker.compare_example(f"{example.text}   right: {example.answer}", trained)
     return run.tracker.latest
 

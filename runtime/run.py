@@ -173,17 +173,14 @@ class Run:
         """Where the trained model goes, which becomes an ordinary Hugging Face directory."""
         return Path(self.knobs["run_dir"]) / "model"
 
-    def finish(self, tokenizer, on_policy: dict[str, float]) -> None:
-        """Lay tokenizer and card beside the saved model, and print the table.
-
-        on_policy: the scores of on-policy training, to be shown beside.
-        """
+    def finish(self, tokenizer) -> None:
+        """Lay tokenizer and card beside the saved model, and print the table."""
         if self.tracker.main:
             tokenizer.save_pretrained(self.model_directory)
             rows = self.tracker.rows
             state = self.checkpoints.head(rows[-1]["step"])
             describe_model(self.model_directory, state, tokenizer, rows)
-        self.tracker.finish(on_policy)
+        self.tracker.finish()
 
     @staticmethod
     def _now() -> float:

@@ -167,20 +167,15 @@ class Tracker:
                 f" others are retired. {GO_ON}"
             )
 
-    def finish(self, on_policy: dict[str, float]) -> None:
-        """Print the table base -> trained, and draw the curves.
-
-        on_policy: the scores of on-policy training with the same budget, where they are known.
-        """
+    def finish(self) -> None:
+        """Print the table base -> trained, and draw the curves."""
         self.bar.close()
         if not self.main:
             return
-        head = f"\n{'':32} {'base':>8} {'trained':>8}"
-        print(f"{head} {'on-policy':>9}" if on_policy else head)
+        print(f"\n{'':32} {'base':>8} {'trained':>8}")
         for name, value in self.latest.items():
             base = self.base.get(name, math.nan)  # val_files may have changed in between
-            line = f"{printable(name):32} {base:8.3f} {value:8.3f}"
-            print(f"{line} {on_policy[name]:9.3f}" if on_policy else line)
+            print(f"{printable(name):32} {base:8.3f} {value:8.3f}")
         scores = {"base": self.base, "trained": self.latest}
         (self.run_dir / "result.json").write_text(json.dumps(scores, indent=1))
         with optional("curve.png"):

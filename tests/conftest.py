@@ -181,7 +181,7 @@ def tiny_model(tiny_models) -> str:
 
 
 def toy_config(**knobs):
-    """The Config of the built-in run, but for `knobs`."""
+    """The Config of the built-in run, with `knobs`, without its files and its reward."""
     return replace(_built_in_run(), **knobs)
 
 
@@ -189,7 +189,7 @@ def toy_config(**knobs):
 def _built_in_run():
     from config import parse_config
 
-    return parse_config(["--config", ARITHMETIC])
+    return parse_config(["--config", ARITHMETIC, "--train_files", "--val_files", "--reward=math"])
 
 
 # ---- runs on a tiny world ------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path):
 def test_a_file_is_read_as_flags_are(tmp_path, text, values):
     """A value is the text that stands there, and becomes what its knob is."""
     config = parse_config(["--config", ARITHMETIC, write(tmp_path, text)])
-    assert config == toy_config(**values)
+    assert config == dataclasses.replace(parse_config(["--config", ARITHMETIC]), **values)
     assert all(type(getattr(config, name)) is type(value) for name, value in values.items())
 
 
@@ -236,7 +236,6 @@ def test_a_refusal_comes_before_the_long_imports(tmp_path, argv, reason):
         (dict(verify_timeout=0), "verify_timeout must be above 0, got 0"),
         (dict(response_prefix="<think>\\n"), "response_prefix holds a backslash and an n"),
         (dict(prompt_template="Q: "), "{question}"),
-        (dict(train_files=["config.py"]), "train_files need a model"),
         (dict(val_files=["missing.parquet"]), "missing.parquet is not there: tools.convert"),
         # All problems are told at once.
         (dict(rho=2, mu=3, lr=0), r"rho must.*\nmu must.*\nlr must"),

@@ -12,12 +12,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from conftest import TORCHRUN, arguments, jsonl, on_ranks, shell, toy_config, write_jsonl
+from conftest import TORCHRUN, arguments, jsonl, on_ranks, shell, write_jsonl
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
 from config import parse_config
-from data import load_questions, with_built_in_world
+from data import load_questions
 from exgrpo import Experience
 from policy import Policy
 from tools import export
@@ -131,15 +131,6 @@ def test_a_checkpoint_becomes_a_model(finished_run, tmp_path, capsys):
         ValueError, match="no whole checkpoint: buffer.safetensors is not what was written"
     ):
         export.main([str(tmp_path / "damaged"), "--output", str(tmp_path / "other")])
-
-
-def test_rewards_of_the_built_in_questions(monkeypatch):
-    """The built-in questions take a reward of one's own."""
-    reward = "worlds.arithmetic:reward"
-    world = {"model": "m", "train_files": ["config.py"], "val_files": [], "reward": reward}
-    monkeypatch.setattr("worlds.base_model.built_in", lambda *_: world)
-    assert with_built_in_world(toy_config()).reward == reward
-    assert with_built_in_world(toy_config(reward="mine:score")).reward == "mine:score"
 
 
 def evaluate_args(world: Path, run_dir: Path) -> list[str]:

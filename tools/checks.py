@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from config import Config
-from data import load_questions, load_tokenizer, with_built_in_world
+from data import load_questions, load_tokenizer
 from model import model_config
 from policy import Policy
 from runtime import ranks
@@ -230,7 +230,7 @@ def model_and_questions(case: Case) -> Finding:
 
     The built-in world is built on first use.
     """
-    case.config = c = with_built_in_world(case.config)
+    c = case.config
     case.shape = Shape.of(model_config(c, c.model).to_dict())
     tokenizer = load_tokenizer(c, c.model)
     case.turn_ends = turn_ends(c.model, tokenizer)

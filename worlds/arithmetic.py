@@ -17,7 +17,6 @@ here a judge knows.
 import json
 import re
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 
@@ -28,7 +27,6 @@ OPERATIONS = {
 }
 RIGHT_VALUES = {"+": range(10), "-": range(10), "*": (1, 3, 7, 9)}  # one-to-one in the left value
 LABELS = "abcdefghij"  # the n-th operation of a question carries the n-th letter
-ON_POLICY = Path(__file__).parent / "on_policy.json"  # a finished run: command, knobs, scores
 STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
 
 
@@ -165,16 +163,6 @@ def graded_reward(response: str, answer: str, row: dict) -> dict:
     right = sum(ok for _, ok in steps)
     score = right / max(len(parse(question)), len(steps))
     return {"score": score, "judged": judge(question, response, answer)}
-
-
-def on_policy_scores(knobs: dict) -> dict[str, float]:
-    """The last scores of on-policy training, for a run that differs only by ρ, μ and run_dir.
-
-    Empty for any other run.
-    """
-    record = json.loads(ON_POLICY.read_text())
-    same = all(knobs[name] == value for name, value in record["knobs"].items())
-    return record["scores"] if same else {}
 
 
 def draw_question(rng: np.random.Generator, operations: tuple) -> str:

@@ -1,6 +1,7 @@
 """Build a built-in world with its base model, a tiny Llama taught by flawed demonstrations.
 
-    python -m worlds.base_model --seed 3      build this world and print where it is
+    python -m worlds.base_model               build the world of configs/arithmetic.yaml
+    python -m worlds.base_model --seed 3      build this one and print where it is
     python -m worlds.base_model --rebuild     train the shipped base anew and compare scores
 
 The model has a tokenizer of single characters. The base of seed 0 is shipped in worlds/base/, since
@@ -13,7 +14,6 @@ import hashlib
 import json
 import os
 import shutil
-import subprocess
 import sys
 import tempfile
 from dataclasses import asdict
@@ -62,7 +62,6 @@ from worlds.arithmetic import (
 
 SHIPPED = Path(__file__).parent / "base"
 # This is the hash of its model.safetensors.
-SHIPPED_SHA256 = "43096e32cd957eeffac788846db9e5eab4cd131148acec6ebf2cbd3522f5f322"
 BOS = "<bos>"
 EOS = "<eos>"
 PAD = "<pad>"
@@ -212,30 +211,6 @@ def pass_at_1(directory: Path, questions: list[str]) -> float:
     return float(np.mean(right))
 
 
-def built_in(directory: str | Path) -> dict:
-    """The knobs that name the built-in world, built under `directory` if it is not there yet.
-
-    It is built in a process of its own, out of reach of training's threads and settings;
-    CalledProcessError if that fails. ValueError where its base is not the one that is shipped.
-    """
-    place = place_of(World(), directory)
-    if not place.exists():
-        command = [sys.executable, "-m", "worlds.base_model"]
-        command.append(f"--directory={Path(directory).absolute()}")
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        subprocess.run(command, check=True, cwd=SHIPPED.parent.parent, env=environment)
-    train_file = training_file(World(), place)
-    weights = place / "model" / "model.safetensors"
-    if hashlib.sha256(weights.read_bytes()).hexdigest() != SHIPPED_SHA256:
-        raise ValueError(f"{weights} is not the base model that is shipped: remove {place}")
-    return {
-        "model": str(place / "model"),
-        "train_files": [str(train_file)],
-        "val_files": [str(place / "test.jsonl"), str(place / "ood.jsonl")],
-        "reward": "worlds.arithmetic:reward",
-    }
-
-
 def place_of(world: World, directory: str | Path) -> Path:
     """Where under `directory` this world is kept, by a name made from its constants."""
     fingerprint = hashlib.sha256(json.dumps(constants(world)).encode()).hexdigest()[:10]
@@ -308,7 +283,14 @@ def main():
     if ARGS.rebuild:
         rebuild(Path(ARGS.directory) / "rebuilt-base")
     else:
-        print(build_world(ARGS.directory, World(seed=ARGS.seed)))
+        world = World(seed=ARGS.seed)
+        place = build_world(ARGS.directory, world)
+        training_file(world, place)
+        if world == World():  # under a name that configs/arithmetic.yaml knows
+            link = place.with_name("arithmetic")
+            link.unlink(missing_ok=True)
+            link.symlink_to(place.name)
+        print(place)
 
 
 if __name__ == "__main__":

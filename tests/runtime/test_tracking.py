@@ -75,7 +75,7 @@ def test_the_card_says_how_the_model_was_made_and_is_asked(config):
     assert "| pass_at_1/aime | 0.115 | 0.316 |" in body
     assert "Ask it as it was trained, on 2026-01-02, the date in its prompts, with" in body
     assert "dtype of the starting model" in body and "world" not in body
-    for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir", "world_seed"}:
+    for name in knobs.keys() - {"model", "train_files", "val_files", "run_dir"}:
         assert f"    {name}: {knobs[name]!r}\n" in body
 
 
@@ -132,7 +132,7 @@ def test_a_run_resumed_with_another_validation_file_ends_well(tmp_path, capsys, 
     tracker = made(tmp_path)
     tracker.start(json.dumps({"step": 0, "val/pass_at_1/a": 0.25}) + "\n")
     tracker.log(1, {"val/pass_at_1/a": 0.5, "val/pass_at_1/b": 0.75})
-    tracker.finish({})
+    tracker.finish()
     assert "nan    0.750" in capsys.readouterr().out and (tmp_path / "curve.png").exists()
     result = {"base": {"pass_at_1/a": 0.25}, "trained": {"pass_at_1/a": 0.5, "pass_at_1/b": 0.75}}
     assert json.loads((tmp_path / "result.json").read_text()) == result
@@ -234,16 +234,6 @@ def test_a_small_file_is_not_called_used_up(tmp_path, capsys):
     """Ten questions of which none has retired are few, and none is missing."""
     metrics = after_a_step(0, left=10, **{"buckets/retired": 0})
     assert len(console(tmp_path, capsys, metrics)) == 1
-
-
-def test_the_table_has_a_column_of_on_policy_scores(tracker, capsys):
-    """Base, trained and on-policy training, where that is known, stand side by side."""
-    tracker.log(0, {"val/pass_at_1/a": 0.25})
-    tracker.log(10, {"val/pass_at_1/a": 0.5})
-    tracker.finish({"pass_at_1/a": 0.625})
-    head, row = capsys.readouterr().out.splitlines()[1:3]
-    assert head.split() == ["base", "trained", "on-policy"]
-    assert row.split() == ["pass_at_1/a", "0.250", "0.500", "0.625"]
 
 
 # ---- TensorBoard and W&B -------------------------------------------------------------------------
@@ -449,7 +439,7 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer, tracker):
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
     for step in (0, 1):
         tracker.log(step, scores)
-    tracker.finish({})
+    tracker.finish()
     said = capsys.readouterr().out
     assert "note" not in said and "\x1b" not in said and r"\x1b[2J\u202e\ud800" in said
     assert (tmp_path / "curve.png").stat().st_size > 5000
@@ -465,7 +455,7 @@ def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer
     tracker.rows, tracker.writer = ([{"step": 1, "val/pass_at_1/a": 0.25}], Recorder())
     monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
     tracker.log(1, {})
-    tracker.finish({})
+    tracker.finish()
     (tmp_path / "README.md").mkdir()
     describe_model(tmp_path, state(config, 1), tokenizer, tracker.rows)
     said = capsys.readouterr().out

@@ -3,12 +3,12 @@
 import hashlib
 import json
 import string
-from dataclasses import asdict, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from conftest import jsonl, toy_config
+from conftest import jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from worlds import base_model
@@ -26,7 +26,6 @@ from worlds.arithmetic import (
     judge_steps,
     kind_of,
     marked,
-    on_policy_scores,
     reward,
     solve,
     takes_shortcut,
@@ -37,7 +36,6 @@ from worlds.base_model import (
     build_model,
     build_tokenizer,
     build_world,
-    built_in,
     encode_demonstrations,
     place_of,
     pretrain,
@@ -265,28 +263,3 @@ def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
     with pytest.raises(ZeroDivisionError):
         build_world(tmp_path, replace(TINY, bare=0.5))
     assert list(tmp_path.iterdir()) == [world]
-
-
-def test_the_shipped_base_is_used_and_no_other(tmp_path):
-    """World 0 trains nothing; weights that are not those that are shipped are refused."""
-    knobs = built_in(tmp_path)
-    weights = place_of(World(), tmp_path) / "model" / "model.safetensors"
-    assert knobs["model"] == str(weights.parent)
-    assert knobs["reward"] == "worlds.arithmetic:reward"
-    weights.write_bytes(weights.read_bytes()[:-1] + b"x")
-    with pytest.raises(ValueError, match="not the base model that is shipped: remove"):
-        built_in(tmp_path)
-
-
-def test_on_policy_scores_stand_beside_runs_that_differ_by_replay_alone():
-    """The record holds every knob of `make train` but ρ, μ and run_dir; another rate has none."""
-    place = place_of(World(), ".cache")
-    knobs = asdict(toy_config()) | {
-        "model": str(place / "model"),
-        "train_files": [str(place / "train-30-10-60.jsonl")],
-        "val_files": [str(place / "test.jsonl"), str(place / "ood.jsonl")],
-        "reward": "worlds.arithmetic:reward",
-    }
-    free = {"rho": 0.25, "mu": 0.125, "run_dir": "runs/other", "resume": True}
-    assert on_policy_scores(knobs | free)["pass_at_1/arithmetic"] > 0.8
-    assert on_policy_scores(knobs | {"lr": 1e-4}) == {}
