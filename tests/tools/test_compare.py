@@ -72,9 +72,9 @@ def test_scores_side_by_side(tmp_path, capsys):
 def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
     """The mean difference is that of the rows that both answered, with Student's interval by hand.
 
-    1/q is right in 1 of 2 responses and then in both, 2/q both times, s never; t is not asked again:
-    differences 50, 0, 0, their mean 16.7 ± 4.303 · 28.9 / √3. With z of y it is 37.5 ± 3.182 · 47.9
-    / √4. The first answers stand above.
+    1/q is right in 1 of 2 responses and then in both, 2/q both times, s never; t is not asked
+    again. So they differ by 50, 0 and 0, in the mean 16.7 ± 4.303 · 28.9 / √3. With z, of y, that
+    is 37.5 ± 3.182 · 47.9 / √4. The first answers stand above.
     """
     before = [("t", "7"), ("1/q", "a long\nway"), ("1/q", "7"), ("2/q", "7"), ("s", "6\x1b[2J")]
     after = [("2/q", "7"), ("1/q", "is 7"), ("s", "5"), ("u", "7")]
