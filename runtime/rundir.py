@@ -112,7 +112,12 @@ def lock(directory: Path) -> TextIO:
     Raises ValueError, which names the process that has it. A process that torchrun has restarted
     waits 20 s for the one before it, which may still be dying.
     """
-    directory.mkdir(parents=True, exist_ok=True)
+    try:
+        directory.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise ValueError(
+            f"{error.filename} is a file, or a link to nothing: name a directory"
+        ) from error
     file = open(directory / "lock", "a+")
     for _ in range(100 if restarts() else 1):
         try:

@@ -6,6 +6,7 @@ Rows come as plain values. A file has the columns `prompt` (a list of chat turns
 row or the line, and says what to do.
 """
 
+import codecs
 import json
 import re
 from collections.abc import Iterable
@@ -36,11 +37,13 @@ def read_rows(file: str) -> list[dict]:
     elif Path(file).suffix in (".jsonl", ".json"):
         rows = read_jsonl(file)
     else:
-        raise ValueError(f"{file}: must end in .parquet or .jsonl")
+        raise ValueError(
+            f"{file}: must end in .parquet or .jsonl; of .csv `python -m tools.convert` makes one"
+        )
     if not rows:
         raise ValueError(f"{file}: holds no rows")
     for number, row in enumerate(rows):
-        missing = [c for c in COLUMNS if c not in row] if isinstance(row, dict) else COLUMNS
+        missing = [c for c in COLUMNS if c not in row]
         if missing:
             raise ValueError(
                 f"{file}, row {number}: column(s) {', '.join(missing)} missing; "
@@ -66,27 +69,50 @@ def first_case(file: str) -> tuple[str, dict]:
     return answer, given
 
 
-def read_jsonl(file: str | Path, growing: bool = False) -> list:
+def read_jsonl(file: str | Path, growing: bool = False) -> list[dict]:
     """Return what the lines of a JSONL file hold.
 
-    growing: the file is still written, so that a last line without its end is left out. Raises
-    ValueError, which names the file and the line of a bad one.
+    growing: as for `read_text`. Raises ValueError, which names the file and the line of a bad one.
     """
+    text = read_text(file, growing)
+    if text.lstrip().startswith("["):
+        raise ValueError(
+            f"{file}: a JSON array, where JSONL has one {{...}} a line; `jq -c '.[]'` makes it"
+        )
     rows = []
-    lines = Path(file).read_bytes().split(b"\n")  # not splitlines: a string may hold U+2028
-    for number, line in enumerate(lines[:-1] if growing else lines):
+    for number, line in enumerate(text.split("\n")):  # not splitlines: text may hold U+2028
         where = f"{file}, line {number + 1}"
+        if not line.strip():
+            continue
         try:
-            text = line.decode("utf-8-sig" if number == 0 else "utf-8")
-            rows += [json.loads(text, object_pairs_hook=each_once)] if text.strip() else []
-        except UnicodeDecodeError as error:
-            raise ValueError(
-                f"{where}: not UTF-8 ({error.reason}, byte {line[error.start]:#x}); "
-                "`iconv -f LATIN1 -t UTF-8` converts most such files"
-            ) from error
+            row = json.loads(line, object_pairs_hook=each_once)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON: {error}") from error
+        if not isinstance(row, dict):
+            raise ValueError(f"{where}: not an object {{...}}, but {line:.60}")
+        rows.append(row)
     return rows
+
+
+def read_text(file: str | Path, growing: bool = False) -> str:
+    """Return the text of a UTF-8 file, with or without a byte-order mark.
+
+    growing: the file is still written, so that a last line without its end is left out. Raises
+    ValueError, which names the file and the line, for other encodings.
+    """
+    data = Path(file).read_bytes()
+    if growing:
+        data = data[: data.rfind(b"\n") + 1]
+    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in data[:2]:
+        raise ValueError(f"{file}: UTF-16; `iconv -f UTF-16 -t UTF-8` converts it")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ValueError(
+            f"{file}, line {line}: not UTF-8 ({error.reason}, byte {error.object[error.start]:#x});"
+            " `iconv -f LATIN1 -t UTF-8` converts most such files"
+        ) from error
 
 
 def each_once(pairs: Iterable[tuple]) -> dict:

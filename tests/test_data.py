@@ -87,7 +87,12 @@ MALFORMED = {
     "empty.jsonl": ("", "holds no rows"),
     "text.parquet": ("not parquet", "not a readable parquet file"),
     "cut.jsonl": (json.dumps(GOOD) + "\n{'prompt': 3}\n", "line 2: not JSON"),
-    "questions.csv": ("prompt,answer\n1,2\n", "must end in .parquet or .jsonl"),
+    "questions.csv": ("prompt,answer\n1,2\n", r"must end in .*; of .csv `.*tools.convert` makes"),
+    "array.json": (json.dumps([GOOD]), "a JSON array, where JSONL has one .* a line"),
+    "twice.jsonl": ('{"prompt": 1, "prompt": 2}', "line 1: not JSON: prompt stands there twice"),
+    "number.jsonl": ("3\n", "line 1: not an object {...}, but 3"),
+    "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "UTF-16; `iconv"),
+    "wide_without_mark.jsonl": (json.dumps(GOOD).encode("utf-16-be"), "UTF-16; `iconv"),
     "noanswer.jsonl": ([GOOD, row("3a+4", None)], f"row 1, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": (

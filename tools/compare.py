@@ -16,7 +16,6 @@ in order with those of the first arm.
 
 import argparse
 import json
-import math
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,7 +25,7 @@ import numpy as np
 from runtime.console import printable
 from runtime.faults import or_refuse
 from runtime.tables import read_jsonl
-from worlds.benchmarks import AVERAGES, Z
+from worlds.benchmarks import AVERAGES
 
 
 @dataclass
@@ -90,8 +89,12 @@ def side_by_side(arms: list[Arm]) -> str:
     rows = []
     known = dict.fromkeys(name for e in evaluations for name in e.scores)
     for kind in ("pass_at_1/", "average/", "reward_"):
-        for name in [n for n in known if n.startswith(kind) and not n.endswith("/count")]:
-            rows.append([label(name, evaluations), *(cell(name, arm.runs) for arm in arms)])
+        for name in known:
+            # How many responses have a further reward; a data_source may end in /count, too.
+            counted = name.endswith("/count") and name.removesuffix("/count") in known
+            is_count = kind == "reward_" and counted
+            if name.startswith(kind) and not is_count:
+                rows.append([label(name, evaluations), *(cell(name, arm.runs) for arm in arms)])
     return table(["", *(arm.name for arm in arms)], rows)
 
 
@@ -171,8 +174,8 @@ def gains(first: Evaluation, other: Evaluation, sources: list[str]) -> list[floa
 def difference(pairs: list[list[float]]) -> str:
     """The mean of the gains of one or more pairs of runs, with what is known of its spread.
 
-    Of several pairs that is the range of their means; of one a 95% interval, ± 1.96 standard
-    errors. The interval is left out where all questions have the same difference.
+    Of several pairs that is the range of their means; of one Student's 95% interval, which is left
+    out where all questions have the same difference.
     """
     if min(map(len, pairs)) < 2:
         return "– (fewer than two questions of both)"
@@ -180,11 +183,13 @@ def difference(pairs: list[list[float]]) -> str:
     mean = np.mean(means)
     if len(pairs) > 1:
         return f"{mean:+.1f} ({min(means):+.1f} to {max(means):+.1f})"
-    number = len(pairs[0])
-    error = Z * np.std(pairs[0], ddof=1) / math.sqrt(number)
-    if error < 1e-7:  # equal ones may be a rounding apart, as 2/3 - 1/3 and 1/3 - 0
-        return f"{mean:+.1f} (of each of {number}, so without an interval)"
-    return f"{mean:+.1f} [{mean - error:+.1f}, {mean + error:+.1f}] of {number}"
+    [pair] = pairs
+    if np.ptp(pair) < 1e-7:  # equal ones may be a rounding apart, as 2/3 - 1/3 and 1/3 - 0
+        return f"{mean:+.1f} (of each of {len(pair)}, so without an interval)"
+    from scipy.stats import ttest_1samp  # takes seconds to import
+
+    low, high = ttest_1samp(pair, 0).confidence_interval()
+    return f"{mean:+.1f} [{low:+.1f}, {high:+.1f}] of {len(pair)}"
 
 
 def settings(evaluations: list[Evaluation]) -> str:

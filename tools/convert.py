@@ -5,13 +5,15 @@
     python -m tools.convert Elliott/Openr1-Math-46k-8192 --output data/openr1.parquet  # the paper's
     python -m tools.convert gym:chain_sum --output sums.parquet --set max_terms=3  # worlds/gym.py
 
-The input is a JSONL or Parquet file, or the name of a data set on the Hugging Face hub. It has a
-column for the question (text or chat turns) and one for the answer, or has the layout already. Or
+The input is a JSONL, CSV or Parquet file, or the name of a data set on the Hugging Face hub. It has
+a column for the question (text or chat turns) and one for the answer, or has the layout already. Or
 it is gym:NAME, a task of the library reasoning-gym. Questions whose answer cannot be verified are
 dropped. Held-out questions go to FILE-test.parquet.
 """
 
 import argparse
+import csv
+import io
 import json
 import os
 import random
@@ -23,18 +25,15 @@ import yaml
 
 from runtime.console import printable
 from runtime.faults import or_refuse
-from runtime.tables import check_row, in_batches, listed, read_jsonl
+from runtime.tables import check_row, each_once, in_batches, listed, read_jsonl, read_text
 
 # The usual names of the columns. Of those that are there, the first one counts.
 QUESTION = ("question", "problem", "prompt", "query")
 ANSWER = ("answer", "reward_model", "ground_truth", "final_answer", "solution")
 
 INSTALL_DATASETS = "pip install datasets==5.2.0"  # only data sets of the hub need it
-TO_JSONL = (
-    "has one {...} a line; `jq -c '.[]' FILE.json` makes it of a JSON array, and "
-    "`python -c 'import csv, json, sys; [print(json.dumps(r)) for r in csv.DictReader(sys.stdin)]' "
-    "< FILE.csv` of CSV"
-)
+CHOICES = ("choices", "options")  # columns that are not asked, and told
+EXACT = 2**53  # from here on a float stands for several whole numbers
 
 
 # ---- where the rows come from and go to --------------------------------------------------------
@@ -51,21 +50,38 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
 
         table = pyarrow.parquet.ParquetFile(name)
         return table.schema_arrow.names, lambda names: in_batches(table, names)
-    rows = read_jsonl(name) if kind == ".jsonl" else []
-    if kind in (".csv", ".json") or not all(isinstance(row, dict) for row in rows):
-        raise ValueError(f"{name} is neither Parquet nor JSONL, which {TO_JSONL}")
-    if kind == ".jsonl":
+    if kind in (".jsonl", ".json", ".csv"):
+        rows = read_csv(name) if kind == ".csv" else read_jsonl(name)
         columns = {column: True for row in rows for column in row}
         return list(columns), lambda names: rows
     try:
         import datasets
     except ImportError:
         raise ValueError(
-            f"{name} is no .jsonl or .parquet; for a data set of the Hugging Face hub:"
+            f"{name} is no .jsonl, .csv or .parquet; for a data set of the Hugging Face hub:"
             f" {INSTALL_DATASETS}"
         ) from None
     table = datasets.load_dataset(name, subset, split=split)
     return table.column_names, table.select_columns
+
+
+def read_csv(file: str) -> list[dict]:
+    """The rows of a CSV file, all values as text: 007 stays 007.
+
+    ValueError names a row that has not one value for each column.
+    """
+    csv.field_size_limit(1_000_000_000)
+    rows = []
+    table = csv.DictReader(io.StringIO(read_text(file), newline=""), strict=True)
+    try:
+        each_once((name, True) for name in table.fieldnames or ())
+        for row in table:
+            if None in row or None in row.values():
+                raise ValueError(f"not one value for each of {table.fieldnames}")
+            rows.append(row)
+    except (csv.Error, ValueError) as error:
+        raise ValueError(f"{file}, line {table.line_num}: {error}; are commas quoted?") from error
+    return rows
 
 
 def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
@@ -117,7 +133,8 @@ def write(rows: list[dict], output: Path) -> None:
 def turns_of(question, system: str | None) -> list[dict] | None:
     """The chat turns of a question, the user's last; None if there is no question.
 
-    `system` is the text of a system turn, which replaces one that is there.
+    `system` is the text of a system turn, which replaces one that is there. Turns may hold parts
+    beside role and content.
     """
     if isinstance(question, str):
         question = [{"role": "user", "content": question}]
@@ -131,26 +148,30 @@ def turns_of(question, system: str | None) -> list[dict] | None:
             return None
         replaced = turn["role"] == "system" and (system or not turn["content"])
         if not replaced:
-            turns.append({"role": turn["role"], "content": turn["content"]})
+            turns.append(turn)
     if turns and turns[-1]["role"] == "assistant":  # a worked solution
         turns.pop()
     asked = turns and turns[-1]["role"] == "user" and turns[-1]["content"].strip()
     return turns if asked else None
 
 
-def answer_of(value, extract: str) -> str | None:
-    r"""The answer in a column's value, as text; None if there is none.
-
-    The value is a text, a number, a list of one item or a dict with a ground_truth. With an
-    `extract` only a part of the text counts: for "box" what its last `\boxed{}` holds, else what
-    follows the last `extract`.
-    """
+def inner(value):
+    """The one value in a column: of a dict its ground_truth, of a list of one its item."""
     if isinstance(value, dict):
         value = value.get("ground_truth")
     if isinstance(value, list) and len(value) == 1:
         value = value[0]
+    return value
+
+
+def answer_of(value, extract: str) -> str | None:
+    r"""The answer in a text or a number, as text; None if there is none.
+
+    With an `extract` only a part of the text counts: for "box" what its last `\boxed{}` holds, else
+    what follows the last `extract`.
+    """
     # A column of whole numbers with gaps is read as floats.
-    if isinstance(value, float) and value.is_integer():
+    if isinstance(value, float) and value.is_integer() and abs(value) < EXACT:
         value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int | float) or value != value:  # NaN
         return None
@@ -183,6 +204,7 @@ def convert(
     found = {}  # {[data source, turns, perhaps extra_info] as JSON: {answer: extra_info}}
     for source, question, value, extra in items:
         turns = turns_of(question, system)
+        value = inner(value)
         answer = answer_of(value, extract)
         if answer and reward == "math":
             values = listed(answer)
@@ -192,11 +214,17 @@ def convert(
         elif answer is None:
             told["without an answer"].append(value)
         else:
+            parts = {name for turn in turns for name, part in turn.items() if part}
+            turns = [{"role": turn["role"], "content": turn["content"]} for turn in turns]
             key = [source, turns, None if reward == "math" else extra]
             answers = found.setdefault(json.dumps(key, default=str), {})
             if answer in answers:
                 told["repeated"].append(answer)
             answers.setdefault(answer, extra)
+            if isinstance(value, float) and abs(value) >= EXACT:
+                told["floats with 16 digits, written as they are read"].append(answer)
+            if parts := sorted(parts - {"role", "content"}):  # tool_calls, say
+                told["asked without these parts of their turns"].append(parts)
 
     single = []
     for key, answers in found.items():
@@ -233,8 +261,9 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     p = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    p.add_argument("input", help="A JSONL or Parquet file, a hub data set, or gym:NAME.")
+    p.add_argument("input", help="A JSONL, CSV or Parquet file, a hub data set, or gym:NAME.")
     p.add_argument("--output", required=True, type=Path, help="The file to write, FILE.parquet.")
+    p.add_argument("--overwrite", action="store_true", help="Replace what is there.")
     p.add_argument("--question", help=f"The question's column, else the first of {QUESTION}.")
     p.add_argument("--answer", help=f"The answer's column, else the first of {ANSWER}.")
     p.add_argument(
@@ -271,10 +300,12 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         raise ValueError(f'--system {a.system} is no sentence; of a file: --system "$(cat FILE)"')
     if a.output.suffix != ".parquet":
         raise ValueError("--output must end in .parquet")
+    if os.path.lexists(a.output.parent) and not a.output.parent.is_dir():
+        raise ValueError(f"{a.output.parent} is a file, or a link to nothing: name a directory")
     a.test_output = a.output.with_stem(f"{a.output.stem}-test")
     for path in [a.output, a.test_output] if a.held_out else [a.output]:
-        if path.exists():
-            raise ValueError(f"{path} exists: remove it, or choose another --output")
+        if os.path.lexists(path) and not a.overwrite:  # a link to nothing, too
+            raise ValueError(f"{path} exists: choose another --output, or add --overwrite")
     return a
 
 
@@ -314,14 +345,18 @@ def main(argv: list[str] | None = None) -> None:
     question = pick(a.question, QUESTION, columns, "--question")
     answer = pick(a.answer, ANSWER, columns, "--answer")
     items = []
-    for row in read([question, answer, *({"data_source", "extra_info"} & set(columns))]):
+    choices = []
+    for row in read([question, answer, *({"data_source", "extra_info", *CHOICES} & set(columns))]):
         source = a.data_source or row.get("data_source") or Path(a.input).stem
         items.append((source, row.get(question), row.get(answer), row.get("extra_info")))
+        choices += [row[name] for name in CHOICES if row.get(name)]
 
     from verifier.pool import Verifier  # imported late, as a refusal does not need it
 
     with Verifier(2, function=a.reward) as verifier:
         rows, told = convert(items, verifier.check_golds, a.system, a.extract, a.reward)
+    if choices:
+        told["asked without their choices: are these in the question?"] = choices
     print(f"{len(items):8} read\n{len(rows):8} kept")
     for what, values in told.items():
         examples = ", ".join(f"{value!r:.60}" for value in values[:3])

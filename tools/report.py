@@ -58,7 +58,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
     args.metrics = [read_metrics(run) for run in args.runs]
     if args.questions < 1:
         raise ValueError(f"--questions must be at least 1, got {args.questions}")
-    if args.output.is_dir() or not args.output.parent.is_dir():
+    if args.output.is_dir() or not args.output.resolve().parent.is_dir():  # of a link's target
         raise ValueError(f"--output {args.output}: must be a file in a directory that is there")
     loading()
     return args

@@ -31,7 +31,6 @@ BENCHMARKS = {
     word: name for members in AVERAGES.values() for name, words in members.items() for word in words
 }
 SMALL = ("AIME24", "AIME25", "AMC")  # the paper gives Avg@32 of these and Pass@1 of the others
-Z = 1.96  # half of a 95% interval, in standard errors
 
 
 def benchmark(source: str) -> str | None:
@@ -103,25 +102,22 @@ def averages(scores: dict) -> dict:
     return result
 
 
-def interval(right: list[list]) -> list:
+def interval(right: list[list]) -> list[float]:
     """Wilson's 95% interval of Pass@1, with as many trials as the spread of questions implies.
 
-    The responses to one question are not independent, so the question is the unit. Where all
-    questions agree there is no spread to go by, and each question counts as one trial.
+    The responses to one question are not independent, so the question is the unit: where all
+    questions agree there is no spread to go by, and each counts as one trial.
     """
-    per_question = np.array([np.mean(r) for r in right])
-    p = float(per_question.mean())
-    q = len(per_question)
-    error = float(per_question.std(ddof=1) / math.sqrt(q)) if q > 1 else 0.0
-    if error > 0:
-        number = sum(map(len, right))
-        trials = min(p * (1 - p) / error**2, number)
-    else:
-        trials = q
-    centre = p + Z**2 / (2 * trials)
-    half = Z * math.sqrt(p * (1 - p) / trials + Z**2 / (4 * trials**2))
-    scale = 1 + Z**2 / trials
-    return [max(0.0, (centre - half) / scale), min(1.0, (centre + half) / scale)]
+    from scipy.stats import binomtest  # takes seconds to import
+
+    per_question = [np.mean(r) for r in right]
+    p = np.mean(per_question)
+    variance = np.var(per_question)
+    trials = len(right)
+    if variance > 0:
+        trials = min(round(trials * p * (1 - p) / variance), sum(map(len, right)))
+    found = binomtest(round(p * trials), trials).proportion_ci(method="wilson")
+    return [float(found.low), float(found.high)]
 
 
 def pass_at_k(n: int, successes: int, k: int) -> float:

@@ -5,7 +5,7 @@ import json
 import pytest
 from conftest import write_jsonl
 
-from tools.compare import Evaluation, difference, gains, main
+from tools.compare import difference, main
 from worlds.benchmarks import AVERAGES
 
 A = {
@@ -24,6 +24,10 @@ B = {
     "interval/math": [0.4, 0.6],
     "samples/math": 1,
     "reward_worked/math": 0.25,
+    "reward_worked/math/count": 8,
+    "pass_at_1/a/count": 0.75,
+    "samples/a/count": 1,
+    "reward_worked/a/count": 0.125,
     "average/in_distribution": 0.4,
     "average_of/in_distribution": list(AVERAGES["in_distribution"]),
 }
@@ -48,35 +52,43 @@ def evaluation(directory, scores, responses=(), more=(), **settings) -> str:
 
 
 def test_scores_side_by_side(tmp_path, capsys):
-    """Scores stand in percent with intervals, and what one of them lacks is a dash or said."""
+    """Scores stand in percent with intervals, and what one of them lacks is a dash or said.
+
+    The number of responses behind a score is none, and a source may be called a/count.
+    """
     main([evaluation(tmp_path / "a", A), evaluation(tmp_path / "b", B), "--label", "a", "b"])
     assert capsys.readouterr().out.splitlines() == [
         "|  | a | b |",
         "| --- | --- | --- |",
         "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
         "| math (Pass@1) | – | 50.0 [40.0, 60.0] |",
+        "| a/count (Pass@1) | – | 75.0 |",
         "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |",
         "| math (reward_worked) | – | 25.0 |",
+        "| a/count (reward_worked) | – | 12.5 |",
     ]
 
 
 def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
-    """The mean difference is that of the questions that both answered, by hand.
+    """The mean difference is that of the rows that both answered, with Student's interval by hand.
 
-    q is right in 1 of 2 responses and then in both, r in both times, s never; t is not asked again:
-    differences 1/2, 0, 0, their mean 16.7 ± 1.96 · 28.9 / √3 points. The first answers stand above.
+    1/q is right in 1 of 2 responses and then in both, 2/q both times, s never; t is not asked
+    again. So they differ by 50, 0 and 0, in the mean 16.7 ± 4.303 · 28.9 / √3. With z, of y, that
+    is 37.5 ± 3.182 · 47.9 / √4. The first answers stand above.
     """
-    before = [("t", "7"), ("q", "a long\nway"), ("q", "7"), ("r", "7"), ("s", "6\x1b[2J")]
-    after = [("q", "is 7"), ("r", "7"), ("s", "5"), ("u", "7")]
-    old = evaluation(tmp_path / "old", {"model": "m"}, before, eval_temperature=0.6, model="m")
-    new = evaluation(tmp_path / "new", {"model": "m"}, after, eval_temperature=1.0, model="n")
+    before = [("t", "7"), ("1/q", "a long\nway"), ("1/q", "7"), ("2/q", "7"), ("s", "6\x1b[2J")]
+    after = [("2/q", "7"), ("1/q", "is 7"), ("s", "5"), ("u", "7")]
+    told = {"eval_temperature": 0.6, "model": "m"}
+    old = evaluation(tmp_path / "old", {"model": "m"}, before, [("z", "8")], **told)
+    told = {"eval_temperature": 1.0, "model": "n"}
+    new = evaluation(tmp_path / "new", {"model": "m"}, after, [("z", "7")], **told)
     main([old, new, "--label", "before", "after", "--first", "2"])
     assert capsys.readouterr().out.splitlines() == [
         "---- q  [7]",
         "before, wrong: a long",
         "way",
         "after, right: is 7",
-        "---- r  [7]",
+        "---- q  [7]",
         "before, right: 7",
         "after, right: 7",
         "",
@@ -85,7 +97,9 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
         "",
         "| minus before, in points, same questions | after |",
         "| --- | --- |",
-        "| x | +16.7 [-16.0, +49.3] of 3 |",
+        "| x | +16.7 [-55.0, +88.4] of 3 |",
+        "| y | – (fewer than two questions of both) |",
+        "| all sources | +37.5 [-38.7, +113.7] of 4 |",
         "",
         "The interval covers the choice of questions only, not training runs: with another seed a"
         " run ends elsewhere. --against takes several runs an arm.",
@@ -94,16 +108,6 @@ def test_what_is_said_of_the_questions_of_both(tmp_path, capsys):
     ]
     main([old, new, "--first", "9"])
     assert f"{old}, wrong: 6\\x1b[2J" in capsys.readouterr().out  # hostile text is shown as text
-
-
-def test_questions_that_end_alike_are_paired_by_their_rows(tmp_path, capsys):
-    """1/q is right before, 2/q after, 3/q always, r after: differences -100, +100, 0 and +100."""
-    before = [("1/q", "7"), ("2/q", "6"), ("3/q", "7"), ("r", "6")]
-    after = [("r", "7"), ("3/q", "7"), ("2/q", "7"), ("1/q", "6")]
-    old = evaluation(tmp_path / "old", {"model": "m"}, before)
-    new = evaluation(tmp_path / "new", {"model": "m"}, after)
-    main([old, new])
-    assert "| x | +25.0 [-68.8, +118.8] of 4 |\n" in capsys.readouterr().out
 
 
 def arm(tmp_path, name, *runs) -> list[str]:
@@ -143,32 +147,17 @@ def test_arms_of_several_runs(tmp_path, capsys):
     ]
     main([*base, "--against", *other, "--against", *base])  # a third arm
     assert f"| minus {base[0]} and 1 more, in points" in capsys.readouterr().out
+    with pytest.raises(ValueError, match="3 labels for 2 directories or arms"):
+        main([*base, "--against", *other, "--label", "a", "b", "c"])
     with pytest.raises(ValueError, match="--against has 1 runs, the first arm 2.*in order"):
         main([*base, "--against", other[0]])
 
 
-def test_one_pair_has_a_row_of_all_sources(tmp_path, capsys):
-    """Without --against the pooled row has its interval: by hand, of gains 100, 0 and 100."""
-    base = arm(tmp_path, "base", ("5", "5", "5"))
-    other = arm(tmp_path, "other", ("7", "5", "7"))
-    main([*base, *other])
-    assert "| all sources | +66.7 [+1.3, +132.0] of 3 |" in capsys.readouterr().out
-
-
-def results(values) -> Evaluation:
-    """Questions with one response each, which is right or not as `values` say."""
-    asked = {("x", question): [{"success": value}] for question, value in values}
-    return Evaluation("", {}, {}, asked)
-
-
 def test_no_spread_is_no_certainty():
     """Where all questions differ by the same share there is no interval of width 0."""
-    none, third, two_thirds = (
-        results(enumerate(shares)) for shares in ([0, 0], [0, 1 / 3], [1 / 3, 2 / 3])
-    )
-    same = difference([gains(none, none, ["x"])])
-    assert same == "+0.0 (of each of 2, so without an interval)"
-    assert difference([gains(third, two_thirds, ["x"])]).startswith("+33.3 (of each of 2,")
+    assert difference([[0.0, 0.0]]) == "+0.0 (of each of 2, so without an interval)"
+    thirds = [100 * (1 / 3 - 0), 100 * (2 / 3 - 1 / 3)]  # a rounding apart
+    assert difference([thirds]).startswith("+33.3 (of each of 2,")
 
 
 @pytest.mark.parametrize(
@@ -194,9 +183,3 @@ def test_what_holds_no_scores_is_named(tmp_path, scores, said):
         (directory / "scores.json").write_text(scores)
     with pytest.raises(ValueError, match=f"{directory}/scores.json.*{said}"):
         main([str(directory)])
-
-
-def test_a_label_for_each(tmp_path):
-    """Two labels for one directory are refused."""
-    with pytest.raises(ValueError, match="2 labels for 1 directories or arms"):
-        main([str(tmp_path), "--label", "a", "b"])

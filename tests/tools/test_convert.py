@@ -40,21 +40,22 @@ def lenient(monkeypatch):
 
 def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
     """Columns and boxes of its own become rows that training reads, the rest is reported."""
-    rows = [
-        {"problem": "1+1=?", "solution": r"It is \boxed{2}."},
-        {"problem": "1+1=?", "solution": r"Clearly \boxed{2}"},
-        {"problem": "2+2=?", "solution": r"\boxed{4}"},
-        {"problem": "2+2=?", "solution": r"\boxed{5}"},
-        {"problem": "3+3=?", "solution": "six"},
-        {"problem": " ", "solution": r"\boxed{1}"},
-        {"problem": "a?", "solution": r"\boxed{E_{1},E_{2}}"},
-        {"problem": "b?", "solution": r"\boxed{\frac{1}{2}}"},
-        {"problem": "c?"},
-        {"problem": "1+1=?", "solution": r"\boxed{2}", "data_source": "other"},
-        {"problem": "d?", "solution": r"\boxed{assert f(0)==1}"},
-        {"problem": "e?", "solution": r"\boxed{['7']}"},
-        {"problem": "f?", "solution": r"\boxed{['7', '8']}"},
+    asked = [
+        ("1+1=?", r"It is \boxed{2}."),
+        ("1+1=?", r"Clearly \boxed{2}"),
+        ("2+2=?", r"\boxed{4}"),
+        ("2+2=?", r"\boxed{5}"),
+        ("3+3=?", "six"),
+        (" ", r"\boxed{1}"),
+        ("a?", r"\boxed{E_{1},E_{2}}"),
+        ("b?", r"\boxed{\frac{1}{2}}"),
+        ("c?", None),
+        ("d?", r"\boxed{assert f(0)==1}"),
+        ("e?", r"\boxed{['7']}"),
+        ("f?", r"\boxed{['7', '8']}"),
     ]
+    rows = [{"problem": question, "solution": solution} for question, solution in asked]
+    rows.append(rows[0] | {"data_source": "other"})
     source = write_jsonl(tmp_path / "mine.jsonl", rows)
     main([source, "--output", str(out), "--extract", "box", "--system", "Think first."])
     report = capsys.readouterr().out
@@ -83,9 +84,9 @@ def test_a_question_file_becomes_questions(tmp_path, out, tokenizer, capsys):
     assert [(q.text, q.answer, q.source) for q in questions] == [
         ("1+1=?", "2", "mine"),
         ("b?", r"\frac{1}{2}", "mine"),
-        ("1+1=?", "2", "other"),
         ("d?", "assert f(0)==1", "mine"),
         ("e?", "7", "mine"),
+        ("1+1=?", "2", "other"),
     ]
 
 
@@ -117,91 +118,86 @@ def test_hub_names(out, monkeypatch, lenient):
     assert pairs(out) == [("How many?", "4")]
 
 
-def test_values_of_awkward_columns():
-    """Whole numbers in a column of floats lose their point, and a list of one is its item."""
-    values = (7.0, 2.5, ["7"], {"ground_truth": "7"}, float("nan"), None, True, ["1", "2"])
-    assert [answer_of(value, "") for value in values] == ["7", "2.5", "7", "7", *[None] * 4]
+def test_values_of_awkward_columns(tmp_path, out, lenient, capsys):
+    """Whole numbers in a column of floats lose their point, and a list of one is its item.
+
+    A float that stands for several whole numbers is written as it is read, and told.
+    """
+    values = {7.0: "7", 2.5: "2.5", 6.02e23: "6.02e+23", 2.0**53: "9007199254740992.0"}
+    values |= {-1e16: "-1e+16", 2.0**53 - 1: "9007199254740991", 3e8: "300000000"}
+    for wrap in (lambda v: v, lambda v: {"ground_truth": [v]}):
+        rows = [{"question": f"{i}?", "answer": wrap(v)} for i, v in enumerate(values)]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
+        main([str(tmp_path / "in.parquet"), "--output", str(out), "--overwrite"])
+        assert [answer for _, answer in pairs(out)] == [*values.values()]
+        assert "3 floats with 16 digits, written as they are read" in capsys.readouterr().out
+    for nothing in (float("nan"), None, True, ["1", "2"]):
+        assert answer_of(nothing, "") is None
 
 
-def test_turns():
-    """Text becomes a user turn, a system turn is replaced, and worked solutions go."""
+def test_turns(tmp_path, out, lenient, capsys):
+    """Text becomes a user turn, a system turn is replaced, and worked solutions go.
+
+    What is not asked is counted: further parts of turns, and choices in a column.
+    """
     user, system = {"role": "user", "content": "1?"}, {"role": "system", "content": "S"}
-    assert (
-        turns_of("1?", None)
-        == turns_of([user, {"role": "assistant", "content": "1"}], None)
-        == [user]
-    )
+    solved = [user, {"role": "assistant", "content": "1", "tool_calls": ["gone with its turn"]}]
+    assert turns_of("1?", None) == turns_of(solved, None) == [user]
     assert turns_of([{"role": "system", "content": ""}, user], None) == [user]
-    assert turns_of([{"role": "system", "content": "old"}, user | {"extra": 1}], "S") == [
-        system,
-        user,
-    ]
+    assert turns_of([{"role": "system", "content": "old"}, user], "S") == [system, user]
     for nothing in ([], [system], None, 3, "", [{"role": "user"}], ["1?"]):
         assert turns_of(nothing, None) is None
+    asked = [user | {"name": "A", "id": None}, {"role": "tool", "content": "7"}, user]
+    rows = [{"prompt": solved, "answer": 1}, {"prompt": asked, "answer": 1, "choices": ["1", "2"]}]
+    main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(out)])
+    assert read_rows(str(out))[1]["prompt"] == [user, asked[1], user]
+    report = capsys.readouterr().out
+    assert "1 asked without these parts of their turns, for example: ['name']" in report
+    assert "1 asked without their choices: are these in the question?" in report
+
+
+def test_csv(tmp_path, out, lenient):
+    """A byte-order mark, CRLF, quoted commas and line breaks; values stay as they are written."""
+    text = '\ufeffquestion,answer\r\n"a, b\nc?",007\r\n\r\n"a ""q""?",1.50\r\nna?,true\r\n'
+    (tmp_path / "in.csv").write_bytes(text.encode())
+    main([str(tmp_path / "in.csv"), "--output", str(out)])
+    assert pairs(out) == [("a, b\nc?", "007"), ('a "q"?', "1.50"), ("na?", "true")]
+
+
+ONE = '{"question": "1", "answer": "1", "extra_info": {"a": {"b": 1}}}\n'
+OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
 
 
 @pytest.mark.parametrize(
     "name, text, flags, said",
     [
-        (
-            "in.csv",
-            "question,answer\n1+1,2\n",
-            "",
-            "neither Parquet nor JSONL, which has one .* of CSV",
-        ),
-        (
-            "in.json",
-            json.dumps([SUM]),
-            "",
-            "neither Parquet nor JSONL, which has one .* of a JSON array",
-        ),
-        ("in.jsonl", json.dumps([SUM]), "", "neither Parquet nor JSONL"),
+        ("in.csv", "question,answer\n1,2,3\n", "", "in.csv, line 2: not one value for each of"),
+        ("in.csv", 'question,answer\n"1,2\n', "", "in.csv, line .: unexpected end of data"),
         ("in.jsonl", LINE, "--question task", "has no column task, .*choose one with --question"),
         ("in.jsonl", LINE, "--extract box", "0 questions are left.*does it need --extract"),
         ("in.jsonl", LINE, "--held_out 1", "1 questions are left, 1 to be held out"),
         ("in.jsonl", json.dumps(SUM | {"extra_info": {"t": {}}}), "", "same names and types"),
-        (
-            "in.jsonl",
-            '{"question": "1", "answer": "1", "extra_info": {"a": {"b": 1}}}\n'
-            '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}',
-            "",
-            "'b': 1.* would be .*'b': 1.0",
-        ),
-        (
-            "in.jsonl",
-            '{"question": "1", "answer": "1", "extra_info": {"a": 1}}\n'
-            '{"question": "2", "answer": "2", "extra_info": {"b": 1}}',
-            "",
-            "'a': 1. would be .'a': 1, 'b': None",
-        ),
-        (
-            "in.jsonl",
-            '{"question": "1+1", "answer": 2, "answer": 3}',
-            "",
-            "answer stands there twice",
-        ),
-        (
-            "in.jsonl",
-            json.dumps(SUM | {"data_source": ["a"]}),
-            "",
-            "data_source: must be printable text",
-        ),
+        ("in.jsonl", ONE + OTHER, "", "'b': 1.* would be .*'b': 1.0"),
+        ("in.jsonl", json.dumps(SUM | {"data_source": ["a"]}), "", "must be printable text"),
         ("in.jsonl", LINE, "--system prompt.txt", "prompt.txt is no sentence"),
         ("in.jsonl", LINE, "--set max_terms=3", "are for gym:NAME"),
+        ("in.jsonl", LINE, "--output {}/link.parquet", "link.parquet exists.* add --overwrite"),
+        ("in.jsonl", LINE, "--output {}/link.parquet/a.parquet", "is a file, or a link to nothing"),
         ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
-        ("org/name", "", "", f"org/name is no .jsonl or .parquet; .*{INSTALL_DATASETS}"),
+        ("org/name", "", "", f"org/name is no .jsonl, .csv or .parquet; .*{INSTALL_DATASETS}"),
     ],
 )
 def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
     """Each refusal is one sentence, and nothing is written, half files included."""
     monkeypatch.setitem(sys.modules, "datasets", None)
+    (tmp_path / "link.parquet").symlink_to(tmp_path / "nowhere" / "it")
     source = tmp_path / name if text else name
     if text:
         source.write_text(text)
-    monkeypatch.setattr(sys, "argv", ["convert", str(source), "--output", str(out), *flags.split()])
+    before = sorted(tmp_path.iterdir())
     with pytest.raises((ValueError, yaml.YAMLError), match=said):
-        main()
-    assert [path.name for path in tmp_path.glob("*.*")] == ([name] if text else [])
+        main([str(source), "--output", str(out), *flags.format(tmp_path).split()])
+    assert sorted(tmp_path.iterdir()) == before
 
 
 def test_some_are_held_out(tmp_path, lenient):

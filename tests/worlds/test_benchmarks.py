@@ -45,18 +45,18 @@ def test_majority(answers, right, value):
 
 
 def test_intervals():
-    """Intervals are Wilson's by hand, and wider where the samples of a question agree."""
-    # With 5 of 10 right the spread 0.5 sqrt(10/9) / sqrt(10) is that of 9 trials. With z = 1.96 the
-    # bounds are (0.5 + z²/18 ± z sqrt(1/36 + z²/324)) / (1 + z²/9).
-    assert interval([[True], [False]] * 5) == pytest.approx([0.22653, 0.77347], abs=1e-5)
-    # Without a spread they are ten trials.
-    assert interval([[False]] * 10) == pytest.approx([0, 3.8416 / 13.8416], abs=1e-9)
-    assert interval([[True]]) == pytest.approx([1 / 4.8416, 1], abs=1e-9)
-    agreeing = [[True] * 4, [False] * 4] * 5
-    assert interval(agreeing) == interval([[True], [False]] * 5)  # more of the same is no evidence
-    # Without a spread between questions they are 10 trials, not 20.
-    even = interval([[True, False], [False, True]] * 5)
-    assert even == pytest.approx([0.23659, 0.76341], abs=1e-5)
+    """Intervals are Wilson's by hand, and of no more trials where samples of a question agree."""
+    # With z = 1.95996 the bounds are (0.5 + z²/20 ± z sqrt(1/40 + z²/400)) / (1 + z²/10).
+    of_ten = pytest.approx([0.23659, 0.76341], abs=1e-5)
+    assert interval([[True], [False]] * 5) == of_ten
+    assert interval([[True] * 4, [False] * 4] * 5) == of_ten
+    # Without a spread between questions each is a trial, too.
+    assert interval([[True, False], [False, True]] * 5) == of_ten
+    assert interval([[False]] * 10) == pytest.approx([0, 3.84146 / 13.84146], abs=1e-5)
+    assert interval([[True]]) == pytest.approx([1 / 4.84146, 1], abs=1e-5)
+    # 8 right of 16, spread 1/16 where one response a question has 1/4: four times 4 trials.
+    of_sixteen = pytest.approx([0.27999, 0.72001], abs=1e-5)
+    assert interval([[True] * 3 + [False], [True] + [False] * 3] * 2) == of_sixteen
 
 
 def test_intervals_cover():
