@@ -251,7 +251,9 @@ class TokenScores(torch.autograd.Function):
         entropies = []
         for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
             logprobs.append(log_p.gather(1, y[:, None])[:, 0])
-            entropies.append(-(log_p.exp() * log_p).sum(-1))
+            p = log_p.exp()
+            entropies.append(-p.mul_(log_p).sum(-1))
+            del log_p, p  # or they would stand beside the next chunk
         entropies = torch.cat(entropies)
         ctx.temperature = temperature
         ctx.save_for_backward(hidden, weight, targets, entropies)
@@ -277,13 +279,13 @@ class TokenScores(torch.autograd.Function):
             d_logits = p.mul_(-d_logprob).scatter_add_(1, y[:, None], d_logprob)
             d_logits.addcmul_(slope, d_entropy, value=-1)
             d_product = d_logits.div_(ctx.temperature).to(weight.dtype)  # of hidden Wᵀ
+            del log_p, p, slope, d_logits
             grad_hidden[start:end] = product(d_product, weight)
-            if grad_weight is None:
-                continue
-            if d_product.dtype == torch.float32:
+            if grad_weight is not None and d_product.dtype == torch.float32:
                 grad_weight.addmm_(d_product.T, h)
-            else:
+            elif grad_weight is not None:
                 grad_weight += product(d_product.T, h)
+            del d_product  # nothing of a chunk is left beside the next
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, None, None
@@ -293,8 +295,8 @@ class TokenScores(torch.autograd.Function):
         """c tokens after another: hidden (c, width), targets (c,), log-probs (c, V)."""
         size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
-            logits = product(h, weight.T).float().div_(temperature)
-            yield h, y, logits.log_softmax(-1)
+            # Logits with a name would live on here while the caller works.
+            yield h, y, product(h, weight.T).float().div_(temperature).log_softmax(-1)
 
 
 class PackedLM(nn.Module):
