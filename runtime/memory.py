@@ -26,9 +26,8 @@ DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
 # What vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured.
 ENGINE_ASLEEP_BYTES = 2.0e9
 # What an allocator keeps of a device, per byte of tensors that are alive: gaps come on top. malloc
-# loses a third. torch's allocator had taken 1.4 of a 7B on 8 ranks before segments could grow
-# (flags.py), on a driver that does nothing; what it takes since then is not measured.
-RESERVED = {"cpu": 4 / 3, "cuda": 1.4}
+# loses a third; of torch's allocator, whose segments grow (flags.py), a quarter is reckoned with.
+RESERVED = {"cpu": 4 / 3, "cuda": 1.25}
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
