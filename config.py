@@ -232,8 +232,7 @@ class Config:
     )
     tokens_per_micro_batch: int | None = knob(
         4096,
-        "The tokens of a micro-batch on one rank; auto is as many as fit. A shared prompt's copies "
-        "in attention, and padding, count by the memory that they take.",
+        "The tokens of a micro-batch on one rank; a shared prompt counts once. auto: what fits.",
         1,
     )
     gradient_checkpointing: bool = knob(

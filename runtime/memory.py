@@ -126,7 +126,6 @@ class Budget:
 def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str) -> Budget:
     """Return the bytes that one rank holds, with micro-batches of `tokens` tokens.
 
-    A shared prompt's copies and padding are in `tokens` by their `copy_share`.
     responses: how many of the tokens are in responses. device: "cpu" or "cuda". The list `moments`
     has those at which the sum may peak.
     """
@@ -265,15 +264,6 @@ def attention_bytes(shape: Shape, compute: int, on_cpu: bool) -> float:
     them for each of its responses, and so has padding.
     """
     return (4 if on_cpu else compute) * 2 * (shape.query + shape.key) + 4 * shape.heads
-
-
-def copy_share(c, shape: Shape, device: str) -> float:
-    """Return what a token holds that stands in attention alone, as a share of what others hold.
-
-    Checkpointing keeps less of it, so that there the share is above the truth.
-    """
-    args = (shape, bytes_per_weight(c), device == "cpu")
-    return attention_bytes(*args) / activation_bytes(*args, c.lora_rank)
 
 
 def available_bytes() -> float:
