@@ -25,7 +25,7 @@ from model import PackedLM, load_model, pack
 from runtime import ranks
 from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
-from runtime.memory import Shape, copy_share, free_bytes, tokens_that_fit, update_bytes
+from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
 from runtime.metrics import combine, engine_gap, token_means, token_sums
 
 # nats a token, of `max_drift: auto`; see bench/README.md
@@ -107,16 +107,6 @@ class Policy:
         )
         return tokens, line
 
-    def _micro_batches(self, sequences: list[tuple]) -> list[ranks.MicroBatch]:
-        """This rank's share, in parts that hold as much as `tokens_per_micro_batch` tokens."""
-        config = self.config
-        return ranks.micro_batches(
-            sequences,
-            self.tokens_per_micro_batch,
-            copy_share(config, self.shape, self.device.type),
-            padded=self.device.type == "cpu" or config.dtype == "float32",  # see model.py
-        )
-
     # ---- forward passes without gradient ---------------------------------------------------------
 
     def score(self, sequences: list[tuple]) -> list[tuple]:
@@ -125,7 +115,7 @@ class Policy:
             return []
         results = {}
         with torch.no_grad():
-            for batch in self._micro_batches(sequences):
+            for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
                 scored = [sequences[i] for i in batch.indices]
                 scores = self.module(pack(scored, self.device))
                 ends = np.cumsum([len(response) for _, response in scored])[:-1]
@@ -205,7 +195,7 @@ class Policy:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         sequences = [row.sequence for row in rows]
         parts = []
-        for batch in self._micro_batches(sequences):
+        for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
             part = [rows[i] for i in batch.indices]

@@ -26,9 +26,8 @@ DRIVER_BYTES = 1.5e9  # CUDA context, libraries, NCCL; assumed, not measured
 # What vLLM keeps at sleep level 2 (CUDA graphs, buffers); assumed, not measured.
 ENGINE_ASLEEP_BYTES = 2.0e9
 # What an allocator keeps of a device, per byte of tensors that are alive: gaps come on top. malloc
-# loses a third. torch's allocator had taken 1.4 of a 7B on 8 ranks before segments could grow
-# (flags.py), on a driver that does nothing; what it takes since then is not measured.
-RESERVED = {"cpu": 4 / 3, "cuda": 1.4}
+# loses a third; of torch's allocator, whose segments grow (flags.py), a quarter is reckoned with.
+RESERVED = {"cpu": 4 / 3, "cuda": 1.25}
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 MOMENTS = "optimiser (two float32 moments, sharded)"
 
@@ -127,7 +126,6 @@ class Budget:
 def budget(c, shape: Shape, ranks: int, tokens: int, responses: int, device: str) -> Budget:
     """Return the bytes that one rank holds, with micro-batches of `tokens` tokens.
 
-    A shared prompt's copies and padding are in `tokens` by their `copy_share`.
     responses: how many of the tokens are in responses. device: "cpu" or "cuda". The list `moments`
     has those at which the sum may peak.
     """
@@ -266,15 +264,6 @@ def attention_bytes(shape: Shape, compute: int, on_cpu: bool) -> float:
     them for each of its responses, and so has padding.
     """
     return (4 if on_cpu else compute) * 2 * (shape.query + shape.key) + 4 * shape.heads
-
-
-def copy_share(c, shape: Shape, device: str) -> float:
-    """Return what a token holds that stands in attention alone, as a share of what others hold.
-
-    Checkpointing keeps less of it, so that there the share is above the truth.
-    """
-    args = (shape, bytes_per_weight(c), device == "cpu")
-    return attention_bytes(*args) / activation_bytes(*args, c.lora_rank)
 
 
 def available_bytes() -> float:

@@ -240,55 +240,39 @@ class MicroBatch:
     is_last: bool
 
 
-def micro_batches(
-    sequences: list[tuple[np.ndarray, np.ndarray]], budget: int, copy_share: float, padded: bool
-) -> list[MicroBatch]:
-    """Return this rank's share of the sequences, each part in the memory of `budget` tokens.
+def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -> list[MicroBatch]:
+    """Return this rank's share of the sequences, in parts of `budget` tokens at most.
 
-    sequences: pairs of (prompt ids, response ids). copy_share: what a token holds that stands in
-    attention alone (a prompt's copy, padding), as a share of what others hold. padded: whether
-    attention pads sequences to the longest.
-
-    Every rank has as many micro-batches. Neighbours with one prompt stay together, as a micro-batch
-    shares it, in units small enough to balance. A pair that is longer than the budget stands alone.
+    sequences: pairs of (prompt ids, response ids). Every rank has as many micro-batches. Neighbours
+    with one prompt stay together, as a micro-batch shares it, in units small enough to balance. A
+    pair that is longer than the budget stands alone.
     """
-    lengths = [len(prompt) + len(response) for prompt, response in sequences]
-
-    def held(part: list[int], row: int) -> float:
-        """The memory of these sequences, in tokens; `row` of them stand outside attention."""
-        own = [lengths[i] for i in part]
-        seen = len(own) * max(own) if padded else sum(own)
-        return row + copy_share * (seen - row)
-
-    limit = sum(lengths) // (8 * world_size())
+    total = sum(len(prompt) + len(response) for prompt, response in sequences)
+    limit = min(budget, total // (8 * world_size()))
     units = []
     sizes = []
     for i, (prompt, response) in enumerate(sequences):
         if i and np.array_equal(prompt, sequences[i - 1][0]):
             size = sizes[-1] + len(response)
-            if size <= limit and held([*units[-1], i], size) <= budget:
+            if size <= limit:
                 units[-1].append(i)
                 sizes[-1] = size
                 continue
         units.append([i])
-        sizes.append(lengths[i])
+        sizes.append(len(prompt) + len(response))
     # A unit longer than the budget fills one micro-batch, not several.
     least = sum(min(size, budget) for size in sizes)
     count = -(-least // (world_size() * budget))  # rounded up
     while True:
-        parts = []
-        fits = True
-        for b in split(sizes, world_size() * count):
-            part = [i for u in b for i in units[u]]
-            row = sum(sizes[u] for u in b)
-            fits = fits and (len(b) < 2 or held(part, row) <= budget)
-            parts.append(part)
-        if fits:
+        parts = split(sizes, world_size() * count)
+        if all(len(part) < 2 or sum(sizes[u] for u in part) <= budget for part in parts):
             break
         count += 1
     batches = []
     for part in parts[rank() :: world_size()]:
-        batches.append(MicroBatch(part or [0], weight=1.0 if part else 0.0, is_last=False))
+        indices = [i for u in part for i in units[u]]
+        weight = 1.0 if indices else 0.0
+        batches.append(MicroBatch(indices or [0], weight, is_last=False))
     batches[-1].is_last = True
     return batches
 

@@ -134,15 +134,10 @@ def print_formula(c: Config, gpus: int, gigabytes: float) -> None:
     print_row("gaps between the policy's tensors (assumed)", gaps)
     print_row("reserved", reserved)
 
-    loading = 2 * shape.parameters / 1e9
-    print(
-        f"\nHost memory: {loading:.1f} GB per rank while the model (stored in 16 bits) loads, "
-        f"{gpus * loading:.0f} GB on the node."
-    )
     bytes_per_token = 2 * shape.layers * shape.key * bytes_per_weight(c) / c.rollout_tp
     room = max((engine - weights - ENGINE_ACTIVATION_BYTES) / bytes_per_token, 0)
     print(
-        f"The KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full"
+        f"\nThe KV cache holds about {room:,.0f} tokens ({room / longest:.0f} sequences of full"
         " length)."
     )
     spare = (total - max(reserved)) / 1e9
