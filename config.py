@@ -119,8 +119,7 @@ class Config(Knobs):
     # what policy and engine compute in; the trained weights stay float32
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     lora_rank: int = 0  # of the adapters (LoRA) that are trained; 0: all weights are trained
-    # tokens of a micro-batch on one rank, a shared prompt counted once; auto: as many as fit
-    tokens_per_micro_batch: int | None = 16_384
+    tokens_per_micro_batch: int = 16_384  # on one rank; a shared prompt counts once
     gradient_checkpointing: bool = True  # the backward pass recomputes activations, to save memory
 
     # ---- run -------------------------------------------------------------------------------------

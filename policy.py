@@ -25,7 +25,6 @@ from model import PackedLM, load_model, pack
 from runtime import ranks
 from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
-from runtime.memory import Shape, free_bytes, tokens_that_fit, update_bytes
 from runtime.metrics import combine, engine_gap, token_means, token_sums
 
 # nats a token, of `max_drift: auto`; see bench/README.md
@@ -68,7 +67,6 @@ class Policy:
             add_adapters(lm, config.lora_rank, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
-        self.shape = Shape.of(lm.config.to_dict())
         self.module = PackedLM(lm, config.temperature).train()
         mesh = ranks.mesh(device.type)
         mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
@@ -86,26 +84,6 @@ class Policy:
         self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]
         # How far engine and policy were apart before the first optimiser step, as metrics.
         self.engine_metrics = {}
-        self.tokens_per_micro_batch, self.memory_line = self._micro_batch()
-
-    def _micro_batch(self) -> tuple[int, str]:
-        """How many tokens a micro-batch has, and a sentence on the memory it takes.
-
-        As many as asked for, or as fit on the rank with the least memory left.
-        """
-        config = self.config
-        device = self.device.type
-        node = ranks.ranks_per_node()
-        free = free_bytes(device, node)
-        tokens = config.tokens_per_micro_batch
-        if not tokens:
-            tokens = min(ranks.gather(tokens_that_fit(config, self.shape, node, free, device)))
-        need = update_bytes(config, self.shape, node, tokens, device)
-        line = (
-            f"an update by {tokens} tokens needs {need / 1e9:.2f} GB a rank,"
-            f" {free / 1e9:.1f} are free"
-        )
-        return tokens, line
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
@@ -115,7 +93,7 @@ class Policy:
             return []
         results = {}
         with torch.no_grad():
-            for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
+            for batch in ranks.micro_batches(sequences, self.config.tokens_per_micro_batch):
                 scored = [sequences[i] for i in batch.indices]
                 scores = self.module(pack(scored, self.device))
                 ends = np.cumsum([len(response) for _, response in scored])[:-1]
@@ -195,7 +173,7 @@ class Policy:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         sequences = [row.sequence for row in rows]
         parts = []
-        for batch in ranks.micro_batches(sequences, self.tokens_per_micro_batch):
+        for batch in ranks.micro_batches(sequences, self.config.tokens_per_micro_batch):
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
             part = [rows[i] for i in batch.indices]

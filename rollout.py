@@ -23,7 +23,8 @@ from config import Config
 from model import extend_context, load_model, model_config
 from runtime import ranks
 from runtime.faults import once, watchdog
-from runtime.memory import KV_CACHE_ON_CPU
+
+KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 
 
 @dataclass(slots=True, eq=False)

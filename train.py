@@ -45,7 +45,6 @@ def train(config: Config) -> dict:
         policy = Policy(config, config.model, device)
         run.start(policy, experience)
         engine.wake(policy.full_weights(engine.dtype))
-        run.print(policy.memory_line)
 
         example = (tests or questions)[0]
         if run.is_new:

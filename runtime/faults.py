@@ -39,8 +39,7 @@ LEFT = ("plan", "rollout", "validate", "evaluation")
 FINISHED = ("store", "update", "sync", "save")
 OUT_OF_MEMORY = (
     "Lower tokens_per_micro_batch, turn on gradient_checkpointing, train adapters alone "
-    "(lora_rank), or run fewer ranks here; python -m tools.doctor --gpus N --memory GB adds up "
-    "what a rank holds"
+    "(lora_rank), or run fewer ranks here"
 )
 SILENT = (
     "died without a message, nobody knows when; what other ranks saw of it stands elsewhere here."
@@ -293,3 +292,23 @@ def _alive(pid: int) -> bool:
 
 
 watchdog = Watchdog()
+
+
+@contextlib.contextmanager
+def out_of_memory_names_knobs(tokens_per_micro_batch: int, gradient_checkpointing: bool):
+    """Turn "out of memory" inside into a RuntimeError that names the knobs and their values."""
+    import torch
+
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:  # torch.cuda.OutOfMemoryError is a RuntimeError
+        known = isinstance(error, MemoryError | torch.OutOfMemoryError)
+        if not known and "can't allocate memory" not in str(error):
+            raise
+        raise RuntimeError(
+            "out of memory in the policy. Lower tokens_per_micro_batch (now"
+            f" {tokens_per_micro_batch}), turn on gradient_checkpointing (now"
+            f" {gradient_checkpointing}), or use more ranks: none of these changes the gradient. On"
+            " a GPU rollout_memory is what the engine may keep. lora_rank trains adapters alone,"
+            " in less memory"
+        ) from error

@@ -19,8 +19,7 @@ import torch
 from runtime import ranks
 from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
-from runtime.faults import Interrupted, last_word, watchdog
-from runtime.memory import advice
+from runtime.faults import Interrupted, last_word, out_of_memory_names_knobs, watchdog
 from runtime.rundir import claim
 from runtime.tracking import GO_ON, Tracker, validation
 
@@ -109,8 +108,8 @@ class Run:
         start = self._now()
         hint = nullcontext()
         if name in OF_THE_POLICY:
-            tokens = self.knobs["tokens_per_micro_batch"] or "auto"
-            hint = advice(tokens, self.knobs["gradient_checkpointing"])
+            tokens = self.knobs["tokens_per_micro_batch"]
+            hint = out_of_memory_names_knobs(tokens, self.knobs["gradient_checkpointing"])
         try:
             with hint:
                 yield

@@ -116,10 +116,7 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path):
             "shaping: off\nrequire_box: true\nclip: off\n",
             dict(shaping=False, require_box=True, clip="off"),
         ),
-        (
-            "max_drift: auto\ntokens_per_micro_batch: auto\n",
-            dict(max_drift=None, tokens_per_micro_batch=None),
-        ),
+        ("max_drift: auto\n", dict(max_drift=None)),
         (
             'start_threshold: -1\nresponse_prefix: "<think>\\n"\n',
             dict(start_threshold=-1.0, response_prefix="<think>\n"),

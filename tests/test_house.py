@@ -67,9 +67,9 @@ def test_arrows():
     [
         ("loss.py", "def f():\n    from tools.doctor import main", ["loss.py: tools"]),
         (
-            "runtime/memory.py",
+            "runtime/ranks.py",
             "if TYPE_CHECKING:\n    from config import Config",
-            ["runtime/memory.py: config"],
+            ["runtime/ranks.py: config"],
         ),
         ("data.py", "def f():\n    import loss", ["data.py: in a circle", "loss.py: in a circle"]),
         (

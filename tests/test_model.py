@@ -8,12 +8,12 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import plain_scores
+from tools.trials import peak_tensor_bytes
 from torch.nn.attention import varlen
 from transformers import AutoModelForCausalLM
 
 import model
 from model import PackedLM, TokenScores, pack
-from tools.trials import peak_tensor_bytes
 
 TEMPERATURE = 0.7
 

@@ -134,7 +134,6 @@ CASES = {  # name: knobs
     "one micro-batch": {},
     "a micro-batch each": dict(tokens_per_micro_batch=1),
     "some micro-batches": dict(tokens_per_micro_batch=40),
-    "micro-batches by memory": dict(tokens_per_micro_batch=None),
     "gradient checkpointing": dict(gradient_checkpointing=True, tokens_per_micro_batch=60),
     "a rank without work": {},  # the group of one response
 }

@@ -37,7 +37,6 @@ from test_train import metrics, train_from
 
 from runtime import faults, ranks
 from runtime.faults import watchdog
-from runtime.memory import advice
 from runtime.run import Run
 from runtime.tracking import Tracker
 
@@ -222,9 +221,12 @@ def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
 def test_out_of_memory_names_the_knobs():
     """An allocation that fails says what to lower; other errors pass unchanged."""
     knobs = "tokens_per_micro_batch.*now 77.*gradient_checkpointing.*now False"
-    with pytest.raises(RuntimeError, match=knobs), advice(77, False):
+    with pytest.raises(RuntimeError, match=knobs), faults.out_of_memory_names_knobs(77, False):
         torch.empty(1 << 55)
-    with pytest.raises(RuntimeError, match="^shapes differ$"), advice(77, False):
+    with (
+        pytest.raises(RuntimeError, match="^shapes differ$"),
+        faults.out_of_memory_names_knobs(77, False),
+    ):
         raise RuntimeError("shapes differ")
 
 
