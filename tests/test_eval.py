@@ -180,31 +180,20 @@ def answered(question: str, *rewards: float, source: str = "x", **about) -> list
     ]
 
 
-def training(**knobs) -> SimpleNamespace:
-    """The knobs of an evaluation that samples like a step of training."""
-    alike = {"num_rollouts": 2, "temperature": 1.0, "eval_temperature": 1.0}
-    return SimpleNamespace(**alike | knobs)
-
-
 NEVER = answered("a", 0, 0) + answered("b", 0, 0.3)  # b's rewards differ: it says something
 MIXED = answered("c", 0, 1) + answered("d", 1, 1)
 COUNTS = "---- x: 4 questions by k, the right ones of 2 responses: k=0: 2, k=1: 1, k=2: 1"
-SENTENCE = "50% are never right, 25% always: of a fresh batch 50% would say nothing"
+SENTENCE = "50% are never right, 25% always: of groups like these 50% say nothing"
 
 
-@pytest.mark.parametrize(
-    "knobs, of_x",
-    [({}, [COUNTS, SENTENCE]), ({"temperature": 0.6}, [COUNTS]), ({"num_rollouts": 8}, [COUNTS])],
-)
-def test_how_many_questions_are_right_how_often(knobs, of_x):
-    """Counts by hand; the sentence on a fresh batch only where K and temperature are training's.
-
-    A source's K is its own. One with one sample has no counts: Pass@1 is left to the scores.
-    """
+def test_how_many_questions_are_right_how_often():
+    """Counts by hand. A source's K is its own; one with one sample has none: that is Pass@1."""
     records = NEVER + MIXED + answered("e", 1, 0, 1, source="y") + answered("f", 1, source="z")
-    assert in_short(records, training(**knobs)).splitlines()[9:] == [
-        *of_x,
+    assert in_short(records).splitlines()[9:] == [
+        COUNTS,
+        SENTENCE,
         "---- y: 1 questions by k, the right ones of 3 responses: k=0: 0, k=1: 0, k=2: 1, k=3: 0",
+        "0% are never right, 0% always: of groups like these 0% say nothing",
     ]
 
 
@@ -214,7 +203,7 @@ def test_three_responses_are_shown():
     records = answered("q", 1, 1) + answered("r", 1) + answered("s", 0, truncated=True)
     records += answered("t", 1)
     records[0] |= {"response": hostile, "gold": "\u202e"}
-    assert in_short(records, training()).splitlines()[:9] == [
+    assert in_short(records).splitlines()[:9] == [
         "---- right, reward 1, 9 tokens, gold: \\u202e",
         "asked q",
         r"\x1b[2J\n" + "ab" * 145 + "a [... 609 characters ...] " + "ab" * 150,
@@ -225,17 +214,6 @@ def test_three_responses_are_shown():
         "asked r",
         "r0",
     ]
-
-
-def test_the_file_says_what_training_is_like(tiny_model, device, file, tmp_path, capfd):
-    """num_rollouts and temperature come from --config; stdout is JSON alone, as it was."""
-    settings = tmp_path / "training.yaml"
-    settings.write_text("num_rollouts: 3\ntemperature: 0.5\neval_temperature: 0.5\n")
-    flags = ["--samples", "3", "--config", str(settings)]
-    evaluation.main(command(tiny_model, file, *flags))
-    said = capfd.readouterr()
-    assert json.loads(said.out)["samples/arithmetic"] == 3
-    assert "of a fresh batch" in said.err
 
 
 # ---- the command ---------------------------------------------------------------------------------
@@ -491,19 +469,24 @@ def test_output_on_two_ranks(tiny_model, file, tmp_path):
     [
         ([], "needs --model DIR and --data FILE"),
         (["--model", "x"], "needs --model"),
-        (
-            ["--model", "x", "--data", "eval.py", "--samples", "0"],
-            "samples must be at least 1, got 0",
-        ),
-        (["--model", "x", "--data", "missing.parquet"], "no such file: missing.parquet"),
-        (
-            ["--model", "x", "--max_tokens", "5"],
-            "unknown flag --max_tokens; nearest: .*--max_response_length",
-        ),
-        (["--temperature=1"], "unknown flag --temperature; nearest: --eval_temperature"),
+        (["--model", "x", "--data", "missing.parquet"], "missing.parquet is not there"),
     ],
 )
 def test_main_says_what_is_missing(argv, reason, device):
-    """A command that cannot work fails with the reason; what only training knows is refused."""
-    with pytest.raises((SystemExit, ValueError), match=reason):
+    """A command that cannot work fails with the reason."""
+    with pytest.raises(ValueError, match=reason):
         evaluation.main(argv)
+
+
+def test_what_only_training_knows_is_no_flag(tmp_path, capsys):
+    """A file may have it, a flag is refused with the nearest; so is what nobody knows."""
+    file = tmp_path / "training.yaml"
+    file.write_text("temperature: 0.5\ntrain_files: [a, b]\n")
+    argv = ["--model", "x", "--data", "eval.py", "--config", str(file)]
+    assert evaluation.parse_command(argv) == evaluation.parse_command(argv[:4])
+    with pytest.raises(SystemExit):
+        evaluation.parse_command([*argv, "--temperature", "1"])
+    assert "--eval_temperature FLOAT" in capsys.readouterr().err
+    file.write_text("max_tokens: 5\n")
+    with pytest.raises(ValueError, match="training.yaml: unknown knob max_tokens"):
+        evaluation.parse_command(argv)

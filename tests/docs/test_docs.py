@@ -106,7 +106,7 @@ def test_commands_parse(program, arguments, monkeypatch):
     monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.chdir(ROOT)
     # The reader's own file is a copy of this one.
-    arguments = re.sub(r"(?<=--config )\w+\.yaml", "configs/own-model.yaml", arguments)
+    arguments = re.sub(r"(?<= )\w+\.yaml", "configs/own-model.yaml", arguments)
     arguments = re.sub(r"\$\w+", "1", arguments)  # a variable of the shell
     argv = shlex.split(arguments.replace("$'", "'").removesuffix(" &"))
     if program == "train.py":

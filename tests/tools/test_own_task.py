@@ -40,7 +40,7 @@ def done(tmp_path_factory) -> tuple[Path, list[str]]:
     directory = tmp_path_factory.mktemp("clone")
     for file in ROOT.glob("*.py"):
         shutil.copy(file, directory)
-    for folder in ("worlds", "verifier", "runtime", "tools"):
+    for folder in ("worlds", "verifier", "runtime", "tools", "configs"):
         shutil.copytree(ROOT / folder, directory / folder)
     # These belong to this process's own group and engines.
     foreign = ("VLLM_", "RANK", "WORLD_SIZE", "LOCAL_", "MASTER_")

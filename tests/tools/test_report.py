@@ -362,7 +362,7 @@ def test_a_run_without_responses_says_why(runs, device, tmp_path):
     train.write_text(train.read_text().replace('"9"', '"8"'))
     assert "not the questions that the run was trained on" in missing(run)
     train.unlink()
-    assert "no such file" in missing(run)
+    assert "is not there" in missing(run)
     shutil.copy(runs[0].parent / "run files" / "train.jsonl", train)
     (tmp_path / "run files" / "config.json").unlink()
     assert "there is no model in" in missing(run)
