@@ -5,8 +5,7 @@ r"""Record what the models computed in one replaying step of a run, for docs/one
         print(build_world('.cache', World(asked=(1,))))")
     python docs/record_step.py --config configs/arithmetic.yaml --model $WORLD/model \
         --train_files $WORLD/train.jsonl --val_files $WORLD/test.jsonl \
-        --reward worlds.arithmetic:reward --engine hf --start_threshold -1 --steps 3 --eval_every 0 \
-        --run_dir runs/one_step
+        --engine hf --start_threshold -1 --steps 3 --eval_every 0 --run_dir runs/one_step
 
 The second command builds the built-in world with only the last result asked, in five to ten
 minutes. There a lucky response is paid now and then, so a question can have several right responses
