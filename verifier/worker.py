@@ -113,11 +113,7 @@ def told(error: BaseException) -> str:
     theirs = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
     places = [f"{os.path.basename(f.filename)}, line {f.lineno}" for f in theirs[-5:]]
     where = f" ({'; '.join(places)})" if places else ""
-    try:
-        text = str(error)
-    except BaseException as another:  # it is their code that says what is wrong
-        text = f"{type(another).__name__} where its text was asked for"
-    return " ".join(f"{type(error).__name__}: {text}{where}".split())
+    return " ".join(f"{type(error).__name__}: {error}{where}".split())
 
 
 def die_with_parent(requests) -> None:
