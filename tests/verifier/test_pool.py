@@ -330,21 +330,6 @@ time.sleep(60)
         process.wait()
 
 
-def test_a_reward_that_forks_shifts_no_score(module):
-    """A child that comes back from the reward function ends: it answers no other pair."""
-    source = """
-        import os
-        def reward(response, answer):
-            if response == "fork":
-                os.fork()
-            return float(answer)
-    """
-    with Verifier(workers=1, function=module(source)) as verifier:
-        texts = ["", "fork", "", "fork", "", "fork", ""]
-        assert verifier.score(texts, list("1234567")) == [1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0]
-        assert verifier.timeouts == 0
-
-
 def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
     """One killed during its import is started again, and killed twice it is an error."""
     source = """
