@@ -1,9 +1,7 @@
-r"""Take an answer apart into values, sides of relations, leaves and their forms.
+r"""Take an answer apart into the sides of a relation, and tell the form of each.
 
-`last_box` finds it in a text, and `normalise` takes the typography away. The text falls into its
-values at commas, "and" and "or", a value into the sides of its relation, a side into leaves (what
-stands in its brackets), and each leaf has a `form`: for `x = \left(2, \dfrac{1}{3}\right)` the name
-`x`, the number `2` and the fraction `\frac{1}{3}`.
+`last_box` finds it in a text, `normalise` takes the typography away, and `without_units` the units.
+`x = \dfrac{1}{3} \text{ cm}` has the sides `x` and `\frac{1}{3}`, whose `form` is a fraction.
 """
 
 import re
@@ -12,7 +10,7 @@ import re
 MAX_BOX = 1000
 BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
 
-# ---- The forms of a leaf -------------------------------------------------------------------------
+# ---- The forms of a side -------------------------------------------------------------------------
 
 DIGITS = r"(?:[0-9]+\.?[0-9]*|\.[0-9]+)"
 EXPONENT = "(?:-[0-9]+|[3-9]|[0-9]{2,})"  # not 1 or 2: 7.1 \\times 10^1 is to be worked out
@@ -20,14 +18,16 @@ POWER_OF_TEN = (
     rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
 )
 ARGUMENT = r"\s*(?:\{[+-]?([0-9]+)\}|([0-9]))"
+REAL = rf"(?:{DIGITS}(?:/[0-9]+)?|\\frac(?:\{{[0-9]+\}}|[0-9]){{2}})"
 FORMS = {
     "number": rf"[+-]?{DIGITS}",
-    "fraction": rf"[+-]?(?:[0-9]*\s*\\frac{ARGUMENT}{ARGUMENT}|([0-9]+)\.?/([0-9]+)\.?)",
+    "fraction": rf"[+-]?(?:[0-9]*\s*\\frac{ARGUMENT}{ARGUMENT}|([0-9]+)\.?/-?([0-9]+)\.?)",
     "scientific": rf"[+-]?[1-9](?:\.[0-9]*)?{POWER_OF_TEN}",
     "power": r"[+-]?[0-9]+\^(?:\{[+-]?[0-9]+\}|[0-9])",
     "base": r"\(?[0-9A-F]+\)?_(?:\{[0-9]+\}|[0-9])",
     "percent": rf"[+-]?{DIGITS}\s*\\?%",
     "infinite": r"[+-]?\\infty",
+    "complex": rf"(?=[^i]*i[^i]*$)(?:[+-]?i?{REAL}?\s?i?(?=[+-]|$)){{1,2}}",
     "word": r"⟨[^⟩]*⟩",
 }
 # A unit stands behind one number, and nothing but the next value comes after it.
@@ -80,37 +80,29 @@ NO_NAME = re.compile(
 )
 CONSTANTS = {"e", "i"}
 SYMBOL = (
-    r"(?:⟨[^⟩]*⟩|\\[a-zA-Z]+\s*\{[a-zA-Z]+\}|\\?[a-zA-Z]+)"  # then its indices and arguments
+    r"(?:⟨[^⟩]*⟩|\\[a-zA-Z]+\s*\{[a-zA-Z]+\}|\\?[a-zA-Z]++)"  # then its indices and arguments
     r"(?:'|_\{[^{}]*\}|_\w|\^\{?\\prime\s*\}?|\^\{-1\}(?=\())*(?:\{?\([^()]*\)\}?)?"
 )
-NAME = re.compile(rf"\|?(?:{SYMBOL}\s*)+\|?")
-TERM = re.compile(rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+")
+TERM = rf"[0-9]*\s*(?:{SYMBOL}(?:\^\{{?[0-9]\}}?)?\s*)+"
+ONE = rf"\|?(?:{SYMBOL}\s*)+\|?"
+NAME = re.compile(
+    rf"(?:{TERM}[+:-])+{TERM}|\\?[({{]?{ONE}(?:,{ONE})*\\?[)}}]?|\\frac\{{{ONE}\}}\{{{ONE}\}}|"
+)
 RELATION = re.compile(r"\\(?:neq?|[lg]eq?|[lg]eqslant|lt|gt|in|approx|equiv)(?![a-zA-Z])|[=<>]")
 COMMA = re.compile("[,;]")
 UNION = re.compile(r"\\cup(?![a-zA-Z])")
-ROWS = re.compile(r"&|\\\\")
 EQUAL = {"=", r"\approx", r"\equiv"}
-ABOUT = {r"\approx"}
-IN = {r"\in"}
-# These commas belong to a number, not to a list.
-THOUSANDS = re.compile(r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])")
 
 
-def form(leaf: str) -> str:
-    """Return the form of a leaf, by name.
+def form(side: str) -> str:
+    """Return the form of a side, by name.
 
-    It is one of FORMS, "integral" for a fraction that is an integer, "complex", or else
-    "expression".
+    It is one of FORMS, "integral" for a fraction that is an integer, or else "expression".
     """
     for name, pattern in FORMS.items():
-        if found := re.fullmatch(pattern, leaf):
+        if found := re.fullmatch(pattern, side):
             numbers = [int(number) for number in found.groups() if number]  # of a fraction
             return "integral" if numbers and numbers[0] % (numbers[1] or 1) == 0 else name
-    terms = re.findall(r"[+-]?(?:\{[^{}]*\}|[^+-])+", leaf)
-    parts = [re.sub(r"(?<![a-zA-Z\\])i(?![a-zA-Z])", "", term, count=1) for term in terms]
-    if len(terms) <= 2 and sum(map(str.__ne__, terms, parts)) == 1:
-        if all(part in "+-" or form(part) in ("number", "fraction") for part in parts):
-            return "complex"
     return "expression"
 
 
@@ -122,7 +114,7 @@ def names(text: str) -> set[str]:
 
 def operators(text: str) -> set[str]:
     """Return the sums, integrals, limits and the like of a text, by name."""
-    return {name.lstrip("i") for name in OPERATOR.findall(re.sub(r"_\{\\m(?:ax|in) *\}", "", text))}
+    return {name.lstrip("i") for name in OPERATOR.findall(text)}
 
 
 def is_name(side: str) -> bool:
@@ -132,11 +124,7 @@ def is_name(side: str) -> bool:
     """
     if side and not names(side) and "⟨" not in side and side not in CONSTANTS:
         return False
-    side = re.sub(r"\\frac\{([^{}]*)\}\{([^{}]*)\}", r"\1 \2", side)
-    terms = [term.strip() for term in re.split(r"[+-](?![^({]*[)}])", side)]
-    if len(terms) > 1:
-        return all(map(TERM.fullmatch, terms))
-    return not side or all(map(NAME.fullmatch, leaves(side)))
+    return bool(NAME.fullmatch(side))
 
 
 # ---- Taking a text apart -------------------------------------------------------------------------
@@ -145,7 +133,7 @@ def is_name(side: str) -> bool:
 def last_box(text: str) -> str | None:
     r"""Return the content of the `\boxed{...}` that closes last, stripped; None if none closes."""
     opened = []  # for every brace still open: where its box begins, or None if it is no box
-    box = None  # begin and end; cut out only once, so that nested boxes take linear time
+    box = None  # cut out only once, so that nested boxes take linear time
     for token in BRACES.finditer(text):
         if token[0].startswith(r"\boxed"):
             opened.append(token.end())
@@ -154,11 +142,8 @@ def last_box(text: str) -> str | None:
         elif token[0] == "}" and opened:
             start = opened.pop()
             if start is not None:
-                box = start, token.start()
-    if box is None:
-        return None
-    start, end = box
-    return text[start:end].strip()
+                box = slice(start, token.start())
+    return text[box].strip() if box else None
 
 
 def words(found: re.Match) -> str:
@@ -172,30 +157,40 @@ def words(found: re.Match) -> str:
     return " " + re.sub(r"(?<![\\a-zA-Z])[a-zA-Z]{2,}[a-zA-Z. ]*", r"⟨\g<0>⟩", found[1]) + " "
 
 
+TYPOGRAPHY = [
+    (r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", ""),
+    (r"\\[dtc](frac|binom)", r"\\\1"),
+    (r"\{,\}", ","),
+    (r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d"),  # a derivative's, no unit
+    (r"(\\[pm]{2})\s+(?=[0-9.])", r"\1"),
+    # Spaces become one and do not vanish: 8 \quad 9 is not 89.
+    (r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " "),
+    (r"\\text\{\s*(and|or)\s*\}", r" \1 "),
+    (r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ","),
+    (r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words),
+    # These commas belong to a number, not to a list.
+    (
+        r"(?<![0-9,.(\[{])[0-9]{1,3}(?:,[0-9]{3})+(?![0-9,])",
+        lambda found: found[0].replace(",", ""),
+    ),
+    (r"\\lbrace", r"\\{"),
+    (r"\\rbrace", r"\\}"),
+    (r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", ""),
+    (r"^\{([0-9]+)\}/\{([0-9]+)\}$", r"\1/\2"),
+    (r"^([+-])\(([0-9./]+)\)$", r"\1\2"),
+    (r"_\{?⟨([^⟩]*)⟩\}?", r"_{\1}"),
+    (r"(?<![\w.])1(?=i(?![a-zA-Z]))", ""),  # -1i
+    (r"^([a-zA-Z])\\neq? ?([^a-z,]+)$", r"\1<\2,\1>\2"),
+]
+
+
 def normalise(text: str) -> str:
     """Return the text without typography."""
     text = text.strip()
     while found := re.fullmatch(r"\\f?box(?:ed)?\s*\{(.*)\}", text, re.DOTALL):
         text = found[1].strip()
-    text = re.sub(
-        r"\\(?:displaystyle|left|right|[bB]igg?[lr]?)(?![a-zA-Z])|\\!\s*|\\?\$|£|€", "", text
-    )
-    text = re.sub(r"\\[dtc](frac|binom)", r"\\\1", text).replace("{,}", ",")
-    text = re.sub(r"(\\frac\s*\{|\}\s*\{)\\mathrm\s*\{d\}", r"\1d", text)  # a derivative's, no unit
-    text = re.sub(r"(\\[pm]{2})\s+(?=[0-9.])", r"\1", text)
-    # Spaces become one and do not vanish: 8 \quad 9 is not 89.
-    text = re.sub(r"(?:(?<!\\)\\[,;:> ]|\\q?quad(?![a-zA-Z])|~|\s)+", " ", text)
-    text = re.sub(r"\\text\{\s*(and|or)\s*\}", r" \1 ", text)
-    text = re.sub(r"(?:,\s*)?(?<![a-zA-Z\\{])(?:and|or)(?![a-zA-Z])", ",", text)
-    text = re.sub(
-        r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s*\{((?:[^{}]|\{[^{}]*\})*)\}", words, text
-    )
-    text = THOUSANDS.sub(lambda found: found[0].replace(",", ""), text)
-    text = text.replace(r"\lbrace", r"\{").replace(r"\rbrace", r"\}").strip()
-    text = re.sub(r"(?<![0-9a-zA-Z])\s+|\s+(?![0-9a-zA-Z])", "", text)
-    text = re.sub(r"^\{([0-9]+)\}/\{([0-9]+)\}$", r"\1/\2", text)
-    text = re.sub(r"^([+-])\(([0-9./]+)\)$", r"\1\2", text)
-    text = re.sub(r"_\{?⟨([^⟩]*)⟩\}?", r"_{\1}", text)
+    for pattern, plain in TYPOGRAPHY:
+        text = re.sub(pattern, plain, text)
     return text.rstrip(".,; ")
 
 
@@ -271,26 +266,9 @@ def split(text: str, separator: re.Pattern) -> tuple[list[str], list[str]]:
     return [*pieces, text[start:].strip()], found
 
 
-def leaves(side: str) -> list[str]:
-    """Return what stands in the brackets of a side, at any depth, or the side itself."""
-    parts, _ = split(side, UNION)
-    if len(parts) == 1:
-        matrix = re.fullmatch(
-            r"\\begin\{(.?matrix|array)\}(?:\{[clr|]*\})?(.*)\\end\{\1\}", side, re.DOTALL
-        )
-        inner = re.fullmatch(r"(?:\\?[\[({]|\\langle)(.*?)\\?(?:[\])}]|\\rangle)", side, re.DOTALL)
-        if matrix:
-            parts = ROWS.split(matrix[2])
-        elif inner and balanced(inner[1]):
-            parts, _ = split(inner[1], COMMA)
-        else:
-            return [re.sub(r"\\pm|\\mp", "+", side)] * (2 if re.search(r"\\pm|\\mp", side) else 1)
-    return [leaf for part in parts for leaf in leaves(part)]
-
-
 def balanced(text: str) -> bool:
     """Return whether brackets open before they close, and as many."""
-    depths = [0]
-    for bracket in re.findall(r"[\[({})\]]", text):
-        depths.append(depths[-1] + (1 if bracket in "([{" else -1))
-    return min(depths) == depths[-1] == 0
+    left = re.sub(r"[^\[({})\]]", "", text)
+    while left != (without := re.sub(r"[\[({][\])}]", "", left)):
+        left = without
+    return not left

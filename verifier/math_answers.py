@@ -1,5 +1,7 @@
 """Decide whether an answer is right, by Math-Verify on spellings that it knows (`spellings.py`).
 
+An answer has the gold's shape, or one that CROSSINGS lets stand for it, and equal parts.
+
 This runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify
 takes a second, and a hostile answer may take forever. Two plain numbers are compared here, exactly.
 """
@@ -8,30 +10,55 @@ import functools
 import logging
 import re
 from fractions import Fraction
+from itertools import dropwhile
 
 from latex2sympy2_extended import NormalizationConfig
 from math_verify import ExprExtractionConfig, LatexExtractionConfig, parse, verify
+from sympy import Float, log, preorder_traversal, simplify, sympify
 
-from verifier.answer import TINY, equal_values, is_answer
-from verifier.forms import MAX_BOX, WORD, is_text, last_box, normalise, plain, without_units
+from verifier.forms import (
+    EQUAL,
+    MAX_BOX,
+    RELATION,
+    WORD,
+    form,
+    is_name,
+    is_text,
+    last_box,
+    names,
+    normalise,
+    operators,
+    plain,
+    split,
+    without_units,
+)
+from verifier.shapes import shape
 from verifier.spellings import latex
 
+TINY = 1e-3  # numbers below it are compared in six digits, others in six decimals
 CHOICE = re.compile(r"\(?([A-J])(?:[).:]+(.*))?", re.DOTALL)
 LITERAL = re.compile(r"[+-]?(?:[0-9]{1,9}/0*[1-9][0-9]{0,8}|[0-9]*\.?[0-9]+(?:e[+-]?[0-9]{1,3})?)")
 SECOND = re.compile(
     r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$"
 )
+CROSSINGS = {  # the gold's shape: shapes whose parts may have any order | shapes with its order
+    "value": "| value ratio",
+    "ratio": "| ratio value",  # 1:2 is \frac{1}{2}
+    "clock": "| clock",
+    "pair": "| pair interval list named",  # named values come in the order of their names
+    "interval": "| interval pair",
+    "set": "set list named |",
+    "list": "set list | pair named",
+    "named": "named | list pair",
+    "union": "union |",
+    "matrix": "| matrix",
+}
 # These are Math-Verify's own settings, but without its list of units, to which m, s and t belong:
 # units are gone by then.
-parse_text = functools.partial(
-    parse,
-    extraction_config=(
-        LatexExtractionConfig(normalization_config=NormalizationConfig(malformed_operators=True)),
-        ExprExtractionConfig(),
-    ),
-    parsing_timeout=None,
+SETTINGS = (
+    LatexExtractionConfig(normalization_config=NormalizationConfig(malformed_operators=True)),
+    ExprExtractionConfig(),
 )
-parse_gold = functools.lru_cache(maxsize=4096)(parse_text)
 
 
 def choice(text: str) -> str | None:
@@ -43,15 +70,17 @@ def choice(text: str) -> str | None:
     return found[1] if found and not SECOND.search(found[2] or "") else None
 
 
-def box(text: str) -> str:
-    """Return a text without typography in a box that Math-Verify reads."""
+@functools.lru_cache(maxsize=4096)
+def parsed(text: str) -> list:
+    """Return what Math-Verify makes of a text without typography."""
     text = re.sub("⟨([^⟩]{2,})⟩", r"\\text{\1}", text)
-    return rf"\boxed{{{re.sub('[⟨⟩]', ' ', text)}}}"
+    text = re.sub("[⟨⟩]", " ", text)
+    return parse(rf"\boxed{{{text}}}", SETTINGS, parsing_timeout=None)
 
 
-def has_expression(parsed: list) -> bool:
+def has_expression(items: list) -> bool:
     """Return whether Math-Verify understood the text; if not, it can only compare strings."""
-    return any(not isinstance(item, str) for item in parsed)
+    return any(not isinstance(item, str) for item in items)
 
 
 def boxed_gold(answer: str) -> str:
@@ -70,7 +99,7 @@ def literals_equal(gold: str, text: str) -> bool | None:
     """Return whether two literals are equal, or None if Math-Verify has to say."""
     a = literal(gold)
     b = literal(text)
-    if a is None or b is None:
+    if None in (a, b):
         return None
     if a == b:
         return True
@@ -79,19 +108,144 @@ def literals_equal(gold: str, text: str) -> bool | None:
     return None if abs(a - b) < 1e-5 else False
 
 
+def equal_values(gold: list, text: list) -> bool:
+    """Return Math-Verify's verdict on two parsed texts, in digits enough for their smallest number.
+
+    Its own 6 decimals, 15 where neither is one, make no difference between e^{-50} and e^{-60}.
+    """
+    values = [sympify(value) for value in [*gold, *text] if not isinstance(value, str)]
+    zeros = 0  # that follow the point
+    for value in values:
+        parts = preorder_traversal(value)
+        for part in parts:
+            if part.is_number:
+                parts.skip()  # what it is made of may be smaller
+                size = abs(part.evalf(3).doit())
+                if size.is_Float and 0 < size < TINY:
+                    zeros = max(zeros, int(-log(size, 10)))
+    exact = not any(value.has(Float) for value in values)
+    return verify(
+        gold,
+        text,
+        float_rounding=6 + zeros,
+        numeric_precision=zeros + (50 if exact else 15),  # a decimal is known to 15 digits
+        timeout_seconds=None,
+    )
+
+
+@functools.lru_cache(maxsize=4096)
 def equal(text: str, gold: str) -> bool:
     """Return Math-Verify's verdict on two normalised texts without units."""
     said = literals_equal(gold, text)
     if said is not None:
         return said
-    expected = parse_gold(box(gold))
-    prediction = parse_text(box(text))
-    if equal_values(expected, prediction):
+    if equal_values(parsed(gold), parsed(text)):
         return True
-    if re.search(r"[<>]|\\[lg]e", text):  # the answer may say 0 < x < 1 for an interval
-        return equal_values(prediction, expected)
     # A percent sign is optional where the gold has it.
     return "%" in gold and "%" not in text and equal(text + r"\%", gold)
+
+
+# ---- The form of a value -------------------------------------------------------------------------
+
+
+def same(a: str, b: str, about: bool) -> bool:
+    """Return whether two sides of a chain are equal, or with `about` within 1%."""
+    if not about:
+        return equal(a, b)
+    a, b = (float(parsed(side)[0].evalf()) for side in (a, b))
+    return abs(a - b) <= 0.01 * abs(b)
+
+
+def bare(side: str) -> str:
+    """Return a side without brackets."""
+    return re.sub("[⟨⟩{}()]", "", side)
+
+
+def told(sides: list[str]) -> list[str]:
+    """Return the last side of a relation, and those of the others that are more than a name."""
+    *others, last = sides
+    return [side for side in others if not is_name(side) or re.search("[+-]", side)] + [last]
+
+
+@functools.lru_cache(maxsize=4096)
+def is_rational(side: str) -> bool:
+    """Return whether an expression is a rational number; one with variables never is."""
+    try:
+        if names(side):
+            return False
+        value = parsed(side)[0]
+        known = value.is_rational  # None if it has to be simplified first
+        return (simplify(value).is_rational if known is None else known) is True
+    except Exception:
+        return False
+
+
+def allowed(side: str, gold: str) -> bool:
+    """Return whether a side of the answer may stand for what is in the gold."""
+    kind = form(side)
+    golds = told(split(gold, RELATION)[0])
+    forms = set(map(form, golds))
+    if kind in ("number", "fraction", "scientific", "infinite"):
+        return True
+    if bare(side) in map(bare, golds):
+        return True
+    if kind == "percent":  # 25\% is not 25, as it is to Math-Verify
+        return "percent" in forms or not re.fullmatch(r"[+-]?[0-9]+(?:\.0*)?", golds[-1])
+    if kind == "base":
+        return "base" not in forms and side.endswith("_{10}")  # the gold's own passed above
+    # A rational number in closed form: 2021 \cdot 505 \cdot 337.
+    closed = any(form(one) == "expression" and is_rational(one) for one in golds)
+    if kind in ("power", "integral", "complex"):
+        return kind in forms or closed or kind == "power" and "scientific" in forms
+    if "expression" not in forms or operators(side) - operators(gold) or names(side) - names(gold):
+        return False
+    return closed or not is_rational(side)
+
+
+def is_answer(text: str, gold: str) -> bool:
+    """Return whether a value that is equal to the gold's has an answer's form."""
+    sides, between = split(text, RELATION)
+    golds, relations = split(gold, RELATION)
+    solved = len(told(golds)) == 1 and form(golds[-1]) != "expression"
+    if relations and not (solved and set(relations) <= EQUAL):
+        return all(allowed(side, gold) for side in told(sides))
+    *chain, last = sides
+    about = r"\approx" in between
+    return (
+        set(between) <= EQUAL
+        and allowed(last, gold)
+        and all(same(last, side, about) for side in dropwhile(is_name, chain))
+    )
+
+
+# ---- The shape of an answer ----------------------------------------------------------------------
+
+
+def matches(text: str, gold: str) -> bool:
+    """Return whether a text is the gold, by its shape and part by part; both are normalised."""
+    if text == gold:
+        return True
+    given = shape(text)
+    wanted = shape(gold)
+    kinds = CROSSINGS[wanted.kind]
+    parts = given.parts
+    if given.kind not in kinds or len(parts) != len(wanted.parts):
+        return False
+    if wanted.kind == "value":
+        return equal(*parts, *wanted.parts) and is_answer(*parts, *wanted.parts)
+    if not (wanted.ends.startswith(given.ends) or given.ends.startswith(wanted.ends)):
+        return False
+    if given.kind in kinds.split("|")[1]:
+        if given.kind == "named":
+            parts = sorted(parts, key=lambda part: part.lstrip("\\").casefold())
+        return all(map(matches, parts, wanted.parts))
+    rest = list(parts)
+    for part in wanted.parts:
+        found = [one for one in rest if matches(one, part)]
+        if not found:
+            return False
+        rest.remove(found[0])
+    return True
 
 
 def math_reward(text: str | None, answer: str) -> dict[str, float]:
@@ -99,8 +253,8 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
 
     Otherwise it is 0.0. The letter of a choice is compared as a letter and words as text, a unit
     may be left out, and the rest is Math-Verify's. `unevaluated` is 1.0 where the text equals the
-    gold and is no answer. With None for the text, `score` says whether the gold can be read, and is
-    right itself in a box, and `as_text` whether it is compared as text.
+    gold and is no answer. With None for the text, `score` says whether the gold can be read, and a
+    box can hold it, and `as_text` whether it is compared as text.
     """
     try:
         whole_gold = normalise(boxed_gold(answer))
@@ -108,11 +262,10 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
         letter = choice(whole_gold)
         as_text = not letter and (is_text(gold) or bool(WORD.fullmatch(gold)))
         if text is None:
-            boxed = last_box(rf"\boxed{{{answer}}}") or ""
-            readable = as_text or has_expression(parse_gold(box(gold)))
-            possible = readable and len(boxed) <= MAX_BOX
-            right = possible and math_reward(rf"\boxed{{{boxed}}}", answer)["score"]
-            return {"score": float(right), "as_text": float(as_text)}
+            boxed = last_box(rf"\boxed{{{answer}}}")
+            readable = as_text or has_expression(parsed(gold))
+            possible = boxed == answer.strip() and len(boxed) <= MAX_BOX
+            return {"score": float(readable and possible), "as_text": float(as_text)}
         whole = normalise(latex(text))
         if letter:  # Math-Verify knows (C), not `C) 12 days`
             return verdict(choice(whole) == letter)
@@ -120,10 +273,8 @@ def math_reward(text: str | None, answer: str) -> dict[str, float]:
         if as_text or is_text(text):
             return verdict(plain(whole) == plain(whole_gold))
         same_units = units <= gold_units or units >= gold_units
-        if not same_units or (text != gold and not equal(text, gold)):
-            return verdict(False)
-        right = text == gold or is_answer(text, gold)
-        return verdict(right, unevaluated=not right)
+        right = same_units and matches(text, gold)
+        return verdict(right, unevaluated=not right and same_units and equal(text, gold))
     except Exception:
         # A hostile answer may provoke anything: MemoryError, RecursionError, sympy's own.
         return verdict(False)

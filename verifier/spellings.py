@@ -31,11 +31,6 @@ def primed(found: re.Match) -> str:
     return "_{" + r"\prime" * len(re.findall(r"'|\\prime", found[0])) + "}"
 
 
-def as_list(found: re.Match) -> str:
-    """Return a system of equations as a list of its rows."""
-    return found[1].replace(r"\\", ",")
-
-
 def multiplied(found: re.Match) -> str:
     """Return a number and the number words behind it as one number: 1.2 million is 1200000."""
     number, opened, words = found.groups()
@@ -92,15 +87,22 @@ NUMBER_WORDS = dict(
 GAP = r"(?:\s|~|\\[,;:! ]){0,3}"
 TEXT = r"\\(?:text[a-z]*|math(?:rm|bf|it|sf)|mbox)\s?\{\s?"
 PERCENT = r"(?i:per\s?cent|pct)"
+ALONE = r"(?<![0-9_.^])(?<![_^]\{)([0-9]+(?:\.[0-9]+)?)"  # a number, not an index or an exponent
 SPELLINGS = [
     (r"\\langle(?![a-zA-Z])", "("),
     (r"\\rangle(?![a-zA-Z])", ")"),
-    (r"\\begin\{cases\}([^&]{0,300}?)(?:\\\\\s{0,3})?\\end\{cases\}", as_list),
-    (r"(?<=\\boxed\{)\s?\\mathbb\s?\{?R\}?\s?(?=\}$)", r"(-\\infty,\\infty)"),
     (
-        r"([+-]?)(?<![0-9.])([0-9]{0,9})\.([0-9]{0,9})\\(?:overline|bar|dot)\s?\{([0-9]{1,9})\}",
+        r"\\begin\{cases\}([^&]{0,300}?)(?:\\\\\s{0,3})?\\end\{cases\}",
+        lambda found: found[1].replace(r"\\", ","),
+    ),
+    (r"(?:(?<=\\boxed\{)|(?<=\\in))\s?\\mathbb\s?\{?R\}?\s?(?=\}$)", r"(-\\infty,\\infty)"),
+    (
+        r"([+-]?)(?<![0-9.])([0-9]{0,9})\.([0-9]{0,9})"
+        r"(?:\\(?:overline|bar|dot)\s?\{|\()([0-9]{1,9})[})]",
         as_fraction,
     ),
+    (rf"{ALONE}(?:''|\"|\^\{{?\s?\\prime\s?\\prime\s?\}}?)", r"\1\\text{ sec}"),
+    (rf"{ALONE}(?:'|\^\{{?\s?\\prime\s?\}}?)", r"\1\\text{ min}"),
     (r"(?<=[a-zA-Z])(?:'+|\^\{?\s?(?:\\prime\s?)+\}?)", primed),
     (r"\bnp\.", r"\\"),  # np.arcsin(10/13)
     (r"(?<=[0-9])\.(?=/)", ""),  # -1./3
@@ -122,7 +124,6 @@ SPELLINGS = [
     ),
     (r"(?<!\\)%", r"\\%"),
 ]
-PLUS_MINUS = re.compile(r"\\pm(?![a-zA-Z])")
 
 
 def latex(text: str) -> str:
@@ -132,20 +133,4 @@ def latex(text: str) -> str:
     text = text.translate(LATEX)
     for pattern, spelling in SPELLINGS:
         text = re.sub(pattern, spelling, text)
-    return both_signs(text)
-
-
-def both_signs(boxed: str) -> str:
-    r"""Return a box whose only ± stands in brackets with both values, and others as they are.
-
-    `\frac{1 \pm a}{2}` has such a ±.
-    """
-    found = list(PLUS_MINUS.finditer(boxed))
-    inner = re.fullmatch(r"\\boxed\{(.*)\}", boxed, re.DOTALL)
-    if len(found) != 1 or not inner or "," in boxed or r"\boxed" in inner[1]:
-        return boxed
-    before = boxed[inner.start(1) : found[0].start()]
-    after = boxed[found[0].end() : inner.end(1)]
-    if sum(map(before.count, "([{")) <= sum(map(before.count, ")]}")):
-        return boxed
-    return rf"\boxed{{{before}+{after}, {before}-{after}}}"
+    return text
