@@ -27,16 +27,16 @@ NUMBER = re.compile(r"(?<![\w.{^/\\])[-−–]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?
 
 
 def unboxed(text: str) -> str | None:
-    """Without a box: the last statement of a final answer, else the last number."""
+    """Without a box: the last statement of a final answer, all its formulas; else a number."""
     text = text[-MAX_TEXT:]
     statements = STATEMENT.findall(text)
     if statements:
         answer = statements[-1].strip(" *")
-        math = MATHS.match(answer)
-        if math:
-            return math[1] or math[2]  # between dollars, or between \( and \)
-        sentence = re.split(r"\.(?:\s|$)", answer)[0]
-        return sentence.strip(" *")
+        sentence = re.split(r"\.(?:\s|$)", answer)[0].strip(" *")
+        if not MATHS.match(sentence):
+            return sentence
+        formulas = MATHS.findall(sentence)  # between dollars, or between \( and \)
+        return ", ".join(map("".join, formulas))
     numbers = NUMBER.findall(text)
     return numbers[-1] if numbers else None
 

@@ -33,6 +33,7 @@ from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, make_verifier
         # An expression is handed on whole, and is right to no gold.
         ("The final answer to the problem is 5 - 9.", False, False, r"\boxed{5 - 9}"),
         (r"**Answer:** $\frac{1}{2}$. I hope so", False, False, r"\boxed{\frac{1}{2}}"),
+        (r"The answer is $2$ or \(-2\), as $x^2=4$.", False, False, r"\boxed{2, -2, x^2=4}"),
         ("My answer is 41. No, the answer is 42. Thanks", False, False, r"\boxed{42}"),
         # An expression in passing does not count, its last number does.
         ("as 99 - 28 = 71 we have 99-28 cows", False, False, r"\boxed{28}"),
