@@ -115,7 +115,7 @@ from tqdm import tqdm
 from buffer import Trajectory
 from data import Question, first_of_each_source, load_questions, load_tokenizer, readable
 from model import model_config
-from reward import Grader, last_box, make_verifier
+from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
@@ -124,6 +124,7 @@ from runtime.faults import Interrupted, last_word, say, watchdog
 from runtime.responses import add, in_short, model_files, open_kept, question_key, row_key
 from runtime.rundir import claim
 from sampler import sample_seed
+from verifier.forms import last_box
 from worlds.benchmarks import SMALL, benchmark, reward_of, statistics
 
 

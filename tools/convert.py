@@ -177,7 +177,7 @@ def answer_of(value, extract: str) -> str | None:
         return None
     text = str(value)
     if extract == "box":
-        from reward import last_box
+        from verifier.forms import last_box
 
         text = last_box(text) or ""
     elif extract:
