@@ -2,14 +2,15 @@
 
 import doctest
 import inspect
+from itertools import accumulate
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
 from conftest import plain_scores
-from tools.trials import peak_tensor_bytes
 from torch.nn.attention import varlen
+from torch.profiler import ProfilerActivity, profile
 from transformers import AutoModelForCausalLM
 
 import model
@@ -174,6 +175,18 @@ def test_a_bfloat16_model_has_a_float32_head(tiny_model):
     torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-5)
     (mine[0].sum() + mine[1].sum()).backward()
     assert all(p.grad.dtype == torch.bfloat16 and p.grad.abs().sum() > 0 for p in lm.parameters())
+
+
+def peak_tensor_bytes(function) -> int:
+    """The most bytes of tensors alive at once, beyond those before the call.
+
+    A CPU's allocator keeps no count, but the profiler records all that it makes or frees.
+    """
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
+        function()
+    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events.sort(key=lambda e: e.start_ns())
+    return max(accumulate(e.nbytes() for e in events))
 
 
 def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):

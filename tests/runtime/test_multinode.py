@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ROOT, free_port, needs_cpu_vllm, on_ranks
+from conftest import ARITHMETIC, ROOT, free_port, needs_cpu_vllm, on_ranks
 from test_train import metrics, train_from
 
 from runtime import ranks
@@ -42,7 +42,8 @@ def flags(directory: Path, model: str, **knobs) -> list[str]:
     questions = directory.parent / "train.jsonl"
     questions.write_text(rows(draw_sets(World())["train"][:40], "arithmetic"))
     knobs = {**KNOBS, "model": model, "train_files": questions, "run_dir": directory, **knobs}
-    return [str(part) for knob, value in knobs.items() for part in (f"--{knob}", value)]
+    given = [str(part) for knob, value in knobs.items() for part in (f"--{knob}", value)]
+    return ["--config", ARITHMETIC, "--val_files", *given]
 
 
 def interrupted_in_the_third_rollout(argv: list[str]) -> None:
