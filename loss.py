@@ -83,6 +83,6 @@ def policy_loss(
     # The weight of a new token: w, or 0 where CLIP cut it off.
     new_weight = ratio.masked_fill(on_policy < plain, 0)
     weight = torch.where(replayed, slope, new_weight)
-    # Beyond the clamp of log w no gradient flows.
-    weight = weight.masked_fill(log_ratio.abs() > MAX_LOG_RATIO, 0)
+    is_clamped = log_ratio.abs() > MAX_LOG_RATIO
+    weight = weight.masked_fill(is_clamped, 0)  # no gradient flows through the clamp
     return loss, ratio.detach(), weight.detach()
