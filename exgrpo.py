@@ -151,6 +151,11 @@ class Group:
         return [self.star, *self.new] if self.star else self.new
 
     @property
+    def replayed(self) -> list[bool]:
+        """Of all K, whether it is o*: the place decides, so that a copy of o* is one, too."""
+        return [self.star is not None] + [False] * (len(self.trajectories) - 1)
+
+    @property
     def rewards(self) -> np.ndarray:
         """float32 (K,)."""
         return np.array([t.reward for t in self.trajectories], dtype=np.float32)

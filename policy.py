@@ -159,8 +159,9 @@ class Policy:
         """A row for every response of a mini-batch, with the log-probs that w or w* divides by."""
         rows = []
         for group in groups:
-            for trajectory, advantage in zip(group.trajectories, group.advantages.tolist()):
-                is_star = trajectory is group.star
+            advantages = group.advantages.tolist()
+            of_each = zip(group.trajectories, advantages, group.replayed, strict=True)
+            for trajectory, advantage, is_star in of_each:
                 rows.append(Row(group.question.prompt_ids, trajectory, advantage, is_star))
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
             stars = [row for row in rows if row.is_star]

@@ -128,7 +128,7 @@ def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
     """Line 31: Eq. 4 over a mini-batch."""
     trajectories = [t for group in groups for t in group.trajectories]
     prompts = [group.question.prompt_ids for group in groups for _ in group.trajectories]
-    is_star = [t is group.star for group in groups for t in group.trajectories]
+    replayed = np.concatenate([group.replayed for group in groups])
     advantages = np.concatenate([group.advantages for group in groups])
     lengths = [len(t.token_ids) for t in trajectories]
     logprobs, _ = scores(model, [(p, t.token_ids) for p, t in zip(prompts, trajectories)])
@@ -136,7 +136,7 @@ def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
         logprobs,
         torch.tensor(np.concatenate([t.logprobs for t in trajectories])),
         torch.tensor(np.repeat(advantages, lengths)),
-        torch.tensor(np.repeat(is_star, lengths)),
+        torch.tensor(np.repeat(replayed, lengths)),
         max_length=L_MAX,
         num_responses=len(trajectories),
         clip_eps=clip_eps,

@@ -56,7 +56,9 @@ def make_groups(policy):
 def rows(groups):
     """(group, trajectory, advantage, is it o*) of every response."""
     return [
-        (g, t, float(a), t is g.star) for g in groups for t, a in zip(g.trajectories, g.advantages)
+        (g, t, float(a), is_star)
+        for g in groups
+        for t, a, is_star in zip(g.trajectories, g.advantages, g.replayed)
     ]
 
 
@@ -128,6 +130,16 @@ def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, groups):
     assert metrics["loss/total"] == pytest.approx((loss - bonus).item(), rel=1e-5)
     norm = torch.cat([p.grad.flatten() for p in lm.parameters()]).norm()
     assert metrics["loss/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_a_copied_star_trains_as_replayed(tiny_model, groups, monkeypatch):
+    """The place in the group decides: where its trajectories are copies, the step is the same."""
+    metrics, expected = gradients(make_policy(tiny_model), groups)
+    copies = property(lambda g: [replace(t) for t in [g.star, *g.new] if t])
+    monkeypatch.setattr(Group, "trajectories", copies)
+    of_copies, mine = gradients(make_policy(tiny_model), groups)
+    assert of_copies == metrics and metrics["replay/token_share"] > 0
+    assert_same_gradients(mine, expected)
 
 
 CASES = {  # name: knobs
