@@ -257,7 +257,7 @@ def main(argv: list[str] | None = None) -> dict:
         questions, of_answers = readable(questions, verifier.check_golds)
         counts |= of_answers
         questions = first_of_each_source(questions, config.eval_questions)
-        engine = make_engine(config, config.model, ends, device)
+        engine = make_engine(config, ends, device)
         watchdog.enter("evaluation")
         try:
             records = respond_in_blocks(
@@ -290,7 +290,7 @@ def main(argv: list[str] | None = None) -> dict:
 def _fit_positions(config: EvalConfig, questions: list[Question]) -> None:
     """Cut the limits to the longest prompt and what it leaves; ValueError if that is nothing."""
     config.max_prompt_length = longest = max(len(q.prompt_ids) for q in questions)
-    positions = model_config(config, config.model).max_position_embeddings
+    positions = model_config(config).max_position_embeddings
     if longest >= positions:
         raise ValueError(
             f"no room for a response: the longest prompt takes {longest} of {positions} "

@@ -30,9 +30,9 @@ from config import Config
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 
 
-def model_config(config: Config, model: str):
+def model_config(config: Config):
     """The model's Hugging Face configuration, with our `rope_theta` and positions."""
-    hf_config = AutoConfig.from_pretrained(model, trust_remote_code=False)
+    hf_config = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
     return extend_context(hf_config, config)
 
 
@@ -48,17 +48,17 @@ def extend_context(hf_config, config: Config, **settings):
     return hf_config
 
 
-def load_model(config: Config, model: str, dtype: torch.dtype | str, **options) -> nn.Module:
+def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:
     """The model in `dtype`, without dropout: its log-probs are no random numbers.
 
     ValueError names weights that its files lack or have to spare.
     """
-    hf_config = model_config(config, model)
+    hf_config = model_config(config)
     for name, value in vars(hf_config).items():
         if isinstance(value, float) and ("drop" in name or "jitter" in name):
             setattr(hf_config, name, 0.0)
     lm, found = AutoModelForCausalLM.from_pretrained(
-        model,
+        config.model,
         config=hf_config,
         dtype=dtype,
         output_loading_info=True,
@@ -71,28 +71,29 @@ def load_model(config: Config, model: str, dtype: torch.dtype | str, **options) 
             wrong[what] = sorted(found[key])[:3]
     if wrong:
         raise ValueError(
-            f"{model}, weights it {wrong}: is it whole, does its config.json belong to it?"
+            f"{config.model}, weights it {wrong}: is it whole, does its config.json belong to it?"
         )
     return lm
 
 
 @dataclass
 class Packed:
-    """N sequences (prompt + response) in a row of S places, R of them response tokens.
+    """N sequences (prompt + response) in a row of U tokens, R of them response tokens.
 
-    E ≥ S is the sum of the sequences' lengths, the tokens that attention sees: a shared prompt
-    counts once in S and for each of its sequences in E. L is the longest sequence's length; the
-    N x L cells of a padded copy are numbered row by row.
+    The same tokens are laid out in three ways: in the *row* neighbours with one prompt share it;
+    *repeated*, every response has its prompt before it, M ≥ U tokens; *padded*, every sequence
+    has L tokens, as the longest has. Attention sees one of the last two, all else the row.
+    The four maps between them are indices into what they are taken from.
     """
 
-    input_ids: torch.Tensor  # (1, S)
-    position_ids: torch.Tensor  # (1, S), place in the token's own sequence
-    place_of_token: torch.Tensor  # (E,) place in the row of each token that attention sees
-    token_of_place: torch.Tensor  # (S,) the way back: the first token that stands at each place
-    cu_seqlens: torch.Tensor  # (N + 1,) int32, where each sequence starts among the E tokens
-    place_of_cell: torch.Tensor  # (N, L) place in the row of each padded cell; padding points at 0
-    cell_of_place: torch.Tensor  # (S,) the way back: the cell of each place in the row
-    predictors: torch.Tensor  # (R,) places whose hidden state predicts a response token
+    input_ids: torch.Tensor  # (1, U)
+    position_ids: torch.Tensor  # (1, U), of the token in its own sequence
+    to_repeated: torch.Tensor  # (M,) of each repeated token the place in the row
+    from_repeated: torch.Tensor  # (U,) the way back: the first of a prompt's copies
+    bounds: torch.Tensor  # (N + 1,) int32, where each sequence starts in the repeated layout
+    to_padded: torch.Tensor  # (N, L) of each cell the place in the row; padding points at 0
+    from_padded: torch.Tensor  # (U,) the way back: the cell, counted row by row
+    predictors: torch.Tensor  # (R,) places in the row that predict a response token
     targets: torch.Tensor  # (R,) those response tokens
 
 
@@ -101,9 +102,13 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 
     Neither prompt nor response may be empty.
 
-    Eight tokens: responses `1` and `2 3 4` to the prompt `5`, `8` to the prompt `7`. Seven are in
-    the row, `5 1 2 3 4 7 8`. `7`, at place 5, is number 6 of the eight that attention sees, cell 8
-    of the 3 x 4.
+    Eight tokens: responses `1` and `2 3 4` to the prompt `5`, response `8` to the prompt `7`.
+
+        the row    5 1 2 3 4 7 8        repeated   5 1 | 5 2 3 4 | 7 8        padded   5 1 . .
+        place      0 1 2 3 4 5 6        number     0 1   2 3 4 5   6 7                 5 2 3 4
+                                                                                       7 8 . .
+
+    The `7` is at place 5 of the row, is number 6 of the repeated tokens and stands in cell 8.
 
     >>> a, b = np.array([5]), np.array([7])
     >>> packed = pack([(a, np.array([1])), (a, np.array([2, 3, 4])), (b, np.array([8]))])
@@ -111,11 +116,11 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     ...     print(name, tensor.tolist())
     input_ids [[5, 1, 2, 3, 4, 7, 8]]
     position_ids [[0, 1, 1, 2, 3, 0, 1]]
-    place_of_token [0, 1, 0, 2, 3, 4, 5, 6]
-    token_of_place [0, 1, 3, 4, 5, 6, 7]
-    cu_seqlens [0, 2, 6, 8]
-    place_of_cell [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
-    cell_of_place [0, 1, 5, 6, 7, 8, 9]
+    to_repeated [0, 1, 0, 2, 3, 4, 5, 6]
+    from_repeated [0, 1, 3, 4, 5, 6, 7]
+    bounds [0, 2, 6, 8]
+    to_padded [[0, 1, 0, 0], [0, 2, 3, 4], [5, 6, 0, 0]]
+    from_padded [0, 1, 5, 6, 7, 8, 9]
     predictors [0, 0, 2, 3, 5]
     targets [1, 2, 3, 4, 8]
     """
@@ -138,12 +143,12 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
         predictors.append(of_sequence[len(prompt) - 1 : -1])  # each token's predecessor
     lengths = np.array([len(of_sequence) for of_sequence in places])  # (N,)
     is_token = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
-    place_of_token = np.concatenate(places)  # (E,)
-    _, token_of_place = np.unique(place_of_token, return_index=True)  # (S,), the first copies
-    place_of_cell = np.zeros(is_token.shape, dtype=int)
-    place_of_cell[is_token] = place_of_token
-    cell_of_place = np.flatnonzero(is_token)[token_of_place]  # (S,)
-    position_ids = cell_of_place % lengths.max()
+    to_repeated = np.concatenate(places)  # (M,)
+    _, from_repeated = np.unique(to_repeated, return_index=True)  # (U,), the first copies
+    to_padded = np.zeros(is_token.shape, dtype=int)
+    to_padded[is_token] = to_repeated
+    from_padded = np.flatnonzero(is_token)[from_repeated]  # (U,)
+    position_ids = from_padded % lengths.max()
 
     def long(array):
         return torch.as_tensor(array, dtype=torch.long).to(device)
@@ -151,11 +156,11 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     return Packed(
         input_ids=long(np.concatenate(row))[None],
         position_ids=long(position_ids)[None],
-        place_of_token=long(place_of_token),
-        token_of_place=long(token_of_place),
-        cu_seqlens=long(np.append(0, np.cumsum(lengths))).int(),
-        place_of_cell=long(place_of_cell),
-        cell_of_place=long(cell_of_place),
+        to_repeated=long(to_repeated),
+        from_repeated=long(from_repeated),
+        bounds=long(np.append(0, np.cumsum(lengths))).int(),
+        to_padded=long(to_padded),
+        from_padded=long(from_padded),
         predictors=long(np.concatenate(predictors)),
         targets=long(np.concatenate([response for _, response in sequences])),
     )
@@ -164,7 +169,7 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
     """Causal attention inside each packed sequence, and no weights.
 
-    query: (1, H, S, D), key and value: (1, H_kv, S, D).
+    query: (1, H, U, D), key and value: (1, H_kv, U, D), in the row; so is what comes out.
     """
     # The kernel takes 16-bit types only.
     by_kernel = query.is_cuda and query.dtype != torch.float32
@@ -176,34 +181,33 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
     """The same by torch's variable-length kernel over a row in which every prompt is repeated."""
     from torch.nn.attention.varlen import varlen_attn
 
-    def repeated(x):  # (1, h, S, D) -> (E, h, D); the backward of x[index] would sort the index
-        return rearrange(x, "1 h s d -> s h d").index_select(0, packing.place_of_token)
+    def repeated(x):  # (1, h, U, D) -> (M, h, D); the backward of x[index] would sort the index
+        return rearrange(x, "1 h u d -> u h d").index_select(0, packing.to_repeated)
 
-    bounds = packing.cu_seqlens
-    longest = packing.place_of_cell.shape[1]
-    # (E, H, D)
+    longest = packing.to_padded.shape[1]
+    # (M, H, D)
     out = varlen_attn(
         repeated(query),
         repeated(key),
         repeated(value),
-        cu_seq_q=bounds,
-        cu_seq_k=bounds,
+        cu_seq_q=packing.bounds,
+        cu_seq_k=packing.bounds,
         max_q=longest,
         max_k=longest,
         scale=scale,
         window_size=(-1, 0),
         enable_gqa=query.shape[1] != key.shape[1],
     )
-    return rearrange(out.index_select(0, packing.token_of_place), "s h d -> 1 s h d")
+    return rearrange(out.index_select(0, packing.from_repeated), "u h d -> 1 u h d")
 
 
 def attend_padded(query, key, value, scale, packing: Packed):
     """The same by plain attention over padded copies."""
 
-    def padded(x):  # (1, h, S, D) -> (N, h, L, D)
+    def padded(x):  # (1, h, U, D) -> (N, h, L, D)
         if x.dtype == torch.bfloat16 and not x.is_cuda:
             x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
-        cells = F.embedding(packing.place_of_cell, rearrange(x, "1 h s d -> s (h d)"))
+        cells = F.embedding(packing.to_padded, rearrange(x, "1 h u d -> u (h d)"))
         return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
 
     q = padded(query)
@@ -218,8 +222,8 @@ def attend_padded(query, key, value, scale, packing: Packed):
         q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape
     )
     cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
-    row = F.embedding(packing.cell_of_place, cells)
-    return rearrange(row, "s (h d) -> 1 s h d", d=query.shape[-1])
+    row = F.embedding(packing.from_padded, cells)
+    return rearrange(row, "u (h d) -> 1 u h d", d=query.shape[-1])
 
 
 AttentionInterface.register("packed", packed_attention)
@@ -314,8 +318,8 @@ class PackedLM(nn.Module):
     def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
         """Float32 log-probs (R,) of the response tokens, entropies (R,) of what they came from."""
         decoder = self.lm.get_decoder()
-        weight = self.lm.get_output_embeddings().weight  # (V, H)
-        # (1, S, H)
+        weight = self.lm.get_output_embeddings().weight  # (V, width)
+        # (1, U, width)
         hidden = decoder(
             input_ids=packed.input_ids,
             position_ids=packed.position_ids,
@@ -323,7 +327,7 @@ class PackedLM(nn.Module):
             use_cache=False,
             packing=packed,
         ).last_hidden_state
-        hidden = hidden[0].index_select(0, packed.predictors)  # (R, H)
+        hidden = hidden[0].index_select(0, packed.predictors)  # (R, width)
         if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:
             # Only a GPU gives a float32 product of 16-bit factors, see `product`.
             hidden = hidden.float()

@@ -53,13 +53,14 @@ class Policy:
     with parts that the packed forward pass does not know.
     """
 
-    def __init__(self, config: Config, model: str, device: torch.device):
+    def __init__(self, config: Config, device: torch.device):
         self.config = config
         self.device = device
         compute_dtype = getattr(torch, config.dtype)
-        lm = load_model(config, model, "auto", attn_implementation="packed")
+        lm = load_model(config, "auto", attn_implementation="packed")
         self.saved_dtype = lm.dtype  # the model's own, in which it is written, too
-        refuse_unknown_parts(lm, model, config.max_prompt_length + config.max_response_length)
+        longest = config.max_prompt_length + config.max_response_length
+        refuse_unknown_parts(lm, config.model, longest)
         if config.lora_rank:
             # The weights are frozen, and frozen ones need no more precision than that.
             for p in lm.parameters():
@@ -95,11 +96,12 @@ class Policy:
         with torch.no_grad():
             for batch in ranks.micro_batches(sequences, self.config.tokens_per_micro_batch):
                 scored = [sequences[i] for i in batch.indices]
-                scores = self.module(pack(scored, self.device))
-                ends = np.cumsum([len(response) for _, response in scored])[:-1]
-                logprobs, entropies = [np.split(flat.cpu().numpy(), ends) for flat in scores]
-                if batch.weight:
-                    results |= zip(batch.indices, zip(logprobs, entropies))
+                logprobs, entropies = self.module(pack(scored, self.device))  # (R,), (R,)
+                lengths = [len(response_ids) for _, response_ids in scored]
+                of_each = zip(logprobs.cpu().split(lengths), entropies.cpu().split(lengths))
+                if batch.is_real:
+                    for i, (p, h) in zip(batch.indices, of_each):
+                        results[i] = p.numpy(), h.numpy()
                 ranks.leave_if_asked()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
@@ -180,8 +182,8 @@ class Policy:
             part = [rows[i] for i in batch.indices]
             loss, sums = self._loss(part, len(rows), clip_eps)
             # FSDP averages gradients over ranks; the loss is a sum over them.
-            (batch.weight * ranks.world_size() * loss).backward()
-            parts.append({name: batch.weight * value for name, value in sums.items()})
+            (batch.is_real * ranks.world_size() * loss).backward()
+            parts.append({name: batch.is_real * value for name, value in sums.items()})
         return combine(ranks.gather(combine(parts)))
 
     def _loss(

@@ -45,19 +45,19 @@ def roll_out(
     that ends, while others are still generated.
     """
     config = grader.config
-    grades = ranks.rank() % config.rollout_tp == 0
+    is_grader = ranks.rank() % config.rollout_tp == 0
 
     def work(share):
         """The trajectories of the questions with these indices, this rank's share."""
         asked = []  # of each response its question's index, and its seed
         for i in share:
             asked += [(i, seed) for seed in seeds[i]]
-        gradings = {}  # under way, by the number of the response
+        pending = {}  # verdicts to come, by the number of the response
 
         def on_finish(number, response):
-            if grades:
+            if is_grader:
                 i, _ = asked[number]
-                gradings[number] = grader.submit(questions[i], response.token_ids)
+                pending[number] = grader.submit(questions[i], response.token_ids)
 
         responses = engine.generate(
             [questions[i].prompt_ids for i, _ in asked],
@@ -66,12 +66,12 @@ def roll_out(
             config.max_response_length,
             on_finish,
         )
-        if not grades:
+        if not is_grader:
             return []
-        watchdog.wait(gradings.values())
+        watchdog.wait(pending.values())
         rollouts = {i: [] for i in share}
         for number, (i, _) in enumerate(asked):
-            verdict = gradings[number].result()
+            verdict = pending[number].result()
             rollouts[i].append(_trajectory(responses[number], verdict, step))
         return list(rollouts.values())
 
@@ -96,17 +96,17 @@ def _trajectory(response: Response, verdict: dict, step: int) -> Trajectory:
     )
 
 
-def make_engine(config: Config, model: str, turn_ends: list[int], device: torch.device):
+def make_engine(config: Config, turn_ends: list[int], device: torch.device):
     """The engine that is asked for; each of the token ids `turn_ends` ends a response.
 
     ValueError where prompt and response exceed the model's positions, or where `rollout_tp` does
     not divide a node's ranks.
     """
     length = config.max_prompt_length + config.max_response_length
-    positions = model_config(config, model).max_position_embeddings
+    positions = model_config(config).max_position_embeddings
     if length > positions:
         raise ValueError(
-            f"max_prompt_length + max_response_length = {length} tokens, but {model} has "
+            f"max_prompt_length + max_response_length = {length} tokens, but {config.model} has "
             f"{positions} positions: shorten them, or set max_position_embeddings, rope_theta"
         )
     kind = VLLMEngine if importlib.util.find_spec("vllm") and config.engine != "hf" else HFEngine
@@ -116,11 +116,11 @@ def make_engine(config: Config, model: str, turn_ends: list[int], device: torch.
             f"rollout_tp={config.rollout_tp} needs the vllm engine and must divide the ranks of "
             f"a node, not {local} with {kind.__name__}"
         )
-    return kind(config, model, turn_ends, device)
+    return kind(config, turn_ends, device)
 
 
 # Every engine made: vLLM destroys the process group, which is ours, when one is collected.
-KEPT = []
+VLLM_ENGINES = []
 
 
 class VLLMEngine:
@@ -129,12 +129,12 @@ class VLLMEngine:
     RuntimeError for a second one on a GPU.
     """
 
-    def __init__(self, config: Config, model: str, turn_ends: list[int], device: torch.device):
+    def __init__(self, config: Config, turn_ends: list[int], device: torch.device):
         os.environ["VLLM_ENABLE_V1_MULTIPROCESSING"] = "0"
         os.environ.setdefault("VLLM_LOGGING_LEVEL", "ERROR")
         on_gpu = device.type == "cuda"
         if on_gpu:
-            if KEPT:
+            if VLLM_ENGINES:
                 raise RuntimeError("a process has one vLLM engine on a GPU: start another process")
             once(
                 "the first start of vLLM may take minutes: it compiles kernels for this GPU, some"
@@ -151,9 +151,9 @@ class VLLMEngine:
         self.dtype = getattr(torch, config.dtype)
         # The names that `load` must be given: vLLM would make up a weight that is missing. The
         # files are mapped and their headers checked; no weight is read.
-        self.names = set(load_model(config, model, "auto").state_dict())
+        self.names = set(load_model(config, "auto").state_dict())
         self.llm = LLM(
-            model=model,
+            model=config.model,
             dtype=config.dtype,
             max_model_len=length,
             seed=0,
@@ -178,7 +178,7 @@ class VLLMEngine:
             hf_overrides=lambda hf_config: extend_context(hf_config, config, head_dtype="float32"),
             disable_log_stats=True,
         )
-        KEPT.append(self)
+        VLLM_ENGINES.append(self)
         self.leave_if_asked = watchdog.check
         if config.rollout_tp > 1:  # its ranks go in lockstep: they agree before each step
             from vllm.distributed import get_tp_group
@@ -272,14 +272,14 @@ def _all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]])
 class HFEngine:
     """Hugging Face `generate`, seeded: with Gumbel noise the arg max of log p is a sample of p."""
 
-    def __init__(self, config: Config, model: str, turn_ends: list[int], device: torch.device):
+    def __init__(self, config: Config, turn_ends: list[int], device: torch.device):
         self.turn_ends = turn_ends
         self.device = device
         self.dtype = getattr(torch, config.dtype)
         length = config.max_prompt_length + config.max_response_length
         # The cache of keys and values grows with the batch and with the length.
         self.batch_size = min(512, max(16, 2**18 // length))
-        self.model = load_model(config, model, self.dtype).to(device).eval()
+        self.model = load_model(config, self.dtype).to(device).eval()
         # The head computes in float32, as the policy's does, and is tied no longer.
         head = self.model.get_output_embeddings()
         head.weight = torch.nn.Parameter(head.weight.detach().float())
@@ -323,9 +323,10 @@ class HFEngine:
         )[:, ids.shape[1] :].cpu()
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
         for tokens, of_tokens in zip(out.numpy().astype(np.int32), logprobs):
-            ends = np.flatnonzero(np.isin(tokens, self.turn_ends))
-            t = ends[0] + 1 if len(ends) else len(tokens)
-            yield Response(tokens[:t].copy(), of_tokens[:t].copy(), finished=len(ends) > 0)
+            is_end = np.isin(tokens, self.turn_ends)
+            finished = bool(is_end.any())
+            t = is_end.argmax() + 1 if finished else len(tokens)
+            yield Response(tokens[:t].copy(), of_tokens[:t].copy(), finished)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over new weights, as `VLLMEngine.load`."""

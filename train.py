@@ -40,9 +40,9 @@ def train(config: Config) -> dict:
         identity = verifier.identity
         run.checkpoints.check_origins(turn_ends=ends, reward_identity=identity, **origins)
         experience = Experience(config, questions)
-        engine = make_engine(config, config.model, ends, device)
+        engine = make_engine(config, ends, device)
         engine.sleep()  # makes room on a GPU while the policy loads
-        policy = Policy(config, config.model, device)
+        policy = Policy(config, device)
         run.start(policy, experience)
         engine.wake(policy.full_weights(engine.dtype))
 

@@ -236,7 +236,7 @@ class MicroBatch:
     """What this rank runs in one forward pass, which is a collective."""
 
     indices: list[int]  # of the sequences
-    weight: float  # 0 where this rank has no work left, and runs a sequence to no effect; else 1
+    is_real: bool  # False where this rank has no work left, and runs a sequence to no effect
     is_last: bool
 
 
@@ -271,8 +271,7 @@ def micro_batches(sequences: list[tuple[np.ndarray, np.ndarray]], budget: int) -
     batches = []
     for part in parts[rank() :: world_size()]:
         indices = [i for u in part for i in units[u]]
-        weight = 1.0 if indices else 0.0
-        batches.append(MicroBatch(indices or [0], weight, is_last=False))
+        batches.append(MicroBatch(indices or [0], is_real=bool(indices), is_last=False))
     batches[-1].is_last = True
     return batches
 

@@ -64,7 +64,7 @@ def test_packed_is_plain_in_value_and_gradient(directory):
 def by_definition(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
 ):
-    """Attention of each sequence by itself, (E, H, D) -> (E, H, D), as the kernel for GPUs."""
+    """Attention of each sequence by itself, (M, H, D) -> (M, H, D), as the kernel for GPUs."""
     assert (
         cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
     )

@@ -28,7 +28,7 @@ KNOBS = dict(
 
 
 def make_policy(directory, **knobs):
-    return Policy(toy_config(**KNOBS | knobs), directory, torch.device("cpu"))
+    return Policy(toy_config(model=str(directory), **KNOBS | knobs), torch.device("cpu"))
 
 
 def make_groups(policy):

@@ -28,7 +28,8 @@ ENGINES = [pytest.param(HFEngine, id="hf"), pytest.param(VLLMEngine, id="vllm", 
 
 
 def make_config(**knobs):
-    return toy_config(max_prompt_length=256, max_response_length=64, temperature=T, **knobs)
+    given = dict(max_prompt_length=256, max_response_length=64, temperature=T)
+    return toy_config(**given | knobs)
 
 
 def make_requests(n=10):
@@ -56,10 +57,10 @@ def engines(device, tokenizer, tiny_models):
     def get(kind, tied=False, **knobs):
         key = kind, tied, *knobs
         if key not in made:
-            if kind is VLLMEngine and device.type == "cuda" and rollout.KEPT:
+            if kind is VLLMEngine and device.type == "cuda" and rollout.VLLM_ENGINES:
                 pytest.skip("on a GPU vLLM's sleep mode allows one engine a process")
-            config, model = replace(make_config(), **knobs), tiny_models[tied]
-            made[key] = kind(config, model, [EOS], device), Policy(config, model, device)
+            config = make_config(model=tiny_models[tied], **knobs)
+            made[key] = kind(config, [EOS], device), Policy(config, device)
         return made[key]
 
     return get
@@ -282,7 +283,7 @@ def test_weights_missing_in_a_directory_are_named(kind, device, tiny_model, tmp_
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     ends = [[EOS]] if kind else []
     with pytest.raises(ValueError, match=f"'lacks': .'{missing}'.*is it whole"):
-        (kind or Policy)(make_config(), str(tmp_path), *ends, device)
+        (kind or Policy)(make_config(model=str(tmp_path)), *ends, device)
 
 
 def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
@@ -291,14 +292,16 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.raises(ValueError, match="'has to spare': .'model.layers.1"):
-        HFEngine(make_config(), str(tmp_path), [EOS], device)
+        HFEngine(make_config(model=str(tmp_path)), [EOS], device)
 
 
 def test_engine_choice(device, tiny_model, monkeypatch):
     """`hf` is Hugging Face; where vLLM is missing, `auto` is too and `vllm` says what to do."""
-    assert isinstance(make_engine(make_config(engine="hf"), tiny_model, [EOS], device), HFEngine)
+    config = make_config(model=tiny_model)
+    chosen = make_engine(replace(config, engine="hf"), [EOS], device)
+    assert isinstance(chosen, HFEngine)
     monkeypatch.setattr(rollout.importlib.util, "find_spec", lambda name: None)
-    assert isinstance(make_engine(make_config(), tiny_model, [EOS], device), HFEngine)
+    assert isinstance(make_engine(config, [EOS], device), HFEngine)
     monkeypatch.setattr("config.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="make install"):
         make_config(engine="vllm")

@@ -131,9 +131,9 @@ def engine_starts(case: Case) -> Finding:
     c = case.config
     tokenizer = load_tokenizer(c, c.model)
     case.words = len(tokenizer)
-    case.engine = make_engine(c, c.model, turn_ends(c.model, tokenizer), case.device)
+    case.engine = make_engine(c, turn_ends(c.model, tokenizer), case.device)
     case.engine.sleep()
-    case.policy = Policy(c, c.model, case.device)
+    case.policy = Policy(c, case.device)
     case.engine.wake(case.weights())
     return Finding(type(case.engine).__name__, True, "")
 

@@ -80,7 +80,7 @@ def configuration(saved: dict, run: Path) -> Config:
 
 def load_policy(config: Config, checkpoint: Path, device: torch.device) -> Policy:
     """The policy π_θ as a checkpoint holds it (a collective)."""
-    policy = Policy(config, config.model, device)
+    policy = Policy(config, device)
     weights = {name: p.detach() for name, p in policy.module.lm.named_parameters()}
     # AdamW's moments are not needed, and take twice the memory of the weights.
     load_shards(checkpoint / "weights", weights, moments=False)

@@ -174,13 +174,14 @@ def recorded(monkeypatch, tiny_model):
     """knobs -> an engine as for a GPU of 256 tokens, with a recorder in place of vLLM."""
     vllm = pytest.importorskip("vllm")
     monkeypatch.setattr(vllm, "LLM", Recorder)
-    monkeypatch.setattr(rollout, "KEPT", [])
+    monkeypatch.setattr(rollout, "VLLM_ENGINES", [])
     for name in ("VLLM_ENABLE_V1_MULTIPROCESSING", "VLLM_LOGGING_LEVEL", "TRITON_F32_DEFAULT"):
         monkeypatch.setenv(name, os.environ.get(name, ""))
 
     def make(**knobs):
-        config = toy_config(max_prompt_length=100, max_response_length=156, **knobs)
-        return VLLMEngine(config, tiny_model, [EOS], torch.device("cuda"))
+        lengths = dict(max_prompt_length=100, max_response_length=156)
+        config = toy_config(model=tiny_model, **lengths, **knobs)
+        return VLLMEngine(config, [EOS], torch.device("cuda"))
 
     return make
 
@@ -235,9 +236,8 @@ def after_an_engine_went_out_of_scope(model: str):
     import vllm.v1.engine.core  # noqa: F401
 
     def use_one():
-        VLLMEngine(
-            toy_config(max_prompt_length=8, max_response_length=8), model, EOS, ranks.setup()
-        )
+        config = toy_config(model=model, max_prompt_length=8, max_response_length=8)
+        VLLMEngine(config, EOS, ranks.setup())
 
     use_one()
     gc.collect()

@@ -149,7 +149,7 @@ def test_the_engine_runs_the_merged_weights(device, tmp_path):
     torch.manual_seed(2)
     save_small("llama", tmp_path, attention_bias=True, tie_word_embeddings=True)
     policy = make_policy(tmp_path, **LORA)
-    engine = HFEngine(policy.config, str(tmp_path), [2], device)
+    engine = HFEngine(policy.config, [2], device)
     questions = [Question(i, "", np.array([1, 5 + i, 9], np.int32), "", "") for i in range(6)]
 
     def generated():

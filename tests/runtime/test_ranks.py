@@ -34,7 +34,7 @@ def test_as_many_micro_batches_as_are_needed(case, monkeypatch):
         batches = ranks.micro_batches(sequences, budget)
         assert [batch.is_last for batch in batches] == [False] * (expected - 1) + [True]
         for batch in batches:
-            if batch.weight:
+            if batch.is_real:
                 seen += batch.indices
             packed = pack([sequences[i] for i in batch.indices])
             assert packed.input_ids.numel() <= budget or len(batch.indices) == 1

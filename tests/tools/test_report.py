@@ -109,7 +109,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
     tracker = Tracker(asdict(config))
     checkpoints, experience = Checkpoints(asdict(config)), Experience(config, questions)
     checkpoints.check_origins(questions=fingerprint(questions))
-    policy = Policy(config, config.model, torch.device("cpu"))
+    policy = Policy(config, torch.device("cpu"))
     with torch.no_grad():
         for p in policy.module.parameters():
             p.mul_(1.5)  # not the model that the run began with
