@@ -169,6 +169,8 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
     """Causal attention inside each packed sequence, and no weights.
 
+    In the example of `pack` the `4` sees 2 to 5 of the repeated tokens, cells 4 to 7 of the padded
+    ones: `5 2 3 4`, not the `1` that stands between them in the row. What it gets goes to place 4.
     query: (1, H, U, D), key and value: (1, H_kv, U, D), in the row; so is what comes out.
     """
     # The kernel takes 16-bit types only.
@@ -300,7 +302,10 @@ class TokenScores(torch.autograd.Function):
 
     @staticmethod
     def chunks(hidden, weight, targets, temperature):
-        """c tokens after another: hidden (c, width), targets (c,), log-probs (c, V)."""
+        """c tokens after another: hidden (c, width), targets (c,), log-probs (c, V).
+
+        The R = 5 response tokens of `pack`'s example are rows 0 to 1, 2 to 3 and 4 where c is 2.
+        """
         size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
         for h, y in zip(hidden.split(size), targets.split(size)):
             # Logits with a name would live on here while the caller works.
