@@ -3,7 +3,6 @@
 import importlib.util
 import json
 import math
-import re
 import shutil
 import sys
 from filecmp import cmpfiles
@@ -252,8 +251,7 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     questions, _ = load_questions([file], config, tokenizer)
     half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
     program = [*TORCHRUN, "train.py"] if "llama" in name else [sys.executable, "train.py"]
-    output = shell(*program, *argv)
-    assert re.search(r"an update by \d+ tokens needs \d+\.\d\d GB a rank, \d+\.\d are free", output)
+    shell(*program, *argv)
     _, one, two = metrics(run_dir)
     for row in (one, two):
         assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift_bound_share"] < 1
