@@ -93,7 +93,7 @@ def test_eval_has_the_defaults_of_training():
     assert differ == {"model", "rollout_memory"}
 
 
-def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path):
+def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path, all_is_there):
     """Wherever --config stands, and however often."""
     file = write(tmp_path, "rho: 0.25\nbatch_size: 16\nshaping: false\n")
     for argv in (
@@ -123,7 +123,7 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path):
         ),
     ],
 )
-def test_a_file_is_read_as_flags_are(tmp_path, text, values):
+def test_a_file_is_read_as_flags_are(tmp_path, all_is_there, text, values):
     """A value is the text that stands there, and becomes what its knob is."""
     config = parse_config(["--config", ARITHMETIC, write(tmp_path, text)])
     assert config == dataclasses.replace(parse_config(["--config", ARITHMETIC]), **values)
@@ -175,11 +175,12 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, capsys, monkeypatch):
         ("train.py", "tools.convert Elliott/.* makes it, and `make train`"),
         ("train.py --config configs/arithmetic.yaml x.yaml", "No such file .*x.yaml"),
         (
-            "train.py --config configs/arithmetic.yaml --run_dir {tmp_path}",
+            "train.py --train_files --val_files --run_dir {tmp_path}",
             "holds a run .step-0000007, metrics.jsonl.. Continue it",
         ),
         (
-            "train.py --config configs/arithmetic.yaml --reward words:death --run_dir {tmp_path}/n",
+            "train.py --train_files {tmp_path}/q.jsonl --val_files --reward words:death"
+            " --run_dir {tmp_path}/new",
             "'words:death' ended its process, or took longer than 5 s .*, twice for the answer",
         ),
         (
@@ -194,7 +195,7 @@ def test_a_refusal_comes_before_the_long_imports(tmp_path, argv, reason):
     """It comes without a traceback, from one rank, and is in torchrun's summary."""
     (tmp_path / "metrics.jsonl").write_text("{}\n")
     words = "def score(response, answer, row):\n return row['colour']\n"
-    death = "def death(response, answer, row):\n __import__('os')._exit(row['extra_info']['index'])"
+    death = "def death(response, answer):\n __import__('os')._exit(1)"
     (tmp_path / "words.py").write_text(words + death)
     turn = {"role": "user", "content": "Of grass?"}
     row = {"data_source": "x", "prompt": [turn], "reward_model": {"ground_truth": "green"}}
