@@ -148,14 +148,13 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     to_padded = np.zeros(is_token.shape, dtype=int)
     to_padded[is_token] = to_repeated
     from_padded = np.flatnonzero(is_token)[from_repeated]  # (U,)
-    position_ids = from_padded % lengths.max()
 
     def long(array):
-        return torch.as_tensor(array, dtype=torch.long).to(device)
+        return torch.as_tensor(array, dtype=torch.long, device=device)
 
     return Packed(
         input_ids=long(np.concatenate(row))[None],
-        position_ids=long(position_ids)[None],
+        position_ids=long(from_padded % lengths.max())[None],
         to_repeated=long(to_repeated),
         from_repeated=long(from_repeated),
         bounds=long(np.append(0, np.cumsum(lengths))).int(),
@@ -291,10 +290,11 @@ class TokenScores(torch.autograd.Function):
             d_product = d_logits.div_(ctx.temperature).to(weight.dtype)  # of hidden Wᵀ
             del log_p, p, slope, d_logits
             grad_hidden[start:end] = product(d_product, weight)
-            if grad_weight is not None and d_product.dtype == torch.float32:
-                grad_weight.addmm_(d_product.T, h)
-            elif grad_weight is not None:
-                grad_weight += product(d_product.T, h)
+            if grad_weight is not None:
+                if d_product.dtype == torch.float32:
+                    grad_weight.addmm_(d_product.T, h)
+                else:
+                    grad_weight += product(d_product.T, h)
             del d_product  # nothing of a chunk is left beside the next
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)

@@ -59,8 +59,9 @@ class Policy:
         compute_dtype = getattr(torch, config.dtype)
         lm = load_model(config, "auto", attn_implementation="packed")
         self.saved_dtype = lm.dtype  # the model's own, in which it is written, too
-        longest = config.max_prompt_length + config.max_response_length
-        refuse_unknown_parts(lm, config.model, longest)
+        refuse_unknown_parts(
+            lm, config.model, config.max_prompt_length + config.max_response_length
+        )
         if config.lora_rank:
             # The weights are frozen, and frozen ones need no more precision than that.
             for p in lm.parameters():
@@ -161,10 +162,10 @@ class Policy:
         """A row for every response of a mini-batch, with the log-probs that w or w* divides by."""
         rows = []
         for group in groups:
-            advantages = group.advantages.tolist()
-            of_each = zip(group.trajectories, advantages, group.replayed, strict=True)
+            prompt_ids = group.question.prompt_ids
+            of_each = zip(group.trajectories, group.advantages.tolist(), group.replayed)
             for trajectory, advantage, is_star in of_each:
-                rows.append(Row(group.question.prompt_ids, trajectory, advantage, is_star))
+                rows.append(Row(prompt_ids, trajectory, advantage, is_star))
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
             stars = [row for row in rows if row.is_star]
             scores = self.score([row.sequence for row in stars])
