@@ -18,7 +18,7 @@ POWER_OF_TEN = (
     rf"(?:[eE]\+?{EXPONENT}|(?:\\times|\\cdot|\*)\s*10\^(?:\{{\+?{EXPONENT}\}}|{EXPONENT}))"
 )
 ARGUMENT = r"\s*(?:\{[+-]?([0-9]+)\}|([0-9]))"
-REAL = rf"(?:{DIGITS}(?:/[0-9]+)?|\\frac(?:\{{[0-9]+\}}|[0-9]){{2}})"
+REAL = rf"(?:{DIGITS}(?:/[0-9]+)?|\\frac(?:\{{[+-]?[0-9]+\}}|[0-9]){{2}})"
 FORMS = {
     "number": rf"[+-]?{DIGITS}",
     "fraction": rf"[+-]?(?:[0-9]*\s*\\frac{ARGUMENT}{ARGUMENT}|([0-9]+)\.?/-?([0-9]+)\.?)",

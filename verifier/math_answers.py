@@ -1,6 +1,11 @@
 """Decide whether an answer is right, by Math-Verify on spellings that it knows (`spellings.py`).
 
-An answer has the gold's shape, or one that CROSSINGS lets stand for it, and equal parts.
+Its outermost form is the gold's (`shapes.py`), or one that CROSSINGS lets stand for it, and their
+parts are equal, one by one. A part that equals a value must also have an answer's form. Math-Verify
+works out what it is given: to it `5 - 9` is -4, and a policy learns in twenty steps to restate the
+question, and nothing else. So where the gold is a literal (42, 1.8, 9/5, 3+2i, or a name's relation
+to one) all that the answer says must be literals too; where it is an expression or an equation, the
+answer holds no more variables or operators than it.
 
 This runs in the processes of `worker.py`, held to a time and a memory limit: importing Math-Verify
 takes a second, and a hostile answer may take forever. Two plain numbers are compared here, exactly.
@@ -42,8 +47,8 @@ SECOND = re.compile(
     r"\b[A-J](?:\)|[.:]\s*\S)|(?:\b(?:or|and)|[,;/&])\s*\(?[A-J]\b|^\s*\(?[A-J]\W*$"
 )
 CROSSINGS = {  # the gold's shape: shapes whose parts may have any order | shapes with its order
-    "value": "| value ratio",
-    "ratio": "| ratio value",  # 1:2 is \frac{1}{2}
+    "value": "| value",
+    "ratio": "| ratio value",  # 1:2 is \frac{1}{2}; odds of 1:2 are no probability of \frac{1}{2}
     "clock": "| clock",
     "pair": "| pair interval list named",  # named values come in the order of their names
     "interval": "| interval pair",

@@ -1,7 +1,7 @@
 r"""Tell the shape of an answer: what it is by its outermost form.
 
-`(2, \frac{1}{3})` is a pair of the values `2` and `\frac{1}{3}`. Where `x = 2, y = 1/3` may
-stand for it is said in the CROSSINGS of `math_answers.py`.
+`(2, \frac{1}{3})` is a pair of the values `2` and `\frac{1}{3}`, and `x = 2, y = 1/3` are named
+values. That these may stand for that pair is said in the CROSSINGS of `math_answers.py`.
 """
 
 import re
@@ -61,8 +61,7 @@ def shape(text: str) -> Shape:
         return Shape("value", [text])
     opened, inner, closed = found.groups()
     parts = pieces_of(inner)
-    alone = len(parts) == 1 or RELATION.search(parts[0])
-    if opened == "{" or opened != "[" and alone:
+    if opened == "{" or len(parts) == 1 or RELATION.search(parts[0]):
         return shape(inner)
     if opened == r"\{":
         return Shape("set", parts)
@@ -95,12 +94,12 @@ def several(text: str, pieces: list[str]) -> Shape:
 
 
 def relation(text: str, sides: list[str], between: list[str]) -> Shape:
-    """Return the shape of a relation; a name that stands at its right goes to the left."""
+    """Return the shape of a relation; a name to the right of a number goes left."""
     first, *middle, last = sides
     value = Shape("value", [text], name=first)
     if not set(between) - {r"\in"} <= EQUAL:
         return inequality(text) or value
-    if is_name(last) and not is_name(first):
+    if is_name(last) and not names(first):
         return shape("=".join([last, first, *middle]))
     inner = shape(last)
     if middle or inner.kind == "value" or not is_name(first):

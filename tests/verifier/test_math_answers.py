@@ -39,7 +39,7 @@ EQUAL = {  # gold: right answers
     # ratios and clock times
     "1:2:3": "1:2:3 | 2:4:6",
     "3:2": r"x:y = 3:2 | 6 : 4 | \frac{3}{2}",
-    r"\frac{9}{16}": "9:16",
+    "9:16": r"\frac{9}{16}",
     "12:30": "12:30",
     "7:05": "07:05",
     # pairs and intervals
@@ -53,7 +53,7 @@ EQUAL = {  # gold: right answers
     r"(-\infty,0)\cup(0,\infty)": r"x \ne 0",
     r"\mathbb{R}": r"x \in \mathbb{R}",
     # sets and lists
-    r"\{1\}": r"\left\{ 1 \right\} | x=1 | 1",
+    r"\{1\}": r"\left\{ 1 \right\} | x=1 | 1 | [1]",
     "3,5": r"\{5,3\} | a=3, b=5 | b=5, a=3 | x_1=5, x_2=3 | (3,5)",
     "1,1,2": "2,1,1",
     # named values, equations
@@ -86,6 +86,7 @@ UNEQUAL = {  # gold: wrong answers
     # ratios and clock times
     "1:2:3": r"1:3:2 | \frac{1}{6} | 3:2:1",
     "3:4:5": "3:5:4 | 0.15",
+    r"\frac{1}{2}": "1:2",
     "3:4": "4:3 | (3,4) | 3,4",
     "12:30": "0.4 | 2:5 | 12.5",
     "3:15": "1:5",
@@ -104,7 +105,8 @@ UNEQUAL = {  # gold: wrong answers
     "1,2": r"(2,1) | 1<x<2 | x \in (1,2) | x \in \{1,1+1\}",
     "1,1,2": "1,2,2",
     "(1,2),(3,4)": r"(2,1),(3,4) | \{1,2\},\{3,4\}",
-    # named values
+    # named values and equations
+    r"m \frac{d v}{d t}+b v=f": r"m \frac{d v}{d t}+b v",
     "a=5, b=3": r"3,5 | (3,5) | \{3,5\} | a=5 | (b,a)=(5,3)",
     "3,5": "a=5, b=3",
     "x=1,y=2,z=3": "3,2,1",
