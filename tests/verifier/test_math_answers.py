@@ -179,7 +179,7 @@ def test_multiple_choice_answers():
     right = (
         r"C | \text{C} | (C) | C. | C) | \textbf{(C)} | \text{(C) days become shorter} | C: 12 | "
         r"$C$ | C) 12 | \textbf{(C)}\ 12 | \textbf{(C)}12 | (C)~12 | \mathrm{(C)}\quad 12 | "
-        r"\textit{C} | C. A tiger hunts a deer. | C. H and He only | C. Vitamin D"
+        r"\textit{C} | C. A tiger hunts a deer. | C. H and He only | C. Vitamin D | C.(12)"
     )
     wrong = (
         "B | (B) | B) C | (C) and (B) | C) or D) | C7 | Carbon | C, D | ABC | c2 | (C) (B) | "
