@@ -1,12 +1,12 @@
 """The report page: its numbers against independent ones, its errors, and it in Chromium."""
 
+import html
 import json
 import math
 import re
 import shutil
 import subprocess
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
@@ -202,14 +202,12 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
 
 def test_steps_are_judged_where_they_stand(described):
     """Each written step has its tokens and its verdict by hand, and the chain has its own."""
-    valid, flawed, bare = described["browser"]["questions"][0]["responses"]
-    assert valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]]
-    assert valid["verdict"] == "flawless chain"
-    assert flawed["steps"] == [[0, 6, False], [6, 12, True], [12, 18, True]]
-    assert flawed["verdict"] == "flawed chain"
-    assert bare["steps"] == []
-    assert bare["verdict"] == "bare answer"
-    assert bare["special"] == [2]
+    responses = described["browser"]["questions"][0]["responses"]
+    assert [(r["verdict"], r["steps"], r["special"]) for r in responses] == [
+        ("flawless chain", [[0, 6, True], [6, 12, True], [12, 18, True]], [20]),
+        ("flawed chain", [[0, 6, False], [6, 12, True], [12, 18, True]], [20]),
+        ("bare answer", [], [2]),
+    ]
 
 
 def test_pieces_join_to_the_text():
@@ -253,35 +251,13 @@ def test_the_knobs_in_which_runs_differ():
     assert differing(described[:2]) == []
 
 
-class Page(HTMLParser):
-    """The tags of a page, what they refer to, and the text behind the tags of each kind."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags, self.references, self.texts = [], [], {}
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.references += [
-            value for name, value in attributes if name in ("src", "href", "action", "data")
-        ]
-
-    def handle_data(self, data):
-        if self.tags:
-            self.texts[self.tags[-1]] = self.texts.get(self.tags[-1], "") + data
-
-
 def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
     """The page is one file of two scripts, and hostile text cannot end its data."""
-    text = report.read_text()
-    page = Page(text)
-    assert page.tags.count("script") == 2
-    assert not page.references
-    assert "img" not in page.tags
-    assert "url(" not in text
-    assert "@import" not in text
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    before, data, after = re.split(r'(?<=id="data">)(.*?)(?=</script>)', report.read_text())
+    rest = before + after
+    assert rest.count("<script") == rest.count("</script>") == 2
+    assert not re.search(r"<(img|link|iframe)|\b(src|href|action)=|url\(|@import", rest)
+    data = json.loads(data)
     assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
     assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
     assert "the run is on-policy" in data["runs"][1]["browser"]["missing"]
@@ -291,12 +267,7 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
 def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
     """Right ones come first, half a line is none, and too much text leaves steps out."""
     shown = said(runs[0])
-    assert [(s["step"], s["kind"]) for s in shown] == [
-        (1, "right"),
-        (4, "right"),
-        (4, "wrong"),
-        (4, "o*"),
-    ]
+    assert [s["kind"] for s in shown] == ["right", "right", "wrong", "o*"]
     assert shown[1]["response"] == "5 - 9"
     assert shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
     assert said(runs[1]) == []
@@ -319,7 +290,6 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
         (None, [], "has no metrics.jsonl: name the run_dir"),
         ('{"step": 0', [], "is empty"),
         ('{"step": 0}\n{\n', [], "metrics.jsonl, line 2: not JSON"),
-        ('{"step": 0}\n' + "[" * 100_000 + "\n", [], "metrics.jsonl, line 2: not JSON"),
         ('{"step": 0}\n', ["--questions", "0"], "--questions must be at least 1"),
         ('{"step": 0}\n', ["--output", "no/such/out.html"], "in a directory that is there"),
     ],
@@ -390,15 +360,13 @@ def test_the_page_opens_and_hostile_text_stays_text(report, runs, tmp_path):
     are not Pass@1, numbers of rewards do not. An on-policy run has no empty parts about replay.
     """
     dump = opened(report, tmp_path)
-    page = Page(dump)
-    assert page.tags.count("article") >= 3
-    assert "rho0.50.0" in page.texts["td"]
-    assert "img" not in page.tags
-    assert page.texts["title"].strip() == "Training report"
-    assert f"right: {HOSTILE} is right" in page.texts["div"]
+    assert dump.count("<article") >= 3
+    assert "<td>rho</td><td>0.5</td><td>0.0</td>" in dump
+    assert "<img" not in dump and "<title>Training report</title>" in dump
+    assert f">right: {html.escape(HOSTILE, quote=False)} is right</div>" in dump
     shown = {int(k): float(p) for k, p in re.findall(r'data-k="(\d+)" data-p="([\d.]+)"', dump)}
     assert shown == pytest.approx(dict(zip((1, 2, 4), bucket_weights([1, 2, 4], 4))))
-    titles = page.texts["h3"]
+    titles = html.unescape(" ".join(re.findall("<h3>(.*?)</h3>", dump)))
     assert "reward/mean" in titles and f"val/reward/{HOSTILE}" in titles
     assert "val/reward/a" not in titles and "/count" not in titles
     assert HIDDEN.findall(dump) == [""] * 3
