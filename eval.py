@@ -121,7 +121,15 @@ from runtime import ranks
 from runtime.card import say_unfit
 from runtime.chat import turn_ends
 from runtime.faults import Interrupted, last_word, say, watchdog
-from runtime.responses import add, in_short, model_files, open_kept, question_key, row_key
+from runtime.responses import (
+    add,
+    in_short,
+    judged_numbers,
+    model_files,
+    open_kept,
+    question_key,
+    row_key,
+)
 from runtime.rundir import claim
 from sampler import sample_seed
 from verifier.forms import last_box
@@ -201,9 +209,8 @@ def _record(
         record |= {"text": question.text, "gold": question.answer, "response": text}
         record["row"] = row_key(question)
     parts = {f"reward_{name}": value for name, value in trajectory.named_rewards.items()}
-    record["judged"] = parts | trajectory.judged
-    record["judged"].pop("reward_timeouts", None)
-    record["judged"].pop("marked", None)
+    parts.pop("reward_timeouts", None)
+    record["judged"] = parts | judged_numbers(trajectory.judged)
     if texts and config.reward == "math" and config.require_box:
         record["answer"] = last_box(grader.piece(question, trajectory.token_ids) or "")
     return record

@@ -7,7 +7,9 @@ DIR/settings.json      whatever a response and its reward depend on
 """
 
 import json
+import math
 import os
+import re
 from collections import defaultdict
 from hashlib import blake2b
 from pathlib import Path
@@ -17,6 +19,11 @@ from runtime.tables import read_jsonl
 
 SHOWN = 3  # responses on the console
 LONGEST = 600  # characters of a text there
+# What evaluation itself reports has these names.
+OWN = re.compile(
+    "reward(_.*)?|length|truncated|timeout|questions|samples|interval|no_box"
+    "|(pass|maj)_at_.*|average(_of)?|.*/.*"
+)
 
 
 def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
@@ -60,6 +67,22 @@ def add(directory: Path, records: list[dict]) -> None:
             file.write(json.dumps(record) + "\n")
         file.flush()
         os.fsync(file.fileno())
+
+
+def judged_numbers(judged: dict) -> dict:
+    """Return what a reward function reports as `judged`, without the text `marked`.
+
+    Raises ValueError for what is no number, and for a name that evaluation gives its own numbers.
+    """
+    numbers = {name: value for name, value in judged.items() if name != "marked"}
+    for name, value in numbers.items():
+        if OWN.fullmatch(name):
+            raise ValueError(f"`judged` of the reward function: choose another name than {name!r}")
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            raise ValueError(
+                f"`judged` of the reward function: {name} must be a finite number, got {value!r}"
+            )
+    return numbers
 
 
 def question_key(question) -> str:

@@ -102,7 +102,7 @@ class Tracker:
         """
         self.print(f"---- a response ----\n{response}\n----")
         if self.main:
-            (self.run_dir / "example.txt").write_text(response, encoding="utf-8")
+            (self.run_dir / "example.txt").write_text(printable(response), encoding="utf-8")
 
     def compare_example(self, question: str, response: str) -> None:
         """Print the question with the kept response and the trained model's."""
@@ -131,16 +131,19 @@ class Tracker:
         """Log a training step with its console line.
 
         `batch` is the Pass@1 of the training batch, at the rollouts' temperature and with what came
-        back. `silent` is the share of groups that say nothing, of fresh and of replayed questions.
+        back. Where rewards are not 0 or 1, their mean stands beside it. `silent` is the share of
+        groups that say nothing, of fresh and of replayed questions.
         """
         self._say_turns(step, metrics)
         self.log(step, metrics)
         self.bar.update()
         m = metrics
         replayed_silent = _shown(m.get("replay/silent"))
+        partial = abs(m["reward/mean"] - m["reward/pass_at_1"]) > 1e-6
+        reward = f"  reward {m['reward/mean']:.3f}" if partial else ""
         self.print(
-            f"step {step:4d}  batch {m['reward/pass_at_1']:.3f}  len {m['rollout/length']:.0f}  "
-            f"entropy {m['loss/entropy']:.3f}  "
+            f"step {step:4d}  batch {m['reward/pass_at_1']:.3f}{reward}  "
+            f"len {m['rollout/length']:.0f}  entropy {m['loss/entropy']:.3f}  "
             f"silent {m['fresh/silent']:.2f} {replayed_silent}  "
             f"replayed {m['replay/questions']:.0f}  w* {_shown(m.get('replay/ratio'))}  "
             f"buffer {m['buckets/questions']:.0f}  "

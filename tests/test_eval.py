@@ -1,6 +1,7 @@
 """Evaluation: records and means by hand on scripted responses, and the command on a tiny model."""
 
 import json
+import math
 import os
 import shutil
 import signal
@@ -23,7 +24,7 @@ from data import Question
 from eval import means, respond, validate
 from exgrpo import Experience, Group
 from rollout import HFEngine, Response
-from runtime.responses import LONGEST, in_short, open_kept, row_key
+from runtime.responses import LONGEST, in_short, judged_numbers, open_kept, row_key
 from runtime.rundir import claim
 from sampler import sample_seed
 from worlds.arithmetic import judge
@@ -128,6 +129,21 @@ def test_a_record_by_hand():
             "response": "#7",
             "judged": {"reward_tidy": 0.25, "valid": False, "shortcut": True},
         }
+
+
+def test_judged_are_numbers_under_names_of_their_own():
+    """What is no number is refused with the first responses, and so are evaluation's own names."""
+    assert judged_numbers({"valid": True, "marked": "text", "lengths": 1.5}) == {
+        "valid": True,
+        "lengths": 1.5,
+    }
+    own = "pass_at_1 maj_at_32 reward reward_tidy length timeout interval average_of a/b".split()
+    for name in own:
+        with pytest.raises(ValueError, match=f"choose another name than '{name}'"):
+            judged_numbers({name: 0.25})
+    for value in ("text", None, math.nan, [1]):
+        with pytest.raises(ValueError, match="valid must be a finite number"):
+            judged_numbers({"valid": value})
 
 
 @pytest.mark.parametrize("reward, success", [(0.5000000000000001, False), (0.50000007, True)])

@@ -11,7 +11,6 @@ it is gym:NAME, a task of the library reasoning-gym. Questions whose answer cann
 dropped. Held-out questions go to FILE-test.parquet.
 """
 
-import argparse
 import csv
 import io
 import json
@@ -19,12 +18,15 @@ import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import yaml
+from tyro.conf import Positional, UseAppendAction
 
 from runtime.console import printable
 from runtime.faults import or_refuse
+from runtime.flags import parse
 from runtime.tables import check_row, each_once, in_batches, listed, read_jsonl, read_text
 
 # The usual names of the columns. Of those that are there, the first one counts.
@@ -39,7 +41,7 @@ EXACT = 2**53  # from here on a float stands for several whole numbers
 # ---- where the rows come from and go to --------------------------------------------------------
 
 
-def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], Callable]:
+def open_source(name: str, subset: str, split: str) -> tuple[list[str], Callable]:
     """The column names of a file or hub data set, and a function that reads rows of some columns.
 
     ValueError if it is neither, or if the library for data sets of the hub is missing.
@@ -61,7 +63,7 @@ def open_source(name: str, subset: str | None, split: str) -> tuple[list[str], C
             f"{name} is no .jsonl, .csv or .parquet; for a data set of the Hugging Face hub:"
             f" {INSTALL_DATASETS}"
         ) from None
-    table = datasets.load_dataset(name, subset, split=split)
+    table = datasets.load_dataset(name, subset or None, split=split)
     return table.column_names, table.select_columns
 
 
@@ -84,7 +86,7 @@ def read_csv(file: str) -> list[dict]:
     return rows
 
 
-def pick(given: str | None, usual: tuple, columns: list[str], flag: str) -> str:
+def pick(given: str, usual: tuple, columns: list[str], flag: str) -> str:
     """The column asked for, or else the first of the usual ones that is there.
 
     ValueError names the columns that are there if it is none of them.
@@ -130,7 +132,7 @@ def write(rows: list[dict], output: Path) -> None:
 # ---- a question and its answer -----------------------------------------------------------------
 
 
-def turns_of(question, system: str | None) -> list[dict] | None:
+def turns_of(question, system: str) -> list[dict] | None:
     """The chat turns of a question, the user's last; None if there is no question.
 
     `system` is the text of a system turn, which replaces one that is there. Turns may hold parts
@@ -189,7 +191,7 @@ def answer_of(value, extract: str) -> str | None:
 def convert(
     items: list[tuple],
     check_golds: Callable,
-    system: str | None = None,
+    system: str = "",
     extract: str = "",
     reward: str = "math",
 ) -> tuple[list[dict], dict[str, list]]:
@@ -256,60 +258,51 @@ def convert(
 # ---- the command -------------------------------------------------------------------------------
 
 
-def parse(argv: list[str] | None = None) -> argparse.Namespace:
-    """The flags; ValueError if an output exists already or the flags do not fit together."""
-    p = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    p.add_argument("input", help="A JSONL, CSV or Parquet file, a hub data set, or gym:NAME.")
-    p.add_argument("--output", required=True, type=Path, help="The file to write, FILE.parquet.")
-    p.add_argument("--overwrite", action="store_true", help="Replace what is there.")
-    p.add_argument("--question", help=f"The question's column, else the first of {QUESTION}.")
-    p.add_argument("--answer", help=f"The answer's column, else the first of {ANSWER}.")
-    p.add_argument(
-        "--extract",
-        default="",
-        help="The answer is what follows this text, or, by `box`, the last box.",
-    )
-    p.add_argument("--system", help="The system turn of every prompt.")
-    p.add_argument("--data_source", help="The name that scores are reported by.")
-    p.add_argument(
-        "--reward", default="math", help="math drops golds that it cannot read; or MODULE:FUNCTION."
-    )
-    p.add_argument("--subset", help="The subset of a hub data set.")
-    p.add_argument("--split", default="train", help="The split of a hub data set.")
-    p.add_argument(
-        "--held_out", type=int, help="How many questions go to FILE-test.parquet [0; gym: 200]."
-    )
-    p.add_argument("--seed", type=int, default=0, help="The seed of what is drawn.")
-    p.add_argument(
-        "--size",
-        type=int,
-        help="How many questions of gym:NAME are drawn, before repeats go [2000].",
-    )
-    p.add_argument(
-        "--set", action="append", default=[], help="A setting of gym:NAME, as NAME=VALUE."
-    )
-    a = p.parse_args(argv)
-    task = a.input.startswith("gym:")
-    if (a.size or a.set) and not task:
-        raise ValueError("--size and --set are for gym:NAME")
-    if a.held_out is None:
-        a.held_out = 200 if task else 0
-    if a.system and len(a.system.split()) == 1:  # it may be meant as a file's name
-        raise ValueError(f'--system {a.system} is no sentence; of a file: --system "$(cat FILE)"')
-    if a.output.suffix != ".parquet":
-        raise ValueError("--output must end in .parquet")
-    if os.path.lexists(a.output.parent) and not a.output.parent.is_dir():
-        raise ValueError(f"{a.output.parent} is a file, or a link to nothing: name a directory")
-    a.test_output = a.output.with_stem(f"{a.output.stem}-test")
-    for path in [a.output, a.test_output] if a.held_out else [a.output]:
-        if os.path.lexists(path) and not a.overwrite:  # a link to nothing, too
-            raise ValueError(f"{path} exists: choose another --output, or add --overwrite")
-    return a
+@dataclass
+class Command:
+    """Turn a data set into the questions of a run; the file tools/convert.py begins with examples.
+
+    ValueError if an output exists already or the flags do not fit together.
+    """
+
+    input: Positional[str]  # a JSONL, CSV or Parquet file, a hub data set, or gym:NAME
+    output: Path  # the file to write, FILE.parquet
+    overwrite: bool = False  # replace what is there
+    question: str = ""  # its column, else question, problem, prompt or query
+    answer: str = ""  # its column, else answer, reward_model, ground_truth ...
+    extract: str = ""  # the answer is what follows this text, or, by `box`, the last box
+    system: str = ""  # the system turn of every prompt
+    data_source: str = ""  # the name that scores are reported by
+    reward: str = "math"  # math drops golds that it cannot read; or MODULE:FUNCTION
+    subset: str = ""  # of a hub data set
+    split: str = "train"  # of a hub data set
+    held_out: int | None = None  # questions that go to FILE-test.parquet; auto: 0, of gym 200
+    seed: int = 0  # of what is drawn
+    size: int | None = None  # questions of gym:NAME to draw, before repeats go; auto: 2000
+    set: UseAppendAction[list[str]] = field(default_factory=list)  # NAME=VALUE of gym:NAME
+
+    def __post_init__(self):
+        task = self.input.startswith("gym:")
+        if (self.size or self.set) and not task:
+            raise ValueError("--size and --set are for gym:NAME")
+        if self.held_out is None:
+            self.held_out = 200 if task else 0
+        if len(self.system.split()) == 1:  # it may be meant as a file's name
+            raise ValueError(
+                f'--system {self.system} is no sentence; of a file: --system "$(cat FILE)"'
+            )
+        if self.output.suffix != ".parquet":
+            raise ValueError("--output must end in .parquet")
+        place = self.output.parent
+        if os.path.lexists(place) and not place.is_dir():
+            raise ValueError(f"{place} is a file, or a link to nothing: name a directory")
+        self.test_output = self.output.with_stem(f"{self.output.stem}-test")
+        for path in [self.output, self.test_output] if self.held_out else [self.output]:
+            if os.path.lexists(path) and not self.overwrite:  # a link to nothing, too
+                raise ValueError(f"{path} exists: choose another --output, or add --overwrite")
 
 
-def convert_gym(a: argparse.Namespace) -> None:
+def convert_gym(a: Command) -> None:
     """Write training and held-out questions of a gym task.
 
     The training file is written last: where it exists, both do.
@@ -337,7 +330,7 @@ def convert_gym(a: argparse.Namespace) -> None:
 
 def main(argv: list[str] | None = None) -> None:
     """Convert the input of the command line, and tell what was dropped, with examples."""
-    a = parse(argv)
+    a = parse(Command, argv)
     if a.input.startswith("gym:"):
         convert_gym(a)
         return

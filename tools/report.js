@@ -170,10 +170,17 @@ function curves() {
   });
   const usual = ["pass_at_1", "pass_at_1_fresh", "mean", "none_right", "timeouts"];
   const isShare = (name) => data.runs.every((run) => points(run, name).every(([, v]) => v >= 0 && v <= 1));
-  const named = names.filter((n) => n.startsWith("reward/") && !usual.includes(n.slice("reward/".length)));
+  const isCount = (name) => name.endsWith("/count") && names.includes(name.slice(0, -"/count".length));
+  const named = names.filter((n) => n.startsWith("reward/") && !usual.includes(n.slice("reward/".length)) && !isCount(n));
+  // mean rewards say more than Pass@1 where some are not 0 or 1
+  const isNews = (a, b) => data.runs.some((run) => metric(run, a).some((v, i) => Math.abs(v - (metric(run, b)[i] ?? v)) > 1e-6));
+  const means = [["reward/mean", "reward/pass_at_1", "mean over the batch, o* included"],
+    ...sources.map((s) => [`val/reward/${s}`, `val/pass_at_1/${s}`, "mean over the validation questions"])]
+    .filter(([name, passAt1]) => isNews(name, passAt1));
   [
     { title: "Pass@1 of the batch", name: "reward/pass_at_1", note: "o* included", share: true },
     ...validation,
+    ...means.map(([name, , note]) => ({ title: name, name, note, share: isShare(name) })),
     ...named.map((name) => ({ title: name, name, note: "mean over the new responses", share: isShare(name) })),
     { title: "Silent groups", name: "fresh/silent", dashed: "replay/silent",
       note: "share that says nothing, of fresh questions; dashed: of replayed ones", share: true },
@@ -202,9 +209,9 @@ const counts = (run, prefix) => Object.keys(run.metrics)
 // a row of cells for each k, the largest on top, and above them bars of the metric `above`
 function heat(run, { title, note, prefix, unit, above }) {
   const ks = counts(run, prefix).reverse(), rows = run.step.filter((s) => s > 0);
-  if (!rows.length || !ks.some((k) => points(run, `${prefix}${k}`).length)) return;
-  const most = Math.max(1, max(ks.map((k) => max(metric(run, `${prefix}${k}`)))));
+  const most = max(ks.map((k) => max(metric(run, `${prefix}${k}`))));
   const bars = above ? metric(run, `buckets/${above}`) : [], all = Math.max(1, max(bars));
+  if (!rows.length || Math.max(most, max(bars)) <= 0) return; // on-policy runs have no buckets
   const top = above ? 46 : 0, cell = 22, end = max(run.step);
   const place = (row) => top + 6 + cell * row, height = place(ks.length) + BOTTOM;
   const draw = (drawing, x, width) => {
@@ -219,7 +226,7 @@ function heat(run, { title, note, prefix, unit, above }) {
       const h = above ? band * mean(bars, [first, last]) / all : 0;
       if (h) drawing.append(svg("rect", { ...box, y: top - h, height: h, fill: "var(--retired)" }));
       ks.forEach((k, row) => {
-        const share = mean(metric(run, `${prefix}${k}`), [first, last]) / most;
+        const share = mean(metric(run, `${prefix}${k}`), [first, last]) / Math.max(1, most);
         const paint = { fill: "var(--accent)", "fill-opacity": share.toFixed(3) };
         if (share) drawing.append(svg("rect", { ...box, y: place(row), height: cell - 1, ...paint }));
       });
@@ -296,7 +303,7 @@ function draws(run) {
   const all = counts(run, "buckets/k="), rows = run.step.map((s, i) => i).filter((i) => run.step[i] > 0);
   $("draws").hidden = !all.length || !rows.length;
   if ($("draws").hidden) return;
-  const { mu, sigma, question_selection } = run.knobs, K = Math.max(...all) + 1;
+  const { mu, sigma, question_selection } = run.knobs, K = max(counts(run, "fresh/k=")); // a group has 0 to K successes
   const draw = () => {
     const i = rows[at.value], next = run.step.indexOf(run.step[i] + 1);
     const size = (k) => metric(run, `buckets/k=${k}`)[i] ?? 0, ks = all.filter(size);
@@ -430,7 +437,7 @@ function response(r, now, scale) {
 function browse({ missing, step, rule, buffered, K, questions }) {
   $("browser").hidden = Boolean(missing);
   $("rule").textContent = missing ?? `${questions.length} of the ${buffered} questions in the buffer after step ${step}: of ` +
-    `every bucket those with the most stored responses. Scores are of the policy of that step. ${RULES[rule]}`;
+    `every bucket those with the most stored responses. Scores are of the policy of that step. ${RULES[rule] ?? `The chosen one, o*, is that of the rule ${rule}.`}`;
   if (missing) return;
   const all = questions.flatMap((q) => q.responses), entropies = all.flatMap((r) => r.entropies).sort((a, b) => a - b);
   const scale = Number(Math.max(0.1, entropies[Math.floor(0.99 * entropies.length)] ?? 0).toPrecision(1));
@@ -459,10 +466,12 @@ function choose() {
   $("parts").replaceChildren();
   heats(run);
   times(run);
+  says(run);
+  for (const node of document.querySelectorAll(".replay")) node.hidden = run.knobs.rho === 0;
+  if (run.knobs.rho === 0) return;
   draws(run);
   beta.value = run.knobs.beta;
   if ($("f-plot").clientWidth) shaping(run, $("f-plot").clientWidth);
-  says(run);
   browse(run.browser);
 }
 

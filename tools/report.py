@@ -28,7 +28,7 @@ from runtime.tables import read_jsonl
 
 TEMPLATE = Path(__file__).with_suffix(".html")
 OF_A_COMMAND = ("run_dir", "resume")  # knobs that say nothing of how a run was trained
-SLIDERS = ("mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page names
+NAMED = ("rho", "mu", "sigma", "question_selection", "beta", "shaping")  # knobs that the page reads
 MOST_TEXT = 20_000_000  # characters of a run's samples; of more, every other step is left out
 
 
@@ -119,8 +119,8 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
     """What the page says about a run, as JSON values.
 
     Where no stored response is shown, `browser` holds a sentence, `missing`, that says why. Where
-    `known` is false, `all_knobs` is empty and the knobs of the sliders are defaults: a run writes
-    its own with its first checkpoint.
+    `known` is false, `all_knobs` is empty and `knobs` are defaults: a run writes its own with its
+    first checkpoint.
     """
     knobs = {}
     try:
@@ -132,12 +132,12 @@ def describe(run: Path, rows: list[dict], limit: int, device: torch.device) -> d
         # A RuntimeError may say that a run going on has left too little memory.
         browser = {"missing": f"No stored responses: {error}."}
         print(printable(f"{run}: {browser['missing']}"))
-    sliders = {name: knobs.get(name, Config.__dataclass_fields__[name].default) for name in SLIDERS}
+    named = {name: knobs.get(name, Config.__dataclass_fields__[name].default) for name in NAMED}
     return {
         "name": str(run),
         "planned": knobs.get("steps"),
         "all_knobs": knobs,
-        "knobs": sliders,
+        "knobs": named,
         "known": bool(knobs),
         **columns(rows),
         "said": said(run),

@@ -123,13 +123,7 @@ def dataset(name: str, settings: str, seed: int = 0, size: int = 1):
 
 
 def rows(
-    name: str,
-    settings: dict,
-    seed: int,
-    size: int,
-    held_out: int,
-    source: str,
-    system: str | None = None,
+    name: str, settings: dict, seed: int, size: int, held_out: int, source: str, system: str = ""
 ) -> tuple[list[dict], list[dict]]:
     """Training and held-out questions in the verl-LUFFY layout, none of them in both.
 

@@ -10,6 +10,7 @@ from conftest import ROOT
 
 from config import Config, parse_config
 from eval import EvalConfig, means, parse_command
+from tools.convert import Command
 from worlds.arithmetic import judge
 
 FILES = [
@@ -17,7 +18,8 @@ FILES = [
 ]
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
-CONFIGS = {"train.py": Config.__dataclass_fields__, "eval.py": EvalConfig.__dataclass_fields__}
+CLASSES = {"train.py": Config, "eval.py": EvalConfig, "tools.convert": Command}
+CONFIGS = {program: cls.__dataclass_fields__ for program, cls in CLASSES.items()}
 # Flags that are not ours: of torchrun, of docker, of the official code.
 OTHERS = {"shutdown-timeout", "max-restarts", "ipc", "add_oat_evaluate"}
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)

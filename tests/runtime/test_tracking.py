@@ -158,6 +158,7 @@ def after_a_step(replayed: int, left: int, **more) -> dict:
     """The metrics of a step of 100 questions that the console shows."""
     metrics = {
         "reward/pass_at_1": 0.25,
+        "reward/mean": 0.25,
         "rollout/length": 12,
         "loss/entropy": 0.5,
         "fresh/silent": 0.75,
@@ -183,17 +184,19 @@ def console(run_dir: Path, capsys, *steps: dict, text: str = "") -> list[str]:
 
 
 def test_a_step_is_a_line(tmp_path, capsys):
-    """By hand; what a step that replayed nothing does not have is a dash."""
-    without, said, with_replay = console(
-        tmp_path, capsys, after_a_step(0, left=99), after_a_step(4, left=98)
-    )
+    """By hand; what a step that replayed nothing does not have is a dash.
+
+    The mean reward stands there where rewards are not 0 or 1.
+    """
+    partial = after_a_step(4, left=98, **{"reward/mean": 0.375})
+    without, said, with_replay = console(tmp_path, capsys, after_a_step(0, left=99), partial)
     assert without == (
         "step    1  batch 0.250  len 12  entropy 0.500  silent 0.75 –  replayed 0  w* –  "
         "buffer 3  retired 1  2.0 s"
     )
     assert with_replay == (
-        "step    2  batch 0.250  len 12  entropy 0.500  silent 0.75 0.12  replayed 4  w* 1.07  "
-        "buffer 3  retired 2  2.0 s"
+        "step    2  batch 0.250  reward 0.375  len 12  entropy 0.500  silent 0.75 0.12  "
+        "replayed 4  w* 1.07  buffer 3  retired 2  2.0 s"
     )
     assert said == "replay starts: questions come back in step 2"
 
@@ -435,12 +438,13 @@ def test_one_rank_writes(tmp_path):
 
 
 def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer, tracker):
-    """Table, curves and card show a data_source of markup and control characters as text."""
+    """Table, curves, example and card show markup and control characters as text."""
     scores = {f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/$": 0.5, "val/pass_at_1/$\\frac$": 1}
     for step in (0, 1):
         tracker.log(step, scores)
+    tracker.keep_example(HOSTILE)
     tracker.finish()
-    said = capsys.readouterr().out
+    said = capsys.readouterr().out + (tmp_path / "example.txt").read_text()
     assert "note" not in said and "\x1b" not in said and r"\x1b[2J\u202e\ud800" in said
     assert (tmp_path / "curve.png").stat().st_size > 5000
     describe_model(tmp_path, state(config, 1), tokenizer, tracker.rows)

@@ -142,11 +142,11 @@ def test_turns(tmp_path, out, lenient, capsys):
     """
     user, system = {"role": "user", "content": "1?"}, {"role": "system", "content": "S"}
     solved = [user, {"role": "assistant", "content": "1", "tool_calls": ["gone with its turn"]}]
-    assert turns_of("1?", None) == turns_of(solved, None) == [user]
-    assert turns_of([{"role": "system", "content": ""}, user], None) == [user]
+    assert turns_of("1?", "") == turns_of(solved, "") == [user]
+    assert turns_of([{"role": "system", "content": ""}, user], "") == [user]
     assert turns_of([{"role": "system", "content": "old"}, user], "S") == [system, user]
     for nothing in ([], [system], None, 3, "", [{"role": "user"}], ["1?"]):
-        assert turns_of(nothing, None) is None
+        assert turns_of(nothing, "") is None
     asked = [user | {"name": "A", "id": None}, {"role": "tool", "content": "7"}, user]
     rows = [{"prompt": solved, "answer": 1}, {"prompt": asked, "answer": 1, "choices": ["1", "2"]}]
     main([write_jsonl(tmp_path / "in.jsonl", rows), "--output", str(out)])

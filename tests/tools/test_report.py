@@ -1,19 +1,20 @@
 """The report page: its numbers against independent ones, its errors, and it in Chromium."""
 
+import html
 import json
 import math
 import re
 import shutil
 import subprocess
 from dataclasses import asdict
-from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from conftest import plain_scores, toy_config, write_jsonl
-from transformers import AutoModelForCausalLM
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
 from buffer import Trajectory
 from data import fingerprint, load_questions, load_tokenizer
@@ -21,6 +22,7 @@ from exgrpo import Experience
 from policy import Policy
 from runtime.checkpoint import Checkpoints
 from runtime.tracking import Tracker
+from sampler import bucket_weights
 from tools import report as report_module
 from tools.report import columns, describe, differing, main, read_metrics, said
 from tools.stored import pieces
@@ -30,9 +32,20 @@ from worlds.base_model import build_model, build_tokenizer
 HOSTILE = """</script><img src=x onerror="document.title='run'">\u2028&lt;"""
 QUESTIONS = ["3a+4b*2c-5", HOSTILE, "1a+1b+1c+1"]
 VALID, FLAWED, BARE = "a3+4=7b7*2=4c4-5=9#9", "a3+4=8b8*2=6c6-5=1#1", "#9"
-ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a": 0.25}] + [
+ROWS = [
+    {
+        f"val/pass_at_1/{HOSTILE}": 0.25,
+        f"val/reward/{HOSTILE}": 0.375,
+        "val/pass_at_1/a": 0.5,
+        "val/reward/a": 0.5,
+        "val/valid/a": 0.25,
+    }
+] + [
     {
         "reward/pass_at_1": 0.1 * i,
+        "reward/mean": 0.2 * i,
+        "reward/worked": 0.5,
+        "reward/worked/count": 16,
         "loss/entropy": math.nan if i == 2 else 1 / i,
         "rollout/length": 20 + i,
         "replay/ratio": i % 2,
@@ -41,7 +54,7 @@ ROWS = [{f"val/pass_at_1/{HOSTILE}": 0.25, "val/pass_at_1/a": 0.5, "val/valid/a"
         "buckets/retired": i,
         "buckets/k=1": i,
         "buckets/k=2": 9 - i,
-        "buckets/k=3": int(i > 1),
+        "buckets/k=4": int(i > 1),
         "replay/from_k=1": i % 2,
         "fresh/k=0": 2 * i,
         "fresh/k=4": 1,
@@ -172,82 +185,55 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
         [{"role": "user", "content": QUESTIONS[0]}], add_generation_prompt=True
     )["input_ids"]
     asked = described["browser"]["questions"][0]
-    assert asked["text"] == QUESTIONS[0]
-    assert asked["k"] == 3
-    assert described["browser"]["step"] == 4
+    assert (asked["text"], asked["k"], described["browser"]["step"]) == (QUESTIONS[0], 3, 4)
     for text, shown in zip((VALID, FLAWED, BARE), asked["responses"], strict=True):
         ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
         logprobs, entropies = (x.detach().numpy() for x in plain_scores(lm, prompt, ids))
         np.testing.assert_allclose(shown["entropies"], entropies, atol=2e-4)
         np.testing.assert_allclose(shown["now"], logprobs, atol=1e-4)
         assert set(shown["past"]) == {-0.5}
-        assert shown["entropy"] == pytest.approx(entropies.mean(), abs=1e-4)
-        assert (shown["nll_then"], shown["nll_now"]) == (
-            0.5,
-            pytest.approx(-logprobs.mean(), abs=1e-4),
-        )
-        assert shown["ratio"] == pytest.approx(np.exp(logprobs + 0.5).mean(), abs=1e-4)
-        assert shown["step"] == 2
+        means = entropies.mean(), 0.5, -logprobs.mean(), np.exp(logprobs + 0.5).mean(), 2
+        names = ("entropy", "nll_then", "nll_now", "ratio", "step")
+        assert [shown[name] for name in names] == pytest.approx(means, abs=1e-4)
     means = [r["entropy"] for r in asked["responses"]]
     assert [r["chosen"] for r in asked["responses"]] == [m == min(means) for m in means]
     assert len(set(means)) == 3
-    assert described["planned"] == 9
 
 
 def test_steps_are_judged_where_they_stand(described):
     """Each written step has its tokens and its verdict by hand, and the chain has its own."""
-    valid, flawed, bare = described["browser"]["questions"][0]["responses"]
-    assert valid["steps"] == [[0, 6, True], [6, 12, True], [12, 18, True]]
-    assert valid["verdict"] == "flawless chain"
-    assert flawed["steps"] == [[0, 6, False], [6, 12, True], [12, 18, True]]
-    assert flawed["verdict"] == "flawed chain"
-    assert bare["steps"] == []
-    assert bare["verdict"] == "bare answer"
-    assert bare["special"] == [2]
+    responses = described["browser"]["questions"][0]["responses"]
+    assert [(r["verdict"], r["steps"], r["special"]) for r in responses] == [
+        ("flawless chain", [[0, 6, True], [6, 12, True], [12, 18, True]], [20]),
+        ("flawed chain", [[0, 6, False], [6, 12, True], [12, 18, True]], [20]),
+        ("bare answer", [], [2]),
+    ]
 
 
 def test_pieces_join_to_the_text():
     """A character of several bytes comes with its last token, and stripped spaces are kept."""
-    from tokenizers import Tokenizer, decoders, models, pre_tokenizers
-    from transformers import PreTrainedTokenizerFast
-
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
     core = Tokenizer(models.BPE({c: i for i, c in enumerate([*alphabet, "<end>"])}, []))
-    core.pre_tokenizer, core.decoder = (
-        pre_tokenizers.ByteLevel(add_prefix_space=False),
-        decoders.ByteLevel(),
-    )
-    bytewise, text = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>"), "né 1€\n😀"
-    texts, special = pieces(bytewise, bytewise(text)["input_ids"] + [bytewise.eos_token_id])
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    bytewise = PreTrainedTokenizerFast(tokenizer_object=core, eos_token="<end>")
+    texts, special = pieces(bytewise, bytewise("né 1€\n😀")["input_ids"] + [bytewise.eos_token_id])
     assert texts == ["n", "", "é", " ", "1", "", "", "€", "\n", "", "", "", "😀", "<end>"]
     assert special == [13]
 
     core = Tokenizer(models.WordLevel({"▁a": 0, "▁b": 1, "c": 2, "<unk>": 3}, unk_token="<unk>"))
     core.decoder = decoders.Metaspace()
-    assert pieces(PreTrainedTokenizerFast(tokenizer_object=core), [0, 1, 2, 1])[0] == [
-        "a",
-        " b",
-        "c",
-        " b",
-    ]
+    spaced = PreTrainedTokenizerFast(tokenizer_object=core)
+    assert pieces(spaced, [0, 1, 2, 1])[0] == ["a", " b", "c", " b"]
 
 
 def test_metrics_that_are_no_numbers_are_gaps(described):
-    """NaN, text and infinities become None, and so does w* where nothing was replayed.
-
-    There an old file has 0, and a new one nothing.
-    """
+    """NaN, text and infinities become None, and so does w* where nothing was replayed."""
     assert described["metrics"]["loss/entropy"] == [None, 1.0, None, pytest.approx(1 / 3), 0.25]
     assert described["metrics"]["replay/ratio"] == [None, 1.0, None, 1.0, None]
-    new = columns([{"step": 1, "replay/questions": 0}, {"step": 2, "replay/ratio": 1.5}])
-    assert new["metrics"]["replay/ratio"] == [None, 1.5]
-    odd = columns(
-        [{"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400}]
-    )
-    assert odd == {
-        "step": [1],
-        "metrics": {"loss/entropy": [None], "time/plan": [None], "rollout/length": [None]},
-    }
+    odd = {"loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400}
+    gaps = {name: [None] for name in odd}
+    assert columns([{"step": 1} | odd]) == {"step": [1], "metrics": gaps}
 
 
 def test_the_knobs_in_which_runs_differ():
@@ -265,35 +251,13 @@ def test_the_knobs_in_which_runs_differ():
     assert differing(described[:2]) == []
 
 
-class Page(HTMLParser):
-    """The tags of a page, what they refer to, and the text behind the tags of each kind."""
-
-    def __init__(self, text: str):
-        super().__init__()
-        self.tags, self.references, self.texts = [], [], {}
-        self.feed(text)
-
-    def handle_starttag(self, tag, attributes):
-        self.tags.append(tag)
-        self.references += [
-            value for name, value in attributes if name in ("src", "href", "action", "data")
-        ]
-
-    def handle_data(self, data):
-        if self.tags:
-            self.texts[self.tags[-1]] = self.texts.get(self.tags[-1], "") + data
-
-
 def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
     """The page is one file of two scripts, and hostile text cannot end its data."""
-    text = report.read_text()
-    page = Page(text)
-    assert page.tags.count("script") == 2
-    assert not page.references
-    assert "img" not in page.tags
-    assert "url(" not in text
-    assert "@import" not in text
-    data = json.loads(re.search(r'id="data">(.*?)</script>', text)[1])
+    before, data, after = re.split(r'(?<=id="data">)(.*?)(?=</script>)', report.read_text())
+    rest = before + after
+    assert rest.count("<script") == rest.count("</script>") == 2
+    assert not re.search(r"<(img|link|iframe)|\b(src|href|action)=|url\(|@import", rest)
+    data = json.loads(data)
     assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
     assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
     assert "the run is on-policy" in data["runs"][1]["browser"]["missing"]
@@ -303,12 +267,7 @@ def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
 def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
     """Right ones come first, half a line is none, and too much text leaves steps out."""
     shown = said(runs[0])
-    assert [(s["step"], s["kind"]) for s in shown] == [
-        (1, "right"),
-        (4, "right"),
-        (4, "wrong"),
-        (4, "o*"),
-    ]
+    assert [s["kind"] for s in shown] == ["right", "right", "wrong", "o*"]
     assert shown[1]["response"] == "5 - 9"
     assert shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
     assert said(runs[1]) == []
@@ -331,7 +290,6 @@ def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
         (None, [], "has no metrics.jsonl: name the run_dir"),
         ('{"step": 0', [], "is empty"),
         ('{"step": 0}\n{\n', [], "metrics.jsonl, line 2: not JSON"),
-        ('{"step": 0}\n' + "[" * 100_000 + "\n", [], "metrics.jsonl, line 2: not JSON"),
         ('{"step": 0}\n', ["--questions", "0"], "--questions must be at least 1"),
         ('{"step": 0}\n', ["--output", "no/such/out.html"], "in a directory that is there"),
     ],
@@ -372,16 +330,14 @@ def test_a_run_without_responses_says_why(runs, device, tmp_path):
 
 BROWSERS = [shutil.which(name) for name in ("chromium", "chromium-browser", "google-chrome")]
 BROWSER = next((path for path in BROWSERS if path), None)
+HIDDEN = re.compile(r'<section class="replay"[^>]*?(hidden="")?>')
 
 
-@pytest.mark.skipif(
-    BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)"
-)
-def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
-    """Chromium shows curves, stored responses and hostile text, of which nothing ran."""
+def opened(page: Path, tmp_path: Path) -> str:
+    """The page as Chromium has it after the scripts, of which none says anything."""
     # Chromium shows half a character, but its dump of a page would end at one.
     copy = tmp_path / "report.html"
-    copy.write_text(report.read_text().replace("\\ud800", ""))
+    copy.write_text(page.read_text().replace("\\ud800", ""))
     flags = f"""
         --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run
         --user-data-dir={tmp_path}
@@ -389,12 +345,32 @@ def test_the_page_opens_and_hostile_text_stays_text(report, tmp_path):
         --virtual-time-budget=5000 --dump-dom
     """
     command = [BROWSER, *flags.split(), copy.as_uri()]
-    opened = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
-    page = Page(opened.stdout)
-    assert "svg" in page.tags
-    assert page.tags.count("article") >= 3
-    assert "rho0.50.0" in page.texts["td"]
-    assert "img" not in page.tags
-    assert page.texts["title"].strip() == "Training report"
-    assert f"right: {HOSTILE} is right" in page.texts["div"]
-    assert "CONSOLE" not in opened.stderr
+    dump = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=120)
+    assert "CONSOLE" not in dump.stderr
+    return dump.stdout
+
+
+@pytest.mark.skipif(
+    BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)"
+)
+def test_the_page_opens_and_hostile_text_stays_text(report, runs, tmp_path):
+    """Chromium shows curves, stored responses and hostile text, of which nothing ran.
+
+    The chance of a bucket is that of sampler.py, with K = 4. Mean rewards stand there where they
+    are not Pass@1, numbers of rewards do not. An on-policy run has no empty parts about replay.
+    """
+    dump = opened(report, tmp_path)
+    assert dump.count("<article") >= 3
+    assert "<td>rho</td><td>0.5</td><td>0.0</td>" in dump
+    assert "<img" not in dump and "<title>Training report</title>" in dump
+    assert f">right: {html.escape(HOSTILE, quote=False)} is right</div>" in dump
+    shown = {int(k): float(p) for k, p in re.findall(r'data-k="(\d+)" data-p="([\d.]+)"', dump)}
+    assert shown == pytest.approx(dict(zip((1, 2, 4), bucket_weights([1, 2, 4], 4))))
+    titles = html.unescape(" ".join(re.findall("<h3>(.*?)</h3>", dump)))
+    assert "reward/mean" in titles and f"val/reward/{HOSTILE}" in titles
+    assert "val/reward/a" not in titles and "/count" not in titles
+    assert HIDDEN.findall(dump) == [""] * 3
+
+    main([str(runs[1]), "--output", str(tmp_path / "on-policy.html")])
+    dump = opened(tmp_path / "on-policy.html", tmp_path)
+    assert "Fresh groups" in dump and HIDDEN.findall(dump) == ['hidden=""'] * 3

@@ -6,15 +6,7 @@ import numpy as np
 import pytest
 
 from worlds.arithmetic import World, draw_sets
-from worlds.benchmarks import (
-    AVERAGES,
-    benchmark,
-    interval,
-    majority,
-    pass_at_k,
-    reward_of,
-    statistics,
-)
+from worlds.benchmarks import benchmark, interval, majority, pass_at_k, reward_of, statistics
 
 
 def record(source: str, question: str, success: bool, **more) -> dict:
@@ -79,25 +71,21 @@ def test_statistics_by_hand():
         record("arc_c", "d", False, answer=None),
         record("mine", "e", True),
     ]
-    found = statistics(records)
-    assert found | dict.fromkeys((name for name in found if name.startswith("interval/")), 0) == {
+    found = {n: v for n, v in statistics(records).items() if not n.startswith("interval/")}
+    assert found == {
         "questions/aime": 2,
         "samples/aime": 2,
-        "interval/aime": 0,
         "no_box/aime": 0.25,
         "pass_at_2/aime": 0.5,
         "maj_at_2/aime": 0.5,
         "questions/math": 1,
         "samples/math": 1,
-        "interval/math": 0,
         "no_box/math": 0.0,
         "questions/arc_c": 1,
         "samples/arc_c": 1,
-        "interval/arc_c": 0,
         "no_box/arc_c": 1.0,
         "questions/mine": 1,
         "samples/mine": 1,
-        "interval/mine": 0,
         "average/in_distribution": (0.25 + 1.0) / 2,
         "average_of/in_distribution": ["AIME24", "MATH-500"],
         "average/out_of_distribution": 0.0,
@@ -105,25 +93,16 @@ def test_statistics_by_hand():
     }
 
 
-@pytest.mark.parametrize(
-    "name, sources",
-    [
-        ("AIME24", ["aime", "AIME_2024", "math-ai/aime24"]),
-        ("AIME25", ["aime25", "aime-2025"]),
-        ("AMC", ["amc", "amc23"]),
-        ("MATH-500", ["math", "MATH-500", "HuggingFaceH4/MATH-500"]),
-        ("Minerva", ["minerva", "minerva_math"]),
-        ("OlympiadBench", ["olympiad_bench", "OlympiadBench"]),
-        ("ARC-c", ["arc_c", "ARC-Challenge"]),
-        ("GPQA-Diamond", ["gpqa", "gpqa_diamond"]),
-        ("MMLU-Pro", ["mmlu_pro", "TIGER-Lab/MMLU-Pro"]),
-        (None, ["mmlu", "math_train", "aime26", "arithmetic", ""]),
-    ],
-)
-def test_benchmarks_are_known_by_several_names(name, sources):
-    """The first name is the data_source of the official files (GPQA, MMLU-Pro: the file's name)."""
-    assert {benchmark(source) for source in sources} == {name}
-    assert name is None or any(name in members for members in AVERAGES.values())
+def test_benchmarks_are_known_by_several_names():
+    """Only letters and digits behind the last / count, in any case."""
+    known = {
+        "AIME24": "aime AIME_2024 math-ai/aime24",
+        "MATH-500": "math MATH-500 HuggingFaceH4/MATH-500",
+        "ARC-c": "arc_c ARC-Challenge",
+        None: "mmlu math_train aime26 arithmetic /",
+    }
+    for name, sources in known.items():
+        assert {benchmark(source) for source in sources.split()} == {name}
 
 
 def test_the_built_in_world_is_known_by_what_it_asks():
