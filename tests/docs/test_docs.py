@@ -102,7 +102,9 @@ def test_torchrun_is_told_to_wait():
     assert not re.search(r"\$\(BIN\)/(?!python)", makefile)
 
 
-@pytest.mark.parametrize("program, arguments", [c for c in commands() if c[0] in CONFIGS])
+@pytest.mark.parametrize(
+    "program, arguments", [c for c in commands() if c[0] in ("train.py", "eval.py")]
+)
 def test_commands_parse(program, arguments, monkeypatch):
     """train.py and eval.py take each command shown, if the files that it names are there."""
     monkeypatch.setattr(Path, "exists", lambda path: True)
