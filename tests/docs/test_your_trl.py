@@ -1,11 +1,13 @@
-"""docs/your_trl.py: in TRL's own train() it does what docs/your_loop.py does with its answers."""
+"""docs/your_trl.py does what docs/your_loop.py does: all of it seen in TRL's own train()."""
 
-import importlib.util
 import sys
+from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from test_house import ISLAND, ROOT, imported
 from test_policy import assert_same_gradients
 
@@ -18,161 +20,208 @@ from buffer import Trajectory
 from exgrpo import Experience, Knobs
 
 DOCS = Path(__file__).parent.parent.parent / "docs"
+sys.path.append(str(DOCS))
+import your_loop  # noqa: E402
+from your_trl import ExGRPOTrainer  # noqa: E402
+
+your_loop.TEMPERATURE = 0.9
+# All of one length: TRL pads prompts on the left, and RoPE is rounded to float32 at every place.
+LONG = [question for question in your_loop.read_questions() if len(question.text) == 22][:40]
+QUESTIONS = [replace(question, id=row) for row, question in enumerate(LONG)]
 KNOBS = {"rho": 0.5, "start_threshold": 0.1}
-K = 4
-
-
-def module(name):
-    """A file of docs/ as a module."""
-    spec = importlib.util.spec_from_file_location(name, DOCS / f"{name}.py")
-    spec.loader.exec_module(made := importlib.util.module_from_spec(spec))
-    return made
-
-
-sys_path = [*sys.path]
-LOOP, TRL = module("your_loop"), module("your_trl")
-sys.path[:] = sys_path
-LOOP.TEMPERATURE = 0.9
-QUESTIONS = LOOP.read_questions()[:32]
+SIZES = {"batch_size": 8, "num_rollouts": 4, "mini_batches": 2}
 
 
 def is_odd(completions, **_):
-    """A reward that the base model gets half of the time."""
+    """A reward that the base model often gets."""
     return [float(sum(c[0]["content"].encode()) % 2) for c in completions]
 
 
-def trainer(directory, accumulated=1, questions=QUESTIONS, kind=TRL.ExGRPOTrainer, **changes):
-    """Batches of 8 questions, two mini-batches; changes: of GRPOConfig, `reward` and `more`."""
-    reward = changes.pop("reward", is_odd)
-    more = changes.pop("more", {"knobs": KNOBS})
-    options = {
+def train(
+    directory,
+    questions=QUESTIONS,
+    *,
+    accumulated=1,
+    reward=is_odd,
+    beside=None,
+    checkpoint=None,
+    **changes,
+):
+    """The trainer after four batches, with its plans and groups; `changes` are of GRPOConfig.
+
+    `beside` makes a callback of it. Without knobs it is TRL's own trainer.
+    """
+    knobs = changes.pop("knobs", KNOBS)
+    config = {
         "per_device_train_batch_size": 16 // accumulated,
         "gradient_accumulation_steps": accumulated,
         "steps_per_generation": 2 * accumulated,
-        "num_generations": K,
-        "max_completion_length": LOOP.L_MAX,
-        "temperature": LOOP.TEMPERATURE,
+        "num_generations": 4,
+        "max_completion_length": your_loop.L_MAX,
+        "temperature": your_loop.TEMPERATURE,
         "loss_type": "dr_grpo",
         "scale_rewards": "none",
         "max_steps": 8,
         "save_steps": 2,
-        "save_only_model": False,
         "logging_steps": 1,
         "learning_rate": 1e-3,
         "max_grad_norm": 0,
         "bf16": False,
         "use_cpu": True,
-        "disable_tqdm": True,
     }
-    prompts = [[{"role": "user", "content": q.text}] for q in questions]
+    prompts = [[{"role": "user", "content": question.text}] for question in questions]
     rows = Dataset.from_dict({"prompt": prompts})
-    config = GRPOConfig(str(directory), **options | changes)
-    made = kind(str(LOOP.BASE), reward, config, rows, **more)
-    if kind is not GRPOTrainer:
-        made.steps = []
-        store = made.experience.store
-        made.experience.store = lambda *both: (made.steps.append(both), store(*both))
-    return made
+    given = (str(your_loop.BASE), reward, GRPOConfig(str(directory), **config | changes), rows)
+    trainer = ExGRPOTrainer(*given, knobs=knobs) if knobs else GRPOTrainer(*given)
+    trainer.steps = []
+    if knobs:
+        store = trainer.experience.store
+        trainer.experience.store = lambda *both: (trainer.steps.append(both), store(*both))
+    if beside:
+        trainer.add_callback(beside(trainer))
+    trainer.train(checkpoint)
+    return trainer
+
+
+def logged(trainer, name):
+    """What its log has under this name."""
+    return [row[name] for row in trainer.state.log_history if name in row]
 
 
 class Loop(TrainerCallback):
-    """The loop of docs/your_loop.py beside a trainer: its answers, and nothing else of it."""
+    """docs/your_loop.py beside a trainer: it takes the tokens of its new answers, and no more."""
 
     def __init__(self, trainer):
         self.trainer = trainer
-        knobs = Knobs(batch_size=8, num_rollouts=K, seed=trainer.args.seed, **KNOBS)
-        self.experience = Experience(knobs, QUESTIONS)
-        self.losses = []
+        self.experience = Experience(Knobs(seed=42, **SIZES, **KNOBS), QUESTIONS)
+        self.losses = trainer.losses_of_loop = []
 
     def on_step_begin(self, args, state, control, model, **_):
-        if state.global_step % 2 == 0:  # before the first update of a batch
-            step = state.global_step // 2
-            drawn = self.experience.draw(step)
-            entropies = LOOP.mean_entropies(model, self.experience.candidates(drawn))
+        """Plans before the first update of a batch."""
+        if state.global_step % 2 == 0:
+            drawn = self.experience.draw(step := state.global_step // 2)
+            entropies = your_loop.mean_entropies(model, self.experience.candidates(drawn))
             self.plan = self.experience.plan(step, drawn, entropies)
 
     def on_pre_optimizer_step(self, args, state, control, model, **_):
+        """Compares the groups, before that update, and the gradients of every update."""
         if state.global_step % 2 == 0:
-            self.mini_batches = self.mini_batches_of(model)
+            groups = self.groups(model)
+            self.mini_batches = self.experience.mini_batches(self.plan.step, groups)
         found = {name: p.grad.numpy().copy() for name, p in model.named_parameters()}
         model.zero_grad()
-        loss = LOOP.loss_of(model, self.mini_batches.pop(0), self.plan.clip_eps)
+        loss = your_loop.loss_of(model, self.mini_batches.pop(0), self.plan.clip_eps)
         loss.backward()
         expected = {name: p.grad.numpy() for name, p in model.named_parameters()}
-        assert_same_gradients(found, expected)
+        assert_same_gradients(found, expected, 1e-5)
         self.losses.append(loss.item())
 
-    def mini_batches_of(self, model):
-        """The groups of this batch, which must be the trainer's."""
+    def groups(self, model):
+        """Its own groups with advantages, which must be the trainer's."""
         _, theirs = self.trainer.steps[-1]
         rollouts = []
         for group in theirs:
             asked = [(group.question.prompt_ids, t.token_ids) for t in group.new]
-            rewards = is_odd([[{"content": LOOP.TOKENIZER.decode(ids[:-1])}] for _, ids in asked])
-            new = []
-            for (_, ids), (logp, _), reward in zip(asked, LOOP.split_scores(model, asked), rewards):
-                new.append(Trajectory(ids, logp, self.plan.step, reward))
-            rollouts.append(new)
+            rewards = is_odd([[{"content": your_loop.TOKENIZER.decode(a[:-1])}] for _, a in asked])
+            scores = your_loop.split_scores(model, asked)
+            made = zip(asked, scores, rewards)
+            rollouts.append(
+                [Trajectory(a, logp, self.plan.step, r) for (_, a), (logp, _), r in made]
+            )
         groups = self.experience.form_groups(self.plan, rollouts)
         self.experience.store(self.plan, groups)
         groups = self.experience.with_advantages(groups)
-        for mine, other in zip(
-            groups, self.trainer.experience.with_advantages(theirs), strict=True
-        ):
+        theirs = self.trainer.experience.with_advantages(theirs)
+        for mine, other in zip(groups, theirs, strict=True):
             assert mine.question.id == other.question.id
             np.testing.assert_array_equal(mine.advantages, other.advantages)
             for t, u in zip(mine.trajectories, other.trajectories, strict=True):
                 np.testing.assert_array_equal(t.token_ids, u.token_ids)
                 np.testing.assert_allclose(t.logprobs, u.logprobs, atol=1e-5)
-        return self.experience.mini_batches(self.plan.step, groups)
+        return groups
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def run(request, tmp_path_factory):
-    """A trainer after four batches, with the loop beside it; param: gradient accumulation."""
-    made = trainer(tmp_path_factory.mktemp("run"), request.param)
-    made.loop = Loop(made)
-    made.add_callback(made.loop)
-    made.train()
-    return made
-
-
-def logged(trainer, name):
-    return [row[name] for row in trainer.state.log_history if name in row]
-
-
-def test_groups_loss_and_gradient_are_those_of_the_loop(run):
-    """The callback compared groups, advantages and gradients; with and without CLIP and o*."""
-    np.testing.assert_allclose(logged(run, "loss"), run.loop.losses, atol=1e-5)
-    assert [plan.clip_eps for plan, _ in run.steps] == [0.2, None, None, None]
-
-
-def test_replay_happens(run):
-    """Returning questions are logged; an o* is an answer of an earlier step, with its log-probs."""
-    assert logged(run, "replay/questions")[0] == 0
-    assert logged(run, "replay/questions")[-1] > 0
-    made = {}
-    replayed = 0
-    for _, groups in run.steps:
-        for group in groups:
-            if group.star:
-                replayed += 1
-                key = group.question.id, group.star.step, group.star.token_ids.tobytes()
-                np.testing.assert_array_equal(group.star.logprobs, made[key])
-            for t in group.new:
-                made[group.question.id, t.step, t.token_ids.tobytes()] = t.logprobs
-    assert replayed == sum(logged(run, "replay/questions"))
-
-
-def test_a_resumed_run_plans_what_the_other_planned(run):
-    """From the checkpoint after two batches, the third and the fourth are those of the run."""
-    again = trainer(run.args.output_dir, run.args.gradient_accumulation_steps)
-    again.train(resume_from_checkpoint=f"{run.args.output_dir}/checkpoint-4")
-    plans = [plan.question_ids for plan, _ in run.steps]
-    assert [plan.question_ids for plan, _ in again.steps] == plans[2:]
+    """A trainer with the loop beside it; param: gradient accumulation."""
+    return train(tmp_path_factory.mktemp("run"), accumulated=request.param, beside=Loop)
 
 
 def test_of_ours_it_needs_the_island_and_the_world():
     """It imports nothing else of this project."""
     ours = imported(DOCS / "your_trl.py") & (ROOT | {"worlds", "runtime", "verifier", "tools"})
     assert ours == (ISLAND - {"sampler"}) | {"worlds"}
+
+
+def test_it_computes_what_the_loop_computes(run):
+    """Groups, advantages, losses and gradients are the same, with and without CLIP and an o*."""
+    np.testing.assert_allclose(logged(run, "loss"), run.losses_of_loop, rtol=1e-5, atol=1e-7)
+    assert [plan.clip_eps for plan, _ in run.steps] == [0.2, None, None, None]
+    assert [len(plan.stars) > 0 for plan, _ in run.steps] == [False, False, True, True]
+
+
+def test_an_o_star_is_a_stored_answer(run):
+    """Returning questions are logged; each o* has the tokens and the log-probs of its step."""
+    made = {}
+    stars = []
+    for plan, groups in run.steps:
+        stars.append(len(plan.stars))
+        for question, star in plan.stars.items():
+            logprobs = made[question, star.step, star.token_ids.tobytes()]
+            np.testing.assert_array_equal(star.logprobs, logprobs)
+        for group in groups:
+            for t in group.new:
+                made[group.question.id, plan.step, t.token_ids.tobytes()] = t.logprobs
+    assert logged(run, "replay/questions") == stars
+
+
+def test_a_resumed_run_plans_what_the_run_left_alone_plans(run, tmp_path):
+    """From the checkpoint of its second batch: the same questions, and the same o*."""
+    resumed = train(
+        tmp_path,
+        accumulated=run.args.gradient_accumulation_steps,
+        checkpoint=f"{run.args.output_dir}/checkpoint-4",
+    )
+    plans = []
+    for steps in (run.steps[2:], resumed.steps):
+        stars = [{q: t.token_ids.tolist() for q, t in plan.stars.items()} for plan, _ in steps]
+        plans.append(([plan.fresh for plan, _ in steps], stars))
+    assert plans[0] == plans[1]
+
+
+def canned(trainer, prompt_ids, *_):
+    """The same random answers for every trainer, different ones to a question."""
+    asked = Counter()
+    answers = []
+    for ids in map(tuple, prompt_ids):
+        asked[ids] += 1
+        rng = np.random.default_rng([*ids, asked[ids], trainer.state.global_step])
+        answers.append([*rng.integers(3, 20, rng.integers(1, 20)).tolist(), your_loop.EOS])
+    return answers, None
+
+
+def test_without_replay_it_is_dr_grpo_of_trl(tmp_path, monkeypatch):
+    """Three updates on the same answers to the same questions have the same losses and weights."""
+    monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", canned)
+    changes = {"gradient_accumulation_steps": 2, "optim": "sgd", "learning_rate": 1, "max_steps": 3}
+    theirs, ours = [
+        train(tmp_path, QUESTIONS[:8], knobs=knobs, **changes) for knobs in (None, {"rho": 0.0})
+    ]
+    assert np.abs(logged(theirs, "loss")).min() > 1e-4
+    np.testing.assert_allclose(logged(theirs, "loss"), logged(ours, "loss"), rtol=0, atol=1e-6)
+    for p, q in zip(theirs.model.parameters(), ours.model.parameters()):
+        torch.testing.assert_close(p, q, rtol=0, atol=1e-6)
+
+
+def test_a_run_whose_questions_run_out_stops(tmp_path):
+    """Where all is solved, twenty questions are two batches of eight."""
+    solved = train(tmp_path, QUESTIONS[:20], reward=lambda prompts, **_: [1] * len(prompts))
+    assert logged(solved, "buckets/retired") == [8, 16]
+    assert solved.state.global_step == 4
+
+
+@pytest.mark.parametrize("change", [{"beta": 0.1}, {"loss_type": "grpo"}, {"save_steps": 3}])
+def test_what_would_be_ignored_is_refused_by_name(tmp_path, change):
+    """KL and another loss, and a checkpoint between the mini-batches of a batch."""
+    with pytest.raises(ValueError, match=[*change][0]):
+        train(tmp_path, **change)
