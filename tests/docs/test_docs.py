@@ -10,6 +10,7 @@ from conftest import ROOT
 
 from config import Config, parse_config
 from eval import EvalConfig, means, parse_command
+from runtime.flags import parse
 from tools.convert import Command
 from worlds.arithmetic import judge
 
@@ -19,6 +20,11 @@ FILES = [
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
 CLASSES = {"train.py": Config, "eval.py": EvalConfig, "tools.convert": Command}
+PARSERS = {
+    "train.py": parse_config,
+    "eval.py": parse_command,
+    "tools.convert": lambda argv: parse(Command, argv),
+}
 CONFIGS = {program: cls.__dataclass_fields__ for program, cls in CLASSES.items()}
 # Flags that are not ours: of torchrun, of docker, of the official code.
 OTHERS = {"shutdown-timeout", "max-restarts", "ipc", "add_oat_evaluate"}
@@ -106,17 +112,14 @@ def test_torchrun_is_told_to_wait():
     "program, arguments", [c for c in commands() if c[0] in ("train.py", "eval.py")]
 )
 def test_commands_parse(program, arguments, monkeypatch):
-    """train.py and eval.py take each command shown, if the files that it names are there."""
+    """Each command shown is taken, if the files that it names are there."""
     monkeypatch.setattr(Path, "exists", lambda path: True)
     monkeypatch.chdir(ROOT)
     # The reader's own file is a copy of this one.
     arguments = re.sub(r"(?<= )\w+\.yaml", "configs/own-model.yaml", arguments)
     arguments = re.sub(r"\$\w+", "1", arguments)  # a variable of the shell
     argv = shlex.split(arguments.replace("$'", "'").removesuffix(" &"))
-    if program == "train.py":
-        assert parse_config(argv)
-    else:
-        assert parse_command(argv)
+    assert PARSERS[program](argv)
 
 
 # ---- the README ----------------------------------------------------------------------------------
