@@ -5,13 +5,13 @@
 
 Copy this file with the four. `ExGRPOTrainer` takes what GRPOTrainer takes, LoRA included, and
 `knobs`: those of `exgrpo.Knobs` that TRL has no name for. A generation batch is a step of Algorithm
-1; its optimiser steps are the mini-batches. It relies on these internals of TRL 1.16: those that it
+1; its optimiser steps are the mini-batches. It relies on internals of TRL 1.16: the methods that it
 overrides, and `_generate`, `_calculate_rewards`, `_get_per_token_logps_and_entropies`. The first
-two are the halves of `_generate_and_score_completions`, which wants K new responses to a question.
-Beside an o* there are K - 1 here, and no token is wasted.
+two are the halves of `_generate_and_score_completions`, which wants K new responses to every
+question. Here an o* has K - 1 beside it, and no token is wasted.
 
-Several processes plan alike; each answers and scores its share, and gathers the others'. Nobody has
-tried it with vLLM, FSDP or DeepSpeed.
+Several processes plan alike; each answers and scores its share, and gathers the others'. A share
+may repeat a question to be as large as the others. vLLM, FSDP and DeepSpeed are untried.
 """
 
 import json
@@ -56,13 +56,13 @@ class ExGRPOTrainer(GRPOTrainer):
             "any loss_type but dr_grpo": args.loss_type != "dr_grpo",
             "any scale_rewards but none": args.scale_rewards != "none",
             "tools": self.tools or self.rollout_func or self.environment_factories,
-            "images": self._is_vlm,
-            "router_aux_loss_coef": self.aux_loss_enabled,
+            "images, or router_aux_loss_coef": self._is_vlm or self.aux_loss_enabled,
             "vLLM's correction": args.use_vllm and args.vllm_importance_sampling_correction,
             "an iterable data set": not hasattr(self.train_dataset, "__len__"),
             "steps_per_generation": args.steps_per_generation % per_step,
             "optimiser steps that split a group": responses % K,
             "save_steps inside a generation batch": args.save_steps % mini_batches,
+            "max_steps inside one": args.max_steps > 0 and args.max_steps % mini_batches,
         }
         if any(refused.values()):
             names = ", ".join(name for name in refused if refused[name])
@@ -103,10 +103,8 @@ class ExGRPOTrainer(GRPOTrainer):
         for group in groups:
             name = "replay/silent" if group.star else "fresh/silent"
             metrics[name].append(float(np.ptp(group.rewards) == 0))
-        mini_batches = experience.mini_batches(step, experience.with_advantages(groups))
-        groups = sum(mini_batches, [])
         rows = []
-        for group in groups:
+        for group in sum(experience.mini_batches(step, experience.with_advantages(groups)), []):
             of_group = zip(group.trajectories, group.advantages, group.replayed)
             rows += [(group.question.prompt_ids, *one) for one in of_group]
         size = self.args.per_device_train_batch_size
@@ -152,10 +150,9 @@ class ExGRPOTrainer(GRPOTrainer):
             num_responses=len(rows) * self.args.gradient_accumulation_steps,  # of this process
             clip_eps=clip_eps,
         )
-        metrics = self._metrics["train"]
-        metrics["entropy"].append(entropies.mean().item())
-        if any(replayed):
-            metrics["replay/ratio"].append(ratio[of_tokens[2]].mean().item())  # w*
+        self._metrics["train"]["entropy"].append(entropies.mean().item())
+        if any(replayed):  # w*
+            self._metrics["train"]["replay/ratio"].append(ratio[of_tokens[2]].mean().item())
         return loss  # Trainer averages the gradient over processes
 
     def _forward(self, model, sequences: list[tuple], batch_size: int | None = None):
@@ -165,11 +162,11 @@ class ExGRPOTrainer(GRPOTrainer):
             padded.append(pad([torch.tensor(row) for row in rows], -1, side))
         ids = torch.cat(padded, dim=1).to(self.accelerator.device, torch.long)
         mask = ids >= 0
-        length = padded[1].shape[1]
         logprobs, entropies, _ = self._get_per_token_logps_and_entropies(
-            model, ids * mask, mask.long(), length, batch_size, compute_entropy=True
+            model, ids * mask, mask.long(), padded[1].shape[1], batch_size, compute_entropy=True
         )
-        return logprobs[mask[:, -length:]], entropies[mask[:, -length:]]
+        mask = mask[:, padded[0].shape[1] :]
+        return logprobs[mask], entropies[mask]
 
     @torch.no_grad()
     def _scores(self, sequences: list[tuple]) -> list[tuple]:
@@ -177,8 +174,8 @@ class ExGRPOTrainer(GRPOTrainer):
         if not sequences:
             return []
         share = self._share(sequences)
-        flat = self._forward(self.model, share, self.args.per_device_train_batch_size)
         lengths = [len(ids) for _, ids in share]
+        flat = self._forward(self.model, share, self.args.per_device_train_batch_size)
         logprobs, entropies = [values.float().cpu().split(lengths) for values in flat]
         results = [(a.numpy(), b.numpy()) for a, b in zip(logprobs, entropies)]
         return gather_object(results)[: len(sequences)]
@@ -199,8 +196,7 @@ class ExGRPOTrainer(GRPOTrainer):
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
         self.experience.load_buffer(Path(checkpoint, "buffer.safetensors"))
-        state = Path(checkpoint, "experience.json").read_text()
-        self.experience.load_state_dict(json.loads(state))
+        self.experience.load_state_dict(json.loads(Path(checkpoint, "experience.json").read_text()))
 
 
 if __name__ == "__main__":
@@ -216,9 +212,9 @@ if __name__ == "__main__":
         return [float(is_right(c[0]["content"], a)) for c, a in zip(completions, answer)]
 
     sizes = {"per_device_train_batch_size": 64, "steps_per_generation": 2}  # B = 16, K = 8
-    sizes |= {"max_steps": 16, "max_completion_length": 72}
-    loss = {"loss_type": "dr_grpo", "scale_rewards": "none", "learning_rate": 4.5e-4}
-    config = GRPOConfig("runs/trl", logging_steps=2, bf16=False, **sizes, **loss)
+    loss = {"loss_type": "dr_grpo", "scale_rewards": "none", "max_completion_length": 72}
+    steps = {"max_steps": 16, "logging_steps": 2, "learning_rate": 4.5e-4}
+    config = GRPOConfig("runs/trl", bf16=False, **sizes, **loss, **steps)
     base = str(Path(__file__).parent.parent / "worlds/base")
     knobs = {"rho": 0.5, "start_threshold": -1}
     ExGRPOTrainer(base, reward, config, Dataset.from_list(rows), knobs=knobs).train()
