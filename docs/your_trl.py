@@ -190,12 +190,12 @@ class ExGRPOTrainer(GRPOTrainer):
         super()._save_checkpoint(model, trial)
         if self.args.should_save:
             directory = Path(self._get_output_dir(trial), f"checkpoint-{self.state.global_step}")
-            self.experience.buffer.save(directory / "buffer.safetensors")
+            self.experience.buffer.save(directory / "experience.buffer")  # vLLM loads *.safetensors
             (directory / "experience.json").write_text(json.dumps(self.experience.state_dict()))
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
-        self.experience.load_buffer(Path(checkpoint, "buffer.safetensors"))
+        self.experience.load_buffer(Path(checkpoint, "experience.buffer"))
         self.experience.load_state_dict(json.loads(Path(checkpoint, "experience.json").read_text()))
 
 
