@@ -73,10 +73,11 @@ def make_one(run: Run) -> None:
     if any(value for row in rows for name, value in row.items() if "timeout" in name):
         print(f"{run} graded an answer too late: give the same command again")
         return
+    groups = [json.loads(line) for line in open(directory / "groups.jsonl")]
     weights = (place / "model" / "model.safetensors").read_bytes()
     record = {
         **run._asdict(),
-        **measured(rows, tables.read_jsonl(directory / "groups.jsonl")),
+        **measured(rows, groups),
         "weights": hashlib.sha256(weights).hexdigest(),
         "processor": torch.backends.cpu.get_cpu_capability(),
         "commit": few.COMMIT,
