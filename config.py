@@ -2,15 +2,13 @@
 
     config = parse_config(["--config", "configs/arithmetic.yaml", "--rho", "0.25"])
 
-Those of experience management stand in `exgrpo.py:Knobs`. The bounds of the gradient and the
-entropy bonus are in the scale of our loss, a 64th of the official one (docs/official-code.md).
+Those of experience management are inherited from `exgrpo.py:Knobs`. Our loss is a 64th of the
+official one (docs/official-code.md), so the knobs that compare with its gradient are, too.
 """
 
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from importlib.util import find_spec
-from pathlib import Path
 from typing import Literal
 
 # torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU.
@@ -20,6 +18,7 @@ if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
 from exgrpo import Knobs
 from runtime.faults import loading, or_refuse
 from runtime.flags import parse
+from runtime.preflight import missing, missing_libraries
 from runtime.rundir import refuse_remains
 from runtime.tables import first_case
 from verifier.pool import try_out
@@ -30,17 +29,6 @@ AUTO = {  # knob -> its value for the default model, and for others
     "response_prefix": ("<think>\n", ""),
     "rope_theta": (40_000.0, 0.0),
     "max_position_embeddings": (16_384, 0),
-}
-ORIGIN = {  # file -> where it comes from
-    "data/openr1.parquet": "`python -m tools.convert Elliott/Openr1-Math-46k-8192 --output"
-    " data/openr1.parquet` makes it, and `make train` trains a tiny model without it",
-    ".cache/arithmetic/train-30-10-60.jsonl": "`make train` makes it",
-    "data/valid.parquet": "it comes with the official code, and a bare --val_files does without",
-}
-INSTALL_PEFT = "pip install peft==0.21.2 accelerate==1.15.0"
-INSTALL_TRACKER = {
-    "tensorboard": "pip install tensorboard==2.21.0",
-    "wandb": "pip install wandb==0.31.0",
 }
 
 
@@ -146,14 +134,7 @@ class Config(Knobs):
         for name in ("temperature", "lr", "beta", "max_grad_norm", "verify_timeout", "keep"):
             if not getattr(self, name) > 0:
                 yield f"{name} must be above 0, got {getattr(self, name)}"
-        if self.lora_rank and not find_spec("peft"):
-            yield f"lora_rank needs the library peft, which is not installed: {INSTALL_PEFT}"
-        # A mere directory of the library's name is found, too, but has no origin.
-        if self.tracker != "none" and not getattr(find_spec(self.tracker), "origin", None):
-            yield (
-                f"tracker={self.tracker} needs a library that is not installed:"
-                f" {INSTALL_TRACKER[self.tracker]}"
-            )
+        yield from missing_libraries(self)
         yield from missing(self, self.train_files + self.val_files)
 
 
@@ -163,30 +144,6 @@ def fill_in(config) -> None:
         if getattr(config, name) is None:
             value = of_default if config.model == DEFAULT_MODEL else of_others
             setattr(config, name, value)
-
-
-def missing(config, files: list[str]) -> Iterator[str]:
-    """A sentence for what an engine, a prompt or a verifier lacks; eval.py asks for it, too."""
-    for name in ("prompt_template", "response_prefix"):
-        text = getattr(config, name)
-        if "\\n" in text and "\n" not in text:
-            yield (
-                f"{name} holds a backslash and an n, no line break: $'\\n' in bash, double quotes"
-                " in YAML"
-            )
-    if config.prompt_template != "chat" and "{question}" not in config.prompt_template:
-        yield "prompt_template must be 'chat' or contain {question}"
-    if config.engine == "vllm" and not find_spec("vllm"):
-        yield "engine='vllm' is not installed: run `make install`, or choose --engine hf"
-    read_only = Path("/dev/shm").exists() and not os.access("/dev/shm", os.W_OK)
-    if read_only and config.engine != "hf" and find_spec("vllm"):
-        yield (
-            "vLLM needs /dev/shm, where nothing can be written: make it writable, or choose"
-            " --engine hf"
-        )
-    for file in files:
-        if not Path(file).exists():
-            yield f"{file} is not there: {ORIGIN.get(file, 'tools.convert makes such files')}"
 
 
 def parse_config(argv: list[str] | None = None) -> Config:

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from config import Config, fill_in, missing, ready
+from config import Config, fill_in, ready
 from runtime.faults import or_refuse
 from runtime.flags import parse
+from runtime.preflight import missing
 
 BLOCK = 512  # responses of an engine, which has as many at a time; what a kill costs at most
 # The knobs that a response and its reward depend on.

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from conftest import ARITHMETIC, ROOT, toy_config
 
-import config as config_module
-from config import AUTO, DEFAULT_MODEL, INSTALL_PEFT, Config, parse_config
+from config import AUTO, DEFAULT_MODEL, Config, parse_config
 from eval import EvalConfig, parse_command
+from runtime import preflight
 from runtime.faults import or_refuse
 
 PAPER = {  # Table 4 and the run script
@@ -53,7 +53,7 @@ PAPER = {  # Table 4 and the run script
 @pytest.fixture
 def all_is_there(monkeypatch):
     """Every library is installed, and every file there."""
-    monkeypatch.setattr(config_module, "find_spec", lambda name: True)
+    monkeypatch.setattr(preflight, "find_spec", lambda name: True)
     monkeypatch.setattr(Path, "exists", lambda path: True)
 
 
@@ -263,7 +263,7 @@ def test_what_stdout_cannot_show_ends_no_command(redirected, printed):
 
 def test_vllm_without_shared_memory_is_told_early(monkeypatch):
     """A read-only /dev/shm, with which vLLM fails later, is refused; Hugging Face needs none."""
-    monkeypatch.setattr(config_module, "find_spec", lambda name: True)
+    monkeypatch.setattr(preflight, "find_spec", lambda name: True)
     monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/shm")
     for engine in ("auto", "vllm"):
         with pytest.raises(ValueError, match="vLLM needs /dev/shm.*--engine hf"):
@@ -273,11 +273,12 @@ def test_vllm_without_shared_memory_is_told_early(monkeypatch):
 
 def test_lora_without_peft_names_the_command(monkeypatch):
     """lora_rank without peft fails at once, with the command of both requirements files."""
-    monkeypatch.setattr(config_module, "find_spec", lambda name: None)
-    with pytest.raises(ValueError, match=f"lora_rank needs the library peft.*{INSTALL_PEFT}"):
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    install = preflight.INSTALL_PEFT
+    with pytest.raises(ValueError, match=f"lora_rank needs the library peft.*{install}"):
         toy_config(lora_rank=8)
-    assert f"# extra: {INSTALL_PEFT}" in (ROOT / "requirements.txt").read_text()
-    assert set(INSTALL_PEFT.split()[2:]) <= set((ROOT / "requirements-cpu.txt").read_text().split())
+    assert f"# extra: {install}" in (ROOT / "requirements.txt").read_text()
+    assert set(install.split()[2:]) <= set((ROOT / "requirements-cpu.txt").read_text().split())
 
 
 @pytest.mark.parametrize("parse, cls", [(parse_config, Config), (parse_command, EvalConfig)])

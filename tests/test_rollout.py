@@ -302,7 +302,7 @@ def test_engine_choice(device, tiny_model, monkeypatch):
     assert isinstance(chosen, HFEngine)
     monkeypatch.setattr(rollout.importlib.util, "find_spec", lambda name: None)
     assert isinstance(make_engine(config, [EOS], device), HFEngine)
-    monkeypatch.setattr("config.find_spec", lambda name: None)
+    monkeypatch.setattr("runtime.preflight.find_spec", lambda name: None)
     with pytest.raises(ValueError, match="make install"):
         make_config(engine="vllm")
 

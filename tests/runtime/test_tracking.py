@@ -17,9 +17,9 @@ import yaml
 from conftest import ROOT, jsonl, on_ranks, toy_config
 from transformers import GenerationConfig
 
-import config as configuration
 from buffer import Trajectory
 from config import Config
+from runtime import preflight
 from runtime.card import describe_model, model_card, say_unfit
 from runtime.console import printable
 from runtime.faults import Interrupted
@@ -283,7 +283,7 @@ def points(run_dir: Path) -> dict[str, list[tuple[int, float]]]:
 
 def test_tensorboard_has_every_point_once(tmp_path):
     """After a crash and a resume the points are those of metrics.jsonl, NaN included."""
-    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    pytest.importorskip("tensorboard", reason=preflight.INSTALL_TRACKER["tensorboard"])
     first_life(tmp_path, "tensorboard")
     entropies = second_life(tmp_path, "tensorboard")
     found = points(tmp_path)
@@ -308,7 +308,7 @@ def records(file: Path) -> list:
 
 def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatch):
     """By the real library, offline: a resumed process leaves the whole run, for `wandb sync`."""
-    pytest.importorskip("wandb", reason=configuration.INSTALL_TRACKER["wandb"])
+    pytest.importorskip("wandb", reason=preflight.INSTALL_TRACKER["wandb"])
     monkeypatch.setenv("WANDB_MODE", "offline")
     life = "from test_tracking import *\nfirst_life(Path(sys.argv[1]), 'wandb')\nos._exit(1)"
     here = os.pathsep.join(str(ROOT / part) for part in (".", "tests", "tests/runtime"))
@@ -327,12 +327,12 @@ def test_wandb_goes_on_under_its_id_and_has_every_step_once(tmp_path, monkeypatc
 
 def test_a_missing_library_is_named_with_its_command(monkeypatch):
     """The error comes before anything is loaded, with the pins of the requirements files."""
-    monkeypatch.setattr(configuration, "find_spec", lambda name: None)
-    for tracker, command in configuration.INSTALL_TRACKER.items():
+    monkeypatch.setattr(preflight, "find_spec", lambda name: None)
+    for tracker, command in preflight.INSTALL_TRACKER.items():
         why = f"tracker={tracker} needs a library that is not installed: {command}"
         with pytest.raises(ValueError, match=why):
             toy_config(tracker=tracker)
-    commands = [*configuration.INSTALL_TRACKER.values(), INSTALL_DATASETS]
+    commands = [*preflight.INSTALL_TRACKER.values(), INSTALL_DATASETS]
     extras = (ROOT / "requirements.txt").read_text()
     assert all(f"# extra: {command} " in extras for command in commands)
 
@@ -431,7 +431,7 @@ def write_on_a_rank(run_dir: str) -> None:
 
 def test_one_rank_writes(tmp_path):
     """Of two ranks one writes: a point under any name, and each sample once."""
-    pytest.importorskip("tensorboard", reason=configuration.INSTALL_TRACKER["tensorboard"])
+    pytest.importorskip("tensorboard", reason=preflight.INSTALL_TRACKER["tensorboard"])
     on_ranks(2, write_on_a_rank, str(tmp_path))
     assert len(list((tmp_path / "tensorboard").iterdir())) == 1
     assert list(points(tmp_path).values()) == [[(1, 0.5)]] and len(written(tmp_path)) == 4
