@@ -114,16 +114,14 @@ class Policy:
         """Mean full-vocabulary entropy in nats of each response, EOS included (lines 9-12)."""
         means = []
         for _, entropies in self.score(sequences):
-            mean = entropies.mean(dtype=np.float64)
-            means.append(float(mean))
+            means.append(float(entropies.mean(dtype=float)))
         return means
 
     def mean_nll(self, sequences) -> list[float]:
         """Mean negative log-likelihood in nats of each response's tokens, EOS included."""
         means = []
         for logprobs, _ in self.score(sequences):
-            mean = logprobs.mean(dtype=np.float64)
-            means.append(-float(mean))
+            means.append(-float(logprobs.mean(dtype=float)))
         return means
 
     # ---- the update ------------------------------------------------------------------------------
@@ -196,8 +194,10 @@ class Policy:
         logprobs, entropies = self.module(packed)  # (R,), (R,)
         lengths = [len(row.trajectory.token_ids) for row in rows]
         old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
-        advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
-        replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
+        advantages = [row.advantage for row in rows]
+        advantages = np.repeat(advantages, lengths)  # (R,)
+        replayed = [row.is_star for row in rows]
+        replayed = np.repeat(replayed, lengths)  # (R,)
         inputs = [logprobs]
         for array in (old_logprobs, advantages, replayed):
             inputs.append(torch.as_tensor(array, device=self.device))
@@ -286,14 +286,6 @@ class Policy:
         for name, tensor in merged(self.module.lm.state_dict(), rank, self.device):
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-    def state_dict(self) -> dict:
-        """What a checkpoint keeps beside `shards`, as JSON."""
-        return {"skipped_in_row": self.skipped_in_row}
-
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()`."""
-        self.skipped_in_row = state["skipped_in_row"]
 
     def shards(self) -> dict:
         """This rank's part of every weight, and of AdamW's state of it as `name:key`.

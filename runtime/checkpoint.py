@@ -134,13 +134,13 @@ class Checkpoints:
         """Return what state.json begins with: the step, the knobs and the origins."""
         return {"step": step, "config": self.knobs, **self.origins}
 
-    def restore(self, tensors: dict[str, Tensor], load_buffer: Callable[[Path], None]) -> str:
-        """Fill the tensors and the buffer with what was saved, and return its metrics.jsonl.
+    def restore(self, tensors: dict[str, Tensor]) -> str:
+        """Fill the tensors with what was saved, and return its metrics.jsonl.
 
-        The plain state is in `saved`. Raises ValueError where the weights are another model's.
+        The plain state is in `saved`, the buffer's file in `newest`. Raises ValueError where the
+        weights are another model's.
         """
         load_shards(self.newest / "weights", tensors)
-        load_buffer(self.newest / "buffer.safetensors")
         self.say(f"resumed from {self.newest}")
         return (self.newest / "metrics.jsonl").read_text()
 

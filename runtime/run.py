@@ -54,9 +54,9 @@ class Run:
     def start(self, policy, experience) -> None:
         """Take what a checkpoint is made of, and go on from the newest one, where there is one.
 
-        Both give and take plain values by `state_dict` and `load_state_dict`. Beside them stand the
-        tensors of `policy.shards()`, which are read into, and the buffer's file, by
-        `experience.buffer.save` and `experience.load_buffer`.
+        The policy's tensors are those of `policy.shards()`, which are read into. The experience
+        gives its plain values by `state_dict` and its buffer by `buffer.save`, and takes both by
+        `load_state_dict`.
         """
         self.policy = policy
         self.experience = experience
@@ -64,9 +64,9 @@ class Run:
         if not saved:
             self.tracker.start()
             return
-        metrics = self.checkpoints.restore(policy.shards(), experience.load_buffer)
-        policy.load_state_dict(saved["policy"])
-        experience.load_state_dict(saved["experience"])
+        metrics = self.checkpoints.restore(policy.shards())
+        buffer = self.checkpoints.newest / "buffer.safetensors"
+        experience.load_state_dict(saved["experience"], buffer)
         self.step = saved["step"]
         self.tracker.start(metrics, self.step)
 
@@ -153,7 +153,7 @@ class Run:
 
     def save(self, done: int) -> None:
         """Write the checkpoint of `done` steps."""
-        state = {"policy": self.policy.state_dict(), "experience": self.experience.state_dict()}
+        state = {"experience": self.experience.state_dict()}
         save_buffer = self.experience.buffer.save
         self.checkpoints.save(done, self.policy.shards(), state, save_buffer, self.tracker.text())
         if self.interrupted:
