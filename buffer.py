@@ -1,13 +1,15 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
-E maps a question to its stored successes, in the bucket of its *latest* success count. Where a
-question leaves a bucket, the last one fills the gap, in constant time: without 10, [10, 11, 12]
-becomes [12, 11]. So the order depends on the history alone, and equal histories give equal buffers.
+E maps a question to its stored successes, and has it in the bucket of its *latest* success count.
+When a question leaves a bucket, the last one there takes its place, which needs constant time:
+[10, 11, 12] without 10 is [12, 11]. The order depends on nothing but the history of calls, so that
+equal histories give equal buffers, and equal draws.
 """
 
 import os
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from math import isfinite, nan
 
 import numpy as np
 import safetensors.numpy
@@ -17,13 +19,13 @@ SUCCESS_THRESHOLD = 0.5  # a response with a larger reward is a success
 
 @dataclass(slots=True, eq=False)
 class Trajectory:
-    """One response o, new or stored. None equals another (eq=False): it may be a dict's key."""
+    """One response o, new or stored. Compared by identity (eq=False), so it can be a dict's key."""
 
     token_ids: np.ndarray  # int32 (T,), T >= 1, EOS included where there is one
     # float32 (T,), under the policy that generated it: π_old, or π_past once stored
     logprobs: np.ndarray
     step: int = 0  # training step of the rollout
-    reward: float = 1.0  # Eq. 1
+    reward: float = nan  # Eq. 1; nan, which `check` refuses, until it is graded
     finished: bool = True  # ended by EOS, not by the length limit
     # what else the reward function gave, by name, to be logged; not stored
     named_rewards: dict[str, float] = field(default_factory=dict)
@@ -34,6 +36,20 @@ class Trajectory:
     def is_success(self) -> bool:
         """Whether it is right. In float32, as the update has rewards: 0.50000000001 is 0.5."""
         return bool(np.float32(self.reward) > SUCCESS_THRESHOLD)
+
+    def check(self) -> None:
+        """ValueError unless it has tokens, as many log-probs of at most 0, and a finite reward."""
+        ids = self.token_ids
+        logprobs = self.logprobs
+        typed = ids.dtype == np.int32 and logprobs.dtype == np.float32
+        flat = ids.ndim == 1 and ids.size > 0 and ids.shape == logprobs.shape
+        sound = np.isfinite(logprobs).all() and isfinite(self.reward)
+        if not (typed and flat and sound) or ids.min() < 0 or logprobs.max() > 0:
+            raise ValueError(
+                "a response needs int32 ids (T,) >= 0, T >= 1, finite float32 log-probs (T,) <= 0"
+                f" and a finite reward; this one has {ids.dtype} {ids.shape}, {logprobs.dtype}"
+                f" {logprobs.shape} and reward {self.reward}"
+            )
 
 
 class ReplayBuffer:
@@ -80,17 +96,16 @@ class ReplayBuffer:
         num_success: k, or whatever else the buckets go by; the latest wins. A response with the
         tokens of a stored one replaces it. Arrays are copied. A question that has some stored may
         bring none: it changes its bucket. ValueError, with nothing changed, if it is retired, if
-        num_success is negative, if there is nothing stored nor to store, or if a trajectory is
-        malformed.
+        num_success is no int or negative, if nothing is stored or to be stored, or if a trajectory
+        is malformed.
         """
         copies = [_checked_copy(t) for t in trajectories]  # all of them before anything changes
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
-        some = copies or question_id in self.stored
-        if num_success < 0 or not some:
-            raise ValueError(
-                f"question {question_id}: {num_success} successes, or none stored or to store"
-            )
+        if not isinstance(num_success, int) or num_success < 0:
+            raise ValueError(f"num_success must be an int of at least 0, got {num_success!r}")
+        if not copies and question_id not in self.stored:
+            raise ValueError(f"question {question_id} has no response stored, and brings none")
         self._enter_bucket(num_success, question_id)
         for new in copies:
             before = self.trajectories(question_id)
@@ -195,12 +210,6 @@ class ReplayBuffer:
                 buffer._keep(q, _checked_copy(one))
             for q, num_success in questions:
                 buffer._enter_bucket(num_success, q)
-            all_read = len(token_ids) == len(logprobs) == end
-            all_different = len(buffer) == len(questions)
-            all_stored = buffer._place.keys() <= buffer.stored.keys()
-            none_retired = buffer.retired.isdisjoint(buffer.stored)
-            if not (all_read and all_different and all_stored and none_retired):
-                raise ValueError("its tables contradict each other")
         except (safetensors.SafetensorError, KeyError, TypeError, ValueError) as error:
             raise ValueError(
                 f"{os.fspath(path)} is not a usable replay buffer: {error!r}"
@@ -209,17 +218,10 @@ class ReplayBuffer:
 
 
 def _checked_copy(t: Trajectory) -> Trajectory:
-    """A response as the buffer keeps it, with read-only arrays; ValueError if malformed."""
-    ids = np.asarray(t.token_ids)  # (T,)
-    logprobs = np.asarray(t.logprobs)  # (T,)
-    typed = ids.dtype == np.int32 and logprobs.dtype == np.float32
-    flat = ids.ndim == 1 and ids.size > 0 and ids.shape == logprobs.shape
-    sound = t.finished and typed and flat
-    if not sound or ids.min() < 0 or not np.isfinite(logprobs).all():
-        raise ValueError(
-            "not a finished response of int32 ids (T,) >= 0 and finite float32 log-probs (T,):"
-            f" finished={t.finished}, {ids.dtype} {ids.shape}, {logprobs.dtype} {logprobs.shape}"
-        )
-    ids = np.frombuffer(ids.tobytes(), np.int32)
-    logprobs = np.frombuffer(logprobs.tobytes(), np.float32)
+    """A response as the buffer has it, with read-only arrays; ValueError if malformed or cut."""
+    t.check()
+    if not t.finished:
+        raise ValueError("a response that was cut is not stored")
+    ids = np.frombuffer(t.token_ids.tobytes(), np.int32)
+    logprobs = np.frombuffer(t.logprobs.tobytes(), np.float32)
     return Trajectory(ids, logprobs, t.step, t.reward)

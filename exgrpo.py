@@ -24,7 +24,7 @@ REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7
 class Knobs:
     """What `Experience` reads, with Table 4's values; σ and CLIP are as in the official code.
 
-    ValueError says all that is impossible. train.py's `Config` adds its own knobs to these.
+    Raises one ValueError that lists every impossible value. train.py's `Config` adds its own knobs.
     """
 
     seed: int = 0  # of question order, mini-batches and every sample
@@ -32,16 +32,16 @@ class Knobs:
     num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
     mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
-    # replay starts once a batch's Pass@1 exceeds this: the next batch is stored, the one after it
-    # may replay; negative: with the first batch
+    # replay starts for good once a batch's Pass@1 exceeds this: successes are stored from the next
+    # batch on, and replayed from the one after it; negative: from the first batch
     start_threshold: float = 0.35
     # which stored questions return; uniform: Table 6's "no question selection"
     question_selection: Literal["gaussian", "uniform"] = "gaussian"
     # μ, centre of the bucket weights, as an accuracy; 0.125, one right answer of eight, prefers
     # rarely solved questions
     mu: float = 0.5
-    # σ, width of the bucket weights N(k; μK, σ), in successes as in the official code; K times as
-    # much is the paper's text, N(k/K; μ, σ)
+    # σ, width of the bucket weights N(k; μK, σ), in successes as in the official code; for the
+    # paper's text, N(k/K; μ, 1), set it to K
     sigma: float = 1.0
     # which stored response is o*: that with the lowest mean entropy under the policy of now, or the
     # lowest NLL (Alg. 1); random and highest_entropy are Table 6's; official: the lowest *sum* of
@@ -53,21 +53,28 @@ class Knobs:
     difficulty: Literal["success", "spread"] = "success"
     # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
     retire: Literal["auto", "on", "off"] = "auto"
-    # steps after which a tenth of the retired questions returns (25 in Table 7), and at once as
-    # many as a whole batch needs; 0: never, and the run ends where fewer than B are left
+    # steps after which a tenth of the retired questions is reinstated (25 in Table 7); where a
+    # batch lacks questions, a tenth is at once, or more if it lacks more; 0: none ever is, and the
+    # run ends where fewer than B are left
     reinstate_every: int = 0
     max_trajectories: int = 0  # stored responses at most, the newest; 0: no limit
     # whether on-policy tokens are clipped; auto: until replay starts, always if ρ = 0
     clip: Literal["auto", "on", "off"] = "auto"
     clip_eps: float = 0.2  # ε of CLIP
     normalize_std: bool = False  # divide advantages by the group's std, as GRPO does
-    alpha_low: float = 0.0  # Masked GRPO (Eq. 14) leaves out groups with a lower k/K
-    alpha_high: float = 1.0  # Masked GRPO leaves out groups with a higher k/K
+    alpha_low: float = 0.0  # Masked GRPO (Eq. 14): groups with a lower k/K get advantage 0
+    alpha_high: float = 1.0  # Masked GRPO: groups with a higher k/K get advantage 0
 
     def __post_init__(self):
         problems = [*self.problems()]
         if problems:
             raise ValueError("\n".join(problems))
+
+    @property
+    def max_replayed(self) -> int:
+        """⌊ρB⌋, the replayed questions of a batch at most."""
+        # The small number is there because 0.29 * 100 is 28.999... in floating point.
+        return int(self.rho * self.batch_size + 1e-9)
 
     def problems(self) -> Iterator[str]:
         """A sentence for each impossible value or combination."""
@@ -81,12 +88,12 @@ class Knobs:
             "num_rollouts": (2, inf),  # a group of one has no advantage
             "mini_batches": (1, self.batch_size),
             "rho": (0, 1),
-            "start_threshold": (-inf, 1),  # no percentage
+            "start_threshold": (-inf, 1),  # a share, not a percentage
             "mu": (0, 1),
             "sigma": (0.001, inf),
             "reinstate_every": (0, inf),
             "max_trajectories": (0, inf),
-            "clip_eps": (0, 1),
+            "clip_eps": (0.001, 1),
             "alpha_low": (0, self.alpha_high),
             "alpha_high": (0, 1),
         }
@@ -94,7 +101,7 @@ class Knobs:
             value = getattr(self, name)
             if not least <= value <= most:
                 yield f"{name} must be in [{least}, {most}], got {value}"
-        if self.rho > 0 and int(self.rho * self.batch_size + 1e-9) == 0:  # ⌊ρB⌋
+        if self.rho > 0 and self.max_replayed == 0:
             yield (
                 f"rho={self.rho} of batch_size={self.batch_size} is less than one question, so that"
                 " none would return: raise one of them, or set rho to 0 for on-policy Dr. GRPO"
@@ -111,19 +118,20 @@ class Choice:
     bucket: int  # k, from which the question was drawn
     star: Trajectory  # o*
     scores: list[float]  # entropy (or NLL) of its stored responses; [] if they were not compared
-    place: int  # of o* among them
+    place: int  # index of o* among the question's stored responses
 
 
 @dataclass
 class Plan:
-    """A batch: its questions, their o*, whether to clip, and what `store` is to change."""
+    """A batch: its questions, their o*, the ε of CLIP, and what `store` is to take over."""
 
     step: int
     fresh: list[int]  # B_on: question ids
     choices: list[Choice]  # B_exp: the questions that return, each with its o*
-    clip_eps: float | None  # ε of CLIP for on-policy tokens, None for no clip
-    reinstated: list[int]  # retired questions that are in the stream again (Table 7)
-    stream: FreshStream  # the stream behind this batch
+    # ε of CLIP for new tokens, None for no clip; of this batch, though `store` may start replay
+    clip_eps: float | None
+    reinstated: list[int]  # retired questions that are back in the stream (Table 7)
+    stream: FreshStream  # as it is once this batch has been drawn from it
 
     @property
     def stars(self) -> dict[int, Trajectory]:
@@ -152,7 +160,7 @@ class Group:
 
     @property
     def replayed(self) -> list[bool]:
-        """Of all K, whether it is o*: the place decides, so that a copy of o* is one, too."""
+        """Of each of the K trajectories, whether it is o*, which can only be the first."""
         return [self.star is not None] + [False] * (len(self.trajectories) - 1)
 
     @property
@@ -167,7 +175,7 @@ class Group:
 
     @property
     def checksum(self) -> int:
-        """Of all tokens and rewards, for ranks to compare."""
+        """A checksum of all tokens and rewards, for ranks to compare."""
         tokens = np.concatenate([t.token_ids for t in self.trajectories])
         return crc32(self.rewards.tobytes(), crc32(tokens.tobytes()))
 
@@ -176,12 +184,11 @@ class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
     `store` changes them and nothing else does: until then a batch may be planned again, or given
-    up. knobs: `Knobs`, or another object with its attributes, such as train.py's `Config`.
-    questions: objects with an `id` and with `prompt_ids`. ValueError unless the ids are ints, no
-    two the same, and as many as a batch has.
+    up. questions: objects with an `id` and with `prompt_ids`. ValueError unless the ids are ints
+    that all differ, and there are enough for a batch.
     """
 
-    def __init__(self, knobs, questions: list):
+    def __init__(self, knobs: Knobs, questions: list):
         self.knobs = knobs
         self.questions = {q.id: q for q in questions}
         all_differ = len(self.questions) == len(questions)
@@ -195,22 +202,17 @@ class Experience:
             )
         self.buffer = ReplayBuffer(knobs.max_trajectories or None)
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Stays true once it is. `is_replaying` also checks ρ, which a resumed run may have changed.
+        # Whether replay has started, so that successes are stored. It stays true once it is.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
-    # ---- the delayed start: all that changes with it (retirement does not wait) ------------------
-
-    @property
-    def is_replaying(self) -> bool:
-        """Whether successes are stored and replayed from now on."""
-        return self.knobs.rho > 0 and self.started
+    # ---- the delayed start, CLIP, which ends with it, and retirement, which does not wait --------
 
     @property
     def clip_eps_now(self) -> float | None:
-        """ε of CLIP for on-policy tokens in the next batch; None: no clip."""
+        """ε of CLIP for new tokens in the next batch; None: no clip."""
         knobs = self.knobs
         if knobs.clip == "auto":
-            clips = not self.is_replaying
+            clips = not self.started
         else:
             clips = knobs.clip == "on"
         return knobs.clip_eps if clips else None
@@ -225,39 +227,37 @@ class Experience:
         return self.knobs.retire == "on"
 
     def _start_if_due(self, groups: list[Group]) -> None:
-        """Start replay for good if the Pass@1 of this batch is high enough: the next is stored."""
+        """Start replay if the Pass@1 of this batch is high enough: the next one is stored."""
         num_success = sum(g.num_success for g in groups)
         num_responses = sum(len(g.trajectories) for g in groups)
         pass_at_1 = num_success / num_responses
         if self.knobs.rho > 0 and pass_at_1 > self.knobs.start_threshold:
             self.started = True
 
-    # ---- phase 1: draw, choose o*, plan a batch (lines 3-19); nothing here changes the state -----
+    # ---- phase 1: draw, choose o*, plan a batch (lines 3-18); nothing here changes the state -----
 
     @property
     def num_missing(self) -> int:
-        """How many questions a batch lacks, as too many have retired; 0 or less if none.
+        """How many questions the next batch lacks, because too many have retired.
 
-        A smaller batch is never trained on: the loss divides by its responses, so that its last
-        questions would move the weights as far as B do, and can undo a run.
+        A batch of fewer than B is never trained on. The loss divides by the responses that are
+        there, so a few last questions would move the weights as far as B do, and can undo a run.
         """
         num_left = len(self.questions) - len(self.buffer.retired)
-        return self.knobs.batch_size - num_left
+        return max(0, self.knobs.batch_size - num_left)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether fewer than B questions are left, and none is to come back: the run ends."""
+        """Whether a batch lacks questions and none is to be reinstated: the run ends."""
         return self.num_missing > 0 and not self.knobs.reinstate_every
 
     def draw(self, step: int) -> list[int]:
         """Which stored questions return in this step, by Algorithm 2 (lines 4-8)."""
-        if not self.is_replaying:
+        if not self.started:
             return []
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
-        # ⌊ρB⌋. The small number is there because 0.29 * 100 is 28.999... in floating point.
-        at_most = int(knobs.rho * knobs.batch_size + 1e-9)
-        n = min(at_most, len(self.buffer))  # line 7
+        n = min(knobs.max_replayed, len(self.buffer))  # line 7
         buckets = self.buffer.buckets
         if knobs.question_selection == "uniform":
             return sample_uniform(buckets, n, rng)
@@ -265,22 +265,21 @@ class Experience:
         return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 5, 6, 8
 
     def candidates(self, drawn: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(prompt ids, response ids) of the stored responses that are compared (lines 9-11).
-
-        Those of a question that has only one need no comparison; "random" makes none.
-        """
+        """(prompt ids, response ids) of all stored responses that are compared (lines 9-12)."""
         sequences = []
-        if self.knobs.trajectory_selection == "random":
-            return sequences
         for q in drawn:
-            stored = self.buffer.trajectories(q)
-            if len(stored) > 1:
+            if self._is_compared(q):
                 prompt_ids = self.questions[q].prompt_ids
-                sequences += [(prompt_ids, t.token_ids) for t in stored]
+                sequences += [(prompt_ids, t.token_ids) for t in self.buffer.trajectories(q)]
         return sequences
 
+    def _is_compared(self, q: int) -> bool:
+        """Whether a question has several stored responses, and the rule looks at them."""
+        rule = self.knobs.trajectory_selection
+        return rule != "random" and len(self.buffer.trajectories(q)) > 1
+
     def plan(self, step: int, drawn: list[int], entropies: Sequence[float]) -> Plan:
-        """The batch: the drawn questions, each with its o*, and fresh ones (lines 12-18).
+        """The batch: the drawn questions, each with its o*, and fresh ones (lines 13-18).
 
         entropies: the mean entropy (or NLL) under π_θ of each of `candidates(drawn)`, in order.
         RuntimeError where the questions are exhausted.
@@ -292,7 +291,7 @@ class Experience:
         stream = self.stream.copy()
         stream.insert(reinstated, rng_for("insert", knobs.seed, step))
         retired = self.buffer.retired.difference(reinstated)
-        # Those in the buffer that were not drawn may come as fresh ones.
+        # Stored questions that were not drawn may come as fresh ones.
         fresh = stream.draw(knobs.batch_size - len(drawn), retired, skip=drawn)  # lines 16, 18
         choices = self.choose(step, drawn, entropies)
         return Plan(
@@ -314,27 +313,26 @@ class Experience:
         for q in drawn:
             stored = self.buffer.trajectories(q)
             scores = []
-            if rule == "random":
-                place = rng.integers(len(stored))
-            elif len(stored) == 1:
-                place = 0
-            else:
+            if self._is_compared(q):
                 scores = [next(unread) for _ in stored]
-                if rule == "official":  # sums over responses, so that shorter ones are preferred
+                if rule == "official":  # mean · length: the sum over tokens, which prefers few
                     scores = [score * len(t.token_ids) for score, t in zip(scores, stored)]
                 place = scores.index(best(scores))
+            else:  # any of them, or the only one
+                place = rng.integers(len(stored))
             bucket = self.buffer.bucket_of(q)
             choices.append(Choice(q, bucket, stored[place], scores, place))
         return choices
 
     def _reinstated(self, step: int) -> list[int]:
-        """The retired questions that return to the stream, not into E, in this step (Table 7).
+        """The retired questions that come back into the stream, not into E, in this step (Table 7).
 
-        A tenth of them every so many steps, and at any step as many as a batch needs.
+        A tenth of them, and more if a batch lacks more: every `reinstate_every` steps, and at any
+        step where a batch lacks questions.
         """
         every = self.knobs.reinstate_every
         is_due = every and step > 0 and step % every == 0
-        if not is_due and self.num_missing <= 0:
+        if not is_due and not self.num_missing:
             return []
         retired = sorted(self.buffer.retired)
         number = max(ceil(len(retired) * REINSTATED), self.num_missing)
@@ -346,8 +344,9 @@ class Experience:
     def seeds(self, plan: Plan) -> list[list[int]]:
         """A seed for each response to generate: K a question, or K - 1 beside an o* (line 23)."""
         seeds = []
+        stars = plan.stars
         for q in plan.question_ids:
-            first = 1 if q in plan.stars else 0  # place 0 of the group is o*'s
+            first = 1 if q in stars else 0  # place 0 of the group is o*'s
             of_question = []
             for i in range(first, self.knobs.num_rollouts):
                 seed = sample_seed(self.knobs.seed, plan.step, q, i)
@@ -358,11 +357,14 @@ class Experience:
     def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
         """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories.
 
-        ValueError where they are not K together.
+        ValueError where they are not K together, or where one of them is malformed.
         """
         groups = []
+        stars = plan.stars
         for q, new in zip(plan.question_ids, rollouts, strict=True):
-            group = Group(self.questions[q], plan.stars.get(q), new)
+            for trajectory in new:
+                trajectory.check()
+            group = Group(self.questions[q], stars.get(q), new)
             if len(group.trajectories) != self.knobs.num_rollouts:
                 raise ValueError(
                     f"question {q}: {len(new)} new responses, where `seeds` asks for"
@@ -374,7 +376,8 @@ class Experience:
     def store(self, plan: Plan, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32).
 
-        The only method that changes the state; of the plan it takes the stream and what returned.
+        The only method that changes the state. From the plan it takes over the stream and which
+        questions were reinstated.
         """
         self.stream = plan.stream
         self.buffer.reinstate(plan.reinstated)
@@ -387,10 +390,10 @@ class Experience:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.is_replaying and k > 0:  # with k = 0 a stored question keeps its bucket
+            elif self.started and k > 0:  # with k = 0 a stored question stays in its bucket
                 new = self._worth_storing(group)
-                # `new` may be empty: only o* was right, or the right ones were cut. The question
-                # still moves to bucket k.
+                # If only o* was right, or the new successes were cut, there is nothing to store.
+                # The question still moves to bucket k.
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, k, new)
         self._start_if_due(groups)
@@ -438,7 +441,7 @@ class Experience:
         return result
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
-        """The groups, shuffled and dealt out, those with an o* first."""
+        """The groups in `num_mini_batches` parts, each with its share of those with an o*."""
         knobs = self.knobs
         rng = rng_for("mini-batches", knobs.seed, step)
         with_star = [g for g in groups if g.star]
@@ -462,13 +465,12 @@ class Experience:
             "started": self.started,
         }
 
-    def load_buffer(self, path) -> None:
-        """Go on with the buffer that `buffer.save` has written there; `load_state_dict` follows."""
-        self.buffer = ReplayBuffer.load(path)
+    def load_state_dict(self, state: dict, buffer_path) -> None:
+        """Go on from `state_dict()` and from the file that `buffer.save` wrote beside it.
 
-    def load_state_dict(self, state: dict) -> None:
-        """Go on from `state_dict()`; ValueError for an unknown question."""
-        buffer = self.buffer
+        ValueError for an unknown question.
+        """
+        self.buffer = buffer = ReplayBuffer.load(buffer_path)
         unknown = {*buffer.stored, *buffer.retired, *state["queue"]} - self.questions.keys()
         if unknown:
             raise ValueError(
@@ -477,5 +479,5 @@ class Experience:
             )
         self.stream.epoch = state["epoch"]
         self.stream.queue = list(state["queue"])
-        # A resumed run may have been given a threshold below 0, which starts replay at once.
-        self.started = self.started or state["started"]
+        # A resumed run may have another ρ, or a threshold below 0, which starts replay at once.
+        self.started = self.knobs.rho > 0 and (self.started or state["started"])

@@ -29,9 +29,9 @@ def group_advantages(rewards: Tensor, normalize_std: bool = False) -> Tensor:
 def shape(ratio: Tensor, beta: float = 0.1) -> Tensor:
     """Policy shaping f(w) = w / (w + β), for w >= 0 (Sec. 4.2).
 
-    In the gradient A ∇ log π_θ of a replayed token has the factor β w / (w + β)²; unshaped it has
-    w. The factor is 0.083 at w = 1 and at most 1/4 (at w = β). Once the policy has moved and w is
-    far above 1, the plain ratio would rule the update; shaped, the factor goes to 0.
+    A token's gradient is its weight times A ∇ log π_θ. Unshaped, the weight is w itself; shaped, it
+    is w f'(w) = β w / (w + β)², which is 0.083 at w = 1 and at most 1/4, at w = β. Where the policy
+    has moved so that w is far above 1, the plain ratio would rule the update; this one goes to 0.
     """
     return ratio / (ratio + beta)
 
@@ -50,9 +50,9 @@ def policy_loss(
     """Minus the objective of Eq. 4; and, for metrics, each token's ratio and weight, (R,) each.
 
     The loss is minus the sum of all tokens' terms, divided by max_length · num_responses;
-    max_length stands for Eq. 4's |o|. Eq. 4 weighs the mean over replayed groups by ρ, that over
-    the others by 1 - ρ. With ρB of B groups replayed that is the mean over all groups, so ρ does
-    not appear. With fewer replayed, every group still counts alike.
+    max_length, one for all, stands where Eq. 3 has |o|, as in Dr. GRPO. Eq. 4 weighs the mean over
+    replayed groups by ρ, that over the others by 1 - ρ. With ρB of B groups replayed that is the
+    mean over all groups, so ρ does not appear. With fewer replayed, every group still counts alike.
     All four inputs have one entry a token, (R,), and R may be 0. logprobs: under π_θ, at the
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.
@@ -62,27 +62,39 @@ def policy_loss(
     None for the plain ratio.
     ratio: w, or w* of a replayed token. weight: the factor of its A ∇ log π_θ in the gradient.
     """
+    inputs = (logprobs, old_logprobs, advantages, replayed)
+    shapes = [tuple(x.shape) for x in inputs]
+    if logprobs.ndim != 1 or len(set(shapes)) > 1:
+        raise ValueError(f"policy_loss takes four tensors of one shape (R,), got {shapes}")
+    for name, value in {"clip_eps": clip_eps, "beta": beta}.items():
+        if value is not None and not value > 0:
+            raise ValueError(f"{name} must be above 0, or None, got {value}")
     advantages = advantages.float()
-    log_ratio = logprobs.float() - old_logprobs.float()  # log w, log w* where replayed
-    ratio = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO).exp()
+    old_logprobs = old_logprobs.float().detach()
+    log_ratio = logprobs.float() - old_logprobs  # log w, and log w* where replayed
+    clamped = log_ratio.clamp(-MAX_LOG_RATIO, MAX_LOG_RATIO)
+    ratio = clamped.exp()
 
-    # On-policy term: CLIP(w, A) of Eq. 3.
+    # The term of a new token: CLIP(w, A) of Eq. 3.
     plain = ratio * advantages
-    on_policy = plain
+    of_new = plain
     if clip_eps is not None:
         clipped_ratio = ratio.clamp(1 - clip_eps, 1 + clip_eps)
-        on_policy = torch.minimum(plain, clipped_ratio * advantages)
+        of_new = torch.minimum(plain, clipped_ratio * advantages)
 
-    # Replayed term: f(w*) · A of Sec. 4.2. The clamp of log w changes f by at most 2e-8 at β = 0.1.
-    shaped = ratio if beta is None else shape(ratio, beta)
-    objective = torch.where(replayed, shaped * advantages, on_policy)
+    # The term of a replayed token: f(w*) · A of Sec. 4.2.
+    if beta is None:
+        shaped = ratio
+        weight_of_replayed = ratio
+    else:
+        shaped = shape(ratio, beta)
+        weight_of_replayed = shaped * (1 - shaped)  # w f'(w), which is f (1 - f) for this `shape`
+    objective = torch.where(replayed, shaped * advantages, of_new)
     loss = -objective.sum() / (max_length * num_responses)
 
-    # The weight of a replayed token: d f / d log w, which is f (1 - f) for this `shape`.
-    slope = ratio if beta is None else shaped * (1 - shaped)
     # The weight of a new token: w, or 0 where CLIP cut it off.
-    new_weight = ratio.masked_fill(on_policy < plain, 0)
-    weight = torch.where(replayed, slope, new_weight)
-    is_clamped = log_ratio.abs() > MAX_LOG_RATIO
-    weight = weight.masked_fill(is_clamped, 0)  # no gradient flows through the clamp
+    weight_of_new = ratio.masked_fill(of_new < plain, 0)
+    weight = torch.where(replayed, weight_of_replayed, weight_of_new)
+    # The clamp passes no gradient on.
+    weight = weight.masked_fill(log_ratio != clamped, 0)
     return loss, ratio.detach(), weight.detach()

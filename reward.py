@@ -61,7 +61,9 @@ def graded_text(
     box = last_box(response)
     if box is None and not require_box:
         box = unboxed(response)
-    return rf"\boxed{{{box}}}" if box and len(box) <= MAX_BOX else None
+    if not box or len(box) > MAX_BOX:
+        return None
+    return rf"\boxed{{{box}}}"
 
 
 def make_verifier(config: Config) -> Verifier:

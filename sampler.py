@@ -1,10 +1,9 @@
-"""Which questions to replay: Gaussian weights over the buckets and Algorithm 2 (paper Sec. 4.1).
+"""Which questions of a batch are replayed, and which are fresh (paper Sec. 4.1, Algorithm 2).
 
 A bucket holds the questions with k successes among their latest K rollouts. Its chance follows a
-normal density around medium difficulty, p_k ∝ N(k; mu·K, sigma); inside a bucket all questions are
-equally likely. The paper writes the density over k/K, where sigma = 1 makes all buckets nearly
-equal; the official code takes the count k, which does prefer medium questions. The count is used
-here. The paper's text is the same function with sigma = K: N(k/K; mu, 1) ∝ N(k; mu·K, 8) at K = 8.
+normal density around medium difficulty, p_k ∝ N(k; μK, σ); inside a bucket all questions are
+equally likely. The density is over the count k, as in the official code. The paper's text has it
+over k/K, where σ = 1 makes all buckets nearly equal; that is this one with σ = K.
 
 Nothing here touches global randomness: the generator is an argument.
 """
@@ -24,7 +23,10 @@ def bucket_weights(
     success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
     successes, at least 0.001. ValueError for anything else.
     """
-    _check_sigma(sigma)
+    if not sigma >= 0.001:
+        raise ValueError(
+            f"sigma must be at least 0.001, got {sigma}; for equal chances use sample_uniform"
+        )
     k = np.asarray(success_counts, dtype=np.float64)  # (buckets,)
     if not np.all((k >= 0) & (k <= num_rollouts)):
         raise ValueError(
@@ -62,8 +64,7 @@ def sample_questions(
     >>> [sum(q // 10 == k for q in drawn) for k in (4, 5, 7)]
     [1, 2, 3]
     """
-    _check_sigma(sigma)  # also where nothing is drawn
-    sizes = _sizes(buckets, n)
+    sizes = _sizes(buckets)
     taken = dict.fromkeys(sizes, 0)
     remaining = min(n, sum(sizes.values()))
     while remaining:
@@ -86,7 +87,7 @@ def sample_uniform(
     buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator
 ) -> list[int]:
     """min(n, total) distinct ids, all equally likely: Table 6, "no question selection"."""
-    sizes = _sizes(buckets, n)
+    sizes = _sizes(buckets)
     n = min(n, sum(sizes.values()))
     if n == 0:
         return []
@@ -94,14 +95,6 @@ def sample_uniform(
     counts = rng.multivariate_hypergeometric(list(sizes.values()), n)
     taken = dict(zip(sizes, counts.tolist()))
     return _distinct(buckets, taken, rng)
-
-
-def _check_sigma(sigma: float) -> None:
-    """ValueError for a sigma below 0.001, and for nan."""
-    if not sigma >= 0.001:
-        raise ValueError(
-            f"sigma must be at least 0.001, got {sigma}; for equal chances use sample_uniform"
-        )
 
 
 def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng) -> list[int]:
@@ -115,10 +108,8 @@ def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng)
     return drawn
 
 
-def _sizes(buckets: Mapping[int, Sequence[int]], n: int) -> dict[int, int]:
+def _sizes(buckets: Mapping[int, Sequence[int]]) -> dict[int, int]:
     """{k: size} of the non-empty buckets in order of k."""
-    if n < 0:
-        raise ValueError(f"the number of questions to draw must not be negative, got {n}")
     sizes = {}
     for k in sorted(buckets):
         size = len(buckets[k])

@@ -21,7 +21,7 @@ def filled_buffer(num_questions: int) -> ReplayBuffer:
     logprobs = np.zeros(4, dtype=np.float32)  # [T]
     replay = ReplayBuffer()
     for question_id in range(num_questions):
-        replay.add(question_id, 1 + question_id % 7, [Trajectory(token_ids, logprobs, step=0)])
+        replay.add(question_id, 1 + question_id % 7, [Trajectory(token_ids, logprobs, reward=1.0)])
     return replay
 
 

@@ -195,8 +195,8 @@ class ExGRPOTrainer(GRPOTrainer):
 
     def _load_optimizer_and_scheduler(self, checkpoint):
         super()._load_optimizer_and_scheduler(checkpoint)
-        self.experience.load_buffer(Path(checkpoint, "experience.buffer"))
-        self.experience.load_state_dict(json.loads(Path(checkpoint, "experience.json").read_text()))
+        state = json.loads(Path(checkpoint, "experience.json").read_text())
+        self.experience.load_state_dict(state, Path(checkpoint, "experience.buffer"))
 
 
 if __name__ == "__main__":

@@ -124,11 +124,12 @@ def test_the_start_counts_successes_not_rewards():
         ({"start_threshold": 0.9}, {}, True),
     ],
 )
-def test_resuming_with_another_rho_or_threshold(before, after, started):
+def test_resuming_with_another_rho_or_threshold(tmp_path, before, after, started):
     """ρ = 0 ends storing and brings the clip back, a start stays, a threshold below 0 starts."""
     old, new = experience(**before), experience(**after)
-    new.load_state_dict(old.state_dict())
-    assert new.is_replaying is started and new.clip_eps_now == (None if started else 0.2)
+    old.buffer.save(tmp_path / "buffer")
+    new.load_state_dict(old.state_dict(), tmp_path / "buffer")
+    assert new.started is started and new.clip_eps_now == (None if started else 0.2)
 
 
 @pytest.mark.parametrize(
@@ -353,6 +354,18 @@ def test_a_group_of_another_size_is_refused(new, named):
     plan = make_plan(run, 0)
     with pytest.raises(ValueError, match=f"question 0: {named} responses, .* asks for 8, one"):
         run.form_groups(plan, [[response(1)] * new])
+
+
+def test_a_malformed_response_forms_no_group():
+    """One without a finite reward, or with log-probs above 0, is refused; a cut one trains."""
+    run = experience(1, batch_size=1, rho=0.0, num_rollouts=2, mini_batches=1)
+    plan = make_plan(run, 0)
+    run.form_groups(plan, [[response(1), response(2, finished=False)]])
+    lucky = response(2)
+    lucky.logprobs[:] = 0.5
+    for malformed in (response(), response(2, reward=np.nan), response(2, reward=np.inf), lucky):
+        with pytest.raises(ValueError, match="a response needs"):
+            run.form_groups(plan, [[response(1), malformed]])
 
 
 @pytest.mark.parametrize("ids", [["a", "b"], [0, 0], [np.int64(0), np.int64(1)]])
@@ -586,12 +599,12 @@ def test_a_checkpoint_that_names_other_questions_is_refused(tmp_path):
         lambda run: run.stream.queue.append(-1),
     ):
         run, resumed = experience(3), experience(3)
-        resumed.load_state_dict(run.state_dict())
+        run.buffer.save(tmp_path / "buffer")
+        resumed.load_state_dict(run.state_dict(), tmp_path / "buffer")
         spoil(run)
         run.buffer.save(tmp_path / "buffer")
-        resumed.load_buffer(tmp_path / "buffer")
         with pytest.raises(ValueError, match="names question (5|7|-1), which this run has not"):
-            resumed.load_state_dict(run.state_dict())
+            resumed.load_state_dict(run.state_dict(), tmp_path / "buffer")
 
 
 # ---- the batch of Eq. 4 --------------------------------------------------------------------------

@@ -121,6 +121,29 @@ def test_huge_ratios_stay_finite(log_ratio, beta):
         assert new.grad[:2].abs().max() == 0
 
 
+def test_what_would_train_wrongly_in_silence():
+    """(R, 1) beside (R,) broadcasts to (R, R); β = 0 has no gradient; nor has π_θ as its own π_old.
+
+    The first two are refused, and π_old is a constant: there w = 1 and the gradient is -A.
+    """
+    new, old, advantages, replayed = make_case()
+    for wrong in (
+        [new, old[:, None], advantages, replayed],
+        [new, old, advantages[:, None], replayed],
+        [new, old, advantages, replayed[:-1]],
+        [x[None] for x in make_case()],
+    ):
+        with pytest.raises(ValueError, match="four tensors of one shape"):
+            run(wrong)
+    for knobs in ({"beta": 0.0}, {"clip_eps": -0.2}):
+        with pytest.raises(ValueError, match="must be above 0, or None"):
+            run(make_case(), **knobs)
+    new.requires_grad_()
+    loss, *_ = run([new, new, advantages, replayed], beta=None)
+    (gradient,) = torch.autograd.grad(loss, new)
+    assert torch.allclose(gradient, -advantages / (L_MAX * N))
+
+
 def test_micro_batches_add_up():
     """With the normaliser of the whole, losses and gradients of the parts add up to its own.
 

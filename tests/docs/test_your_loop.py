@@ -68,7 +68,8 @@ def test_the_padded_loop_computes_what_the_packed_policy_does(loop, tiny_model, 
             rng = np.random.default_rng(q)
             stored = [rng.integers(3, 100, n).astype(np.int32) for n in (9, 4, 12)]
             zeros = [np.zeros(len(ids), np.float32) for ids in stored]
-            experience.buffer.add(q, 4, [Trajectory(*both) for both in zip(stored, zeros)])
+            old = [Trajectory(*both, reward=1.0) for both in zip(stored, zeros)]
+            experience.buffer.add(q, 4, old)
         drawn = experience.draw(0)
         plan = experience.plan(0, drawn, score(experience.candidates(drawn)))
         stars.append({q: star.token_ids.tolist() for q, star in plan.stars.items()})

@@ -136,7 +136,7 @@ def save_run(directory: Path, rho: float = 0.5) -> Path:
                 for t in texts
             ]
             experience.buffer.add(
-                q, k, [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2) for t in ids]
+                q, k, [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2, 1.0) for t in ids]
             )
         experience.buffer.retire(2)
         write_jsonl(directory / "samples.jsonl", SAMPLES)
