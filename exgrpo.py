@@ -30,7 +30,7 @@ class Knobs:
     seed: int = 0  # of question order, mini-batches and every sample
     batch_size: int = 128  # B, questions of a batch
     num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
-    mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
+    num_mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
     # replay starts for good once a batch's Pass@1 exceeds this: successes are stored from the next
     # batch on, and replayed from the one after it; negative: from the first batch
@@ -86,7 +86,7 @@ class Knobs:
             "seed": (0, 2**63 - 1),
             "batch_size": (1, inf),
             "num_rollouts": (2, inf),  # a group of one has no advantage
-            "mini_batches": (1, self.batch_size),
+            "num_mini_batches": (1, self.batch_size),
             "rho": (0, 1),
             "start_threshold": (-inf, 1),  # a share, not a percentage
             "mu": (0, 1),
@@ -450,9 +450,9 @@ class Experience:
         for kind in (with_star, without):
             shuffled += [kind[i] for i in rng.permutation(len(kind))]
         # Dealt like cards, so that the mini-batches share the replayed groups equally.
-        parts = [[] for _ in range(knobs.mini_batches)]
+        parts = [[] for _ in range(knobs.num_mini_batches)]
         for i, group in enumerate(shuffled):
-            parts[i % knobs.mini_batches].append(group)
+            parts[i % knobs.num_mini_batches].append(group)
         return parts
 
     # ---- what a checkpoint keeps -----------------------------------------------------------------

@@ -73,6 +73,7 @@ def algorithm_1(
     tests: list[Question],
 ) -> None:
     """Run the steps that are left: all of them, or those after a checkpoint."""
+    # What a stored response is chosen by: its mean entropy, or its NLL as Algorithm 1 has it.
     score = policy.mean_nll if config.trajectory_selection == "nll" else policy.mean_entropy
     for step in run.steps():  # line 2
         if experience.is_exhausted:
@@ -87,8 +88,8 @@ def algorithm_1(
 
         # ---- phase 2: rollouts and rewards, lines 21-24 ----
         with run.phase("rollout"):
-            asked = [experience.questions[q] for q in plan.question_ids]
-            seeds = experience.seeds(plan)  # one a response: K, or K - 1 beside an o*
+            asked = [experience.questions[q] for q in plan.question_ids]  # 21
+            seeds = experience.seeds(plan)  # 23: one a response: K, or K - 1 beside an o*
             rollouts = roll_out(engine, grader, asked, seeds, config.temperature, step)
             groups = experience.form_groups(plan, rollouts)
             grader.warn(asked, rollouts)  # where no response has a box, for example

@@ -49,7 +49,7 @@ class ExGRPOTrainer(GRPOTrainer):
         args = self.args
         K = args.num_generations
         per_step = args.gradient_accumulation_steps
-        mini_batches = args.steps_per_generation // per_step
+        num_mini_batches = args.steps_per_generation // per_step
         responses = args.per_device_train_batch_size * per_step * args.world_size
         fields = GRPOConfig.__dataclass_fields__
         refused = {name: getattr(args, name) != fields[name].default for name in DEFAULTS} | {
@@ -61,8 +61,8 @@ class ExGRPOTrainer(GRPOTrainer):
             "an iterable data set": not hasattr(self.train_dataset, "__len__"),
             "steps_per_generation": args.steps_per_generation % per_step,
             "optimiser steps that split a group": responses % K,
-            "save_steps inside a generation batch": args.save_steps % mini_batches,
-            "max_steps inside one": args.max_steps > 0 and args.max_steps % mini_batches,
+            "save_steps inside a generation batch": args.save_steps % num_mini_batches,
+            "max_steps inside one": args.max_steps > 0 and args.max_steps % num_mini_batches,
         }
         if any(refused.values()):
             names = ", ".join(name for name in refused if refused[name])
@@ -70,7 +70,7 @@ class ExGRPOTrainer(GRPOTrainer):
         prompts, *_ = self._tokenize_prompts([*self.train_dataset["prompt"]])
         questions = [SimpleNamespace(id=i, prompt_ids=ids) for i, ids in enumerate(prompts)]
         batch_size = args.generation_batch_size // K
-        sizes = {"batch_size": batch_size, "num_rollouts": K, "mini_batches": mini_batches}
+        sizes = {"batch_size": batch_size, "num_rollouts": K, "num_mini_batches": num_mini_batches}
         all_knobs = Knobs(seed=args.seed, clip_eps=args.epsilon, **sizes, **knobs)
         self.experience = Experience(all_knobs, questions)
 
@@ -88,7 +88,7 @@ class ExGRPOTrainer(GRPOTrainer):
     def _make_batch(self) -> list[tuple]:
         """Algorithm 1 but for the update: this process's micro-batches, each with its clip_eps."""
         experience = self.experience
-        step = self.state.global_step // experience.knobs.mini_batches
+        step = self.state.global_step // experience.knobs.num_mini_batches
         by_nll = experience.knobs.trajectory_selection == "nll"
         drawn = experience.draw(step)  # 4-8: which stored questions return
         scores = self._scores(experience.candidates(drawn))  # 9-12: of what could be o*

@@ -37,7 +37,7 @@ PAPER = {  # Table 4 and the run script
     "importance_correction": True,
     "normalize_std": False,
     "batch_size": 128,
-    "mini_batches": 2,
+    "num_mini_batches": 2,
     "lr": 1e-6,
     # Divided by 64, as the official loss is 64 times ours (docs/official-code.md).
     "max_grad_norm": 1 / 64,
@@ -223,7 +223,7 @@ def test_a_refusal_comes_before_the_long_imports(tmp_path, argv, reason):
     [
         (dict(batch_size=0), r"batch_size must be in \[1, inf\], got 0"),
         (dict(num_rollouts=1), r"num_rollouts must be in \[2, inf\], got 1"),
-        (dict(mini_batches=33), r"mini_batches must be in \[1, 32\], got 33"),
+        (dict(num_mini_batches=33), r"num_mini_batches must be in \[1, 32\], got 33"),
         (dict(rho=float("nan")), r"rho must be in \[0, 1\], got nan"),
         (dict(start_threshold=35.0), r"start_threshold must be in \[-inf, 1\], got 35.0"),
         (dict(alpha_low=0.8, alpha_high=0.2), r"alpha_low must be in \[0, 0.2\], got 0.8"),

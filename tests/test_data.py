@@ -284,7 +284,7 @@ def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
     rows = [row("1a+1", source="x"), row("1a+1", "3", source="y"), row("2a+1", source="x")]
     train, tests = write("train.jsonl", rows), write("tests.jsonl", [*rows[1:], row("3a+1")])
     said = []
-    config = toy_config(model="x", train_files=[train], val_files=[tests], mini_batches=1)
+    config = toy_config(model="x", train_files=[train], val_files=[tests], num_mini_batches=1)
     read_data(config, tokenizer, said.append)
     assert "note: 2 validation questions are training questions, too" in said
 

@@ -158,7 +158,8 @@ def test_a_success_here_is_one_in_training(monkeypatch, reward, success):
     ]
     group = Group(QUESTIONS[0], None, trajectories)
     experience = Experience(
-        toy_config(num_rollouts=3, start_threshold=-1.0, batch_size=2, mini_batches=1), QUESTIONS
+        toy_config(num_rollouts=3, start_threshold=-1.0, batch_size=2, num_mini_batches=1),
+        QUESTIONS,
     )
     experience.store(experience.plan(0, [], []), [group])
     assert group.num_success == experience.buffer.num_trajectories == 1 + success

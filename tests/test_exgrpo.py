@@ -33,7 +33,7 @@ def experience(n: int = 40, **knobs) -> Experience:
 
 def alone(**knobs) -> Experience:
     """A run on question 0 alone, which is replayed once a response to it is stored."""
-    return experience(1, batch_size=1, rho=1.0, mini_batches=1, **knobs)
+    return experience(1, batch_size=1, rho=1.0, num_mini_batches=1, **knobs)
 
 
 def response(
@@ -111,7 +111,7 @@ def test_delayed_start_is_exact_and_latched():
 
 def test_the_start_counts_successes_not_rewards():
     """Rewards of 0.45 have a mean above 0.35 and no success among them: nothing starts."""
-    run = experience(2, batch_size=2, mini_batches=1, start_threshold=0.35)
+    run = experience(2, batch_size=2, num_mini_batches=1, start_threshold=0.35)
     continuous(run, 0, [0.45] * 8, [0.45] * 8)
     assert not run.started
 
@@ -358,7 +358,7 @@ def test_a_group_of_another_size_is_refused(new, named):
 
 def test_a_malformed_response_forms_no_group():
     """One without a finite reward, or with log-probs above 0, is refused; a cut one trains."""
-    run = experience(1, batch_size=1, rho=0.0, num_rollouts=2, mini_batches=1)
+    run = experience(1, batch_size=1, rho=0.0, num_rollouts=2, num_mini_batches=1)
     plan = make_plan(run, 0)
     run.form_groups(plan, [[response(1), response(2, finished=False)]])
     lucky = response(2)
@@ -435,7 +435,7 @@ def test_what_a_fresh_group_stores(k, threshold, bucket):
 
 def test_a_response_that_was_cut_counts_and_is_not_stored():
     """A right one cut at L_max counts in k and is not in E, and cut ones alone store nothing."""
-    run = experience(2, batch_size=2, mini_batches=1)
+    run = experience(2, batch_size=2, num_mini_batches=1)
     plan = make_plan(run, 0)
     rows = [
         [response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
@@ -459,7 +459,7 @@ def test_a_further_reward_is_a_mean_over_the_responses_that_have_it():
     rows = [[response(0, i) for i in range(4)]]
     for t, rewards in zip(rows[0], named):
         t.named_rewards = rewards
-    run = experience(1, batch_size=1, num_rollouts=4, mini_batches=1, rho=0.0)
+    run = experience(1, batch_size=1, num_rollouts=4, num_mini_batches=1, rho=0.0)
     plan = make_plan(run, 0)
     metrics = step_metrics(plan, run.form_groups(plan, rows), run)
     assert metrics["reward/form"] == 0.5 and metrics["reward/form/count"] == 2
@@ -583,7 +583,7 @@ def test_a_group_that_says_something_is_stored_whatever_the_others_do(other):
 
 def test_a_replayed_response_keeps_its_reward():
     """o* enters mean, spread and advantages with the reward it was stored with, not with 1."""
-    run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", mini_batches=1)
+    run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", num_mini_batches=1)
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
     _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75])
     groups = run.with_advantages(groups)
@@ -624,7 +624,7 @@ def ids(part: list[Group]) -> list[int]:
 @pytest.mark.parametrize("replayed, batch_size, parts", [(3, 8, 2), (0, 8, 2), (5, 10, 3)])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
     """Sizes and numbers of replayed groups differ by at most one, and every group is in one."""
-    run, groups = one_batch(replayed, batch_size, mini_batches=parts)
+    run, groups = one_batch(replayed, batch_size, num_mini_batches=parts)
     split = run.mini_batches(0, groups)
     assert len(split) == parts
     assert sorted(q for part in split for q in ids(part)) == sorted(ids(groups))
@@ -645,7 +645,7 @@ def test_mini_batches_are_shuffled_by_seed_and_step():
 
 def test_masked_grpo():
     """Groups outside Eq. 14's closed interval of k/K stay in N, with advantage 0."""
-    run = experience(9, batch_size=9, mini_batches=1, rho=0.0, alpha_low=0.25, alpha_high=0.75)
+    run = experience(9, batch_size=9, num_mini_batches=1, rho=0.0, alpha_low=0.25, alpha_high=0.75)
     groups = answer(run, make_plan(run, 0), lambda q: q)  # question q has k = q
     (part,) = run.mini_batches(0, run.with_advantages(groups))
     assert len(part) == 9 and {g.question.id for g in part if g.advantages.any()} == {2, 3, 4, 5, 6}

@@ -29,7 +29,7 @@ your_loop.TEMPERATURE = 0.9
 LONG = [question for question in your_loop.read_questions() if len(question.text) == 22][:40]
 QUESTIONS = [replace(question, id=row) for row, question in enumerate(LONG)]
 KNOBS = {"rho": 0.5, "start_threshold": 0.1}
-SIZES = {"batch_size": 8, "num_rollouts": 4, "mini_batches": 2}
+SIZES = {"batch_size": 8, "num_rollouts": 4, "num_mini_batches": 2}
 
 
 def is_odd(completions, **_):

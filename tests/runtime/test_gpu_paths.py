@@ -139,7 +139,7 @@ def test_a_step_has_the_shapes_and_dtypes_of_a_gpu(file, meta_is_a_gpu):
             zeros,
             zeros.bool(),
             max_length=c.max_response_length,
-            num_responses=c.batch_size * c.num_rollouts // c.mini_batches,
+            num_responses=c.batch_size * c.num_rollouts // c.num_mini_batches,
             clip_eps=c.clip_eps,
             beta=c.beta,
         )
