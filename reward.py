@@ -75,15 +75,16 @@ def make_verifier(config: Config) -> Verifier:
 class Grader:
     """From token ids of responses to rewards: tokenizer, cut to what is graded, verifier."""
 
-    def __init__(self, config: Config, tokenizer, verifier: Verifier):
+    def __init__(self, config: Config, tokenizer, verifier: Verifier, turn_ends: list[int]):
         self.config = config
         self.tokenizer = tokenizer
         self.verifier = verifier
+        self.left_out = {*turn_ends, tokenizer.pad_token_id}
         self.said = set()  # warnings
 
     def text(self, token_ids: np.ndarray) -> str:
-        """The response as text, without special tokens."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        """The response as text, without turn ends and padding; other special tokens stay."""
+        return self.tokenizer.decode([i for i in token_ids if i not in self.left_out])
 
     def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
         """What the verifier is given of a response; a reward of the user's own is given all."""

@@ -119,11 +119,6 @@ def problems(config, tokenizer: PreTrainedTokenizerBase, rows: int) -> Iterator[
                 "the chat template adds no generation prompt; give its text as response_prefix, or"
                 " set prompt_template to a text with {question}"
             )
-        if asked.rstrip().endswith("<think>") and special_tokens(tokenizer).search("</think>"):
-            yield (  # then it is not in the text of a response
-                "</think> is a special token, so that grading would not see where a thought ends:"
-                " make it `special: false` in the tokenizer's files"
-            )
 
 
 def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:

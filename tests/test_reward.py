@@ -1,11 +1,13 @@
 """Eq. 1 from the outside: what of a response is graded, and by whom."""
 
+import copy
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import toy_config
+from tokenizers import AddedToken
 
 from buffer import Trajectory
 from data import Question
@@ -77,10 +79,12 @@ def test_cut_takes_linear_time():
 
 
 class Letters:
-    """A tokenizer of one character a token; 0 is a special token."""
+    """A tokenizer of one character a token; 0 ends a turn."""
 
-    def decode(self, token_ids, skip_special_tokens=False):
-        return "".join(chr(i) for i in token_ids if i or not skip_special_tokens)
+    pad_token_id = None
+
+    def decode(self, token_ids):
+        return "".join(chr(i) for i in token_ids)
 
 
 def tokens(text: str) -> np.ndarray:
@@ -88,7 +92,7 @@ def tokens(text: str) -> np.ndarray:
 
 
 def make_grader(verifier=None, **knobs) -> Grader:
-    return Grader(toy_config(**knobs), Letters(), verifier)
+    return Grader(toy_config(**knobs), Letters(), verifier, [0])
 
 
 def asked(prompt: str, answer: str = "2", row: dict | None = None) -> Question:
@@ -110,9 +114,19 @@ def asked(prompt: str, answer: str = "2", row: dict | None = None) -> Question:
     ],
 )
 def test_what_the_grader_hands_on(knobs, prompt, response, piece):
-    """Special tokens are left out, and the cut is where the prompt and the knobs say."""
+    """The turn's end is left out, and the cut is where the prompt and the knobs say."""
     grader = make_grader(**knobs)
     assert grader.piece(asked(prompt), tokens(response)) == piece
+
+
+def test_special_tokens_reach_the_reward(tokenizer):
+    """Those that end a turn or pad are left out, be they special or not; all others stay."""
+    marked = copy.deepcopy(tokenizer)
+    marked.add_tokens([AddedToken("#", special=True), AddedToken("</think>", special=True)])
+    ends = marked.convert_tokens_to_ids(["<eos>", "!"])
+    grader = Grader(toy_config(reward="mine:score"), marked, None, ends)
+    ids = marked("a1+2=3</think><user> #3!<pad><eos>", add_special_tokens=False)["input_ids"]
+    assert grader.text(np.array(ids)) == "a1+2=3</think><user> #3"
 
 
 def test_what_goes_to_the_worker_beside_the_piece():
