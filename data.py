@@ -224,8 +224,13 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """Prompt token ids int32 (P,): template, generation prompt and `response_prefix`.
 
-    ValueError where the chat template refuses the turns.
+    A chat template writes its own special tokens. Before another text stands what the tokenizer
+    puts there, unless the text has it, and behind it nothing. ValueError where the chat template
+    refuses the turns.
     """
     text = prompt(turns, config, tokenizer)
-    special = config.prompt_template != "chat"  # a chat template writes its own special tokens
-    return np.array(tokenizer(text, add_special_tokens=special)["input_ids"], dtype=np.int32)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if ids and config.prompt_template != "chat":
+        whole = tokenizer(text)["input_ids"]
+        ids = whole[: whole.index(ids[0])] + ids  # BOS, where one is added
+    return np.array(ids, dtype=np.int32)

@@ -13,6 +13,7 @@ import pyarrow.parquet
 import pytest
 from conftest import toy_config
 from tokenizers import AddedToken
+from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig
 
 from data import (
@@ -366,6 +367,28 @@ def test_prompt_templates(tokenizer):
         assert prompt(TURNS, prompt_template=template, response_prefix="<think>\n") == brought
     braces = [{"role": "user", "content": "{x} and {question}"}]
     assert prompt(braces, prompt_template="Q: {question}").endswith("Q: {x} and {question}")
+
+
+@pytest.mark.parametrize(
+    "added, template, ids",
+    [
+        ("$A", "{question}", [24, 25]),
+        ("<bos> $A", "{question}", [1, 24, 25]),
+        ("<bos> $A", "<bos>{question}", [1, 24, 25]),
+        ("$A <eos>", "{question}", [24, 25]),
+        ("$A <eos>", "<eos>{question}", [2, 24, 25]),  # a model that begins with it, as OPT
+        ("<bos> $A <eos>", "<bos><user>{question}", [1, 4, 24, 25]),
+        ("<user> <bos> $A <eos>", "{question}", [4, 1, 24, 25]),
+        ("<user> <bos> $A <eos>", "<bos>{question}", [4, 1, 24, 25]),
+    ],
+)
+def test_special_tokens_around_a_text_template(tokenizer, added, template, ids):
+    """Whatever the tokenizer adds and the text brings, there is one BOS before and no EOS behind."""
+    adds = change(tokenizer)
+    special = [("<bos>", 1), ("<eos>", 2), ("<user>", 4)]
+    adds.backend_tokenizer.post_processor = TemplateProcessing(added, special_tokens=special)
+    turns = [{"role": "user", "content": "12"}]
+    assert render(turns, toy_config(prompt_template=template), adds).tolist() == ids
 
 
 def test_a_date_in_prompts_is_always_the_same(tokenizer):
