@@ -383,7 +383,7 @@ def test_prompt_templates(tokenizer):
     ],
 )
 def test_special_tokens_around_a_text_template(tokenizer, added, template, ids):
-    """Whatever the tokenizer adds and the text brings, there is one BOS before and no EOS behind."""
+    """Whatever tokenizer and text bring, there is one BOS before the question, no EOS behind."""
     adds = change(tokenizer)
     special = [("<bos>", 1), ("<eos>", 2), ("<user>", 4)]
     adds.backend_tokenizer.post_processor = TemplateProcessing(added, special_tokens=special)
