@@ -17,6 +17,7 @@ from runtime.faults import say
 
 QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
 ANSWER = {"role": "assistant", "content": "ANSWER"}
+MARK = "\0"  # behind the last turn's content, to find what a template writes there
 CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
@@ -37,6 +38,14 @@ def prompt(turns: list[dict], config, tokenizer) -> str:
     if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
         return text
     return text + prefix
+
+
+def opens_thought(turns: list[dict], config, tokenizer) -> bool:
+    """Return whether a prompt begins the model's own turn with a `<think>` and leaves it open."""
+    last = turns[-1]
+    marked = [*turns[:-1], {**last, "content": last["content"] + MARK}]
+    _, _, begun = prompt(marked, config, tokenizer).rpartition(MARK)
+    return begun.rfind("<think>") > begun.rfind("</think>")
 
 
 def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:

@@ -66,7 +66,7 @@ def in_batches(table, names: list[str]) -> list[dict]:
 def first_case(file: str) -> tuple[str, dict]:
     """Return the answer of a file's first row, and what a reward function is given of it."""
     _, answer, given = check_row(read_rows(file)[0], f"{file}, row 0")
-    return answer, given
+    return answer, given | {"response_prefix": ""}
 
 
 def read_jsonl(file: str | Path, growing: bool = False) -> list[dict]:
