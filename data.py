@@ -16,7 +16,7 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
-from runtime.chat import problems, prompt, special_tokens, warn_of_rope
+from runtime.chat import as_in_its_file, problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
 from runtime.faults import Failure
 from runtime.tables import check_row, listed, read_rows
@@ -214,6 +214,7 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
                 printable(f"{model} is not a local directory: asking the Hugging Face hub for it")
             )
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    tokenizer = as_in_its_file(tokenizer, config, model)
     own = AutoConfig.from_pretrained(model, trust_remote_code=False)
     for problem in problems(config, tokenizer, own.get_text_config().vocab_size):
         raise ValueError(f"{model}: {problem}")

@@ -10,13 +10,22 @@ from datetime import date
 
 import numpy as np
 from jinja2 import TemplateError
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import (
+    AutoConfig,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import cached_file
 
 from runtime import ranks
 from runtime.faults import say
 
 QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
 ANSWER = {"role": "assistant", "content": "ANSWER"}
+PROBE = "Größe  of 1234.5 apples:\n\n\t$\\frac{1}{2}$, 二加三 = 5?\n"
 MARK = "\0"  # behind the last turn's content, to find what a template writes there
 CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
@@ -68,6 +77,43 @@ def is_dated(tokenizer) -> bool:
 
 
 # ---- tokens --------------------------------------------------------------------------------------
+
+
+def as_in_its_file(tokenizer, config, model: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the model's tokenizer.json: the given one, if it gives the same ids.
+
+    transformers builds some classes anew, by the name in tokenizer_config.json, with other rules.
+    Raises ValueError where the file alone gives other ids, too.
+    """
+    try:
+        file = cached_file(model, "tokenizer.json")
+    except OSError:  # then nothing else says how the model's tokens are made
+        return tokenizer
+    if has_ids_of(file, tokenizer, config):
+        return tokenizer
+    name = type(tokenizer).__name__
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
+    if not has_ids_of(file, tokenizer, config):
+        raise ValueError(
+            f"{model}: tokenizer.json gives other token ids than the {name} that transformers makes"
+            " of it by tokenizer_config.json: see which one the model was trained with"
+        )
+    if ranks.rank() == 0:
+        say(f"note: {name} does not give the token ids of tokenizer.json, which is used as it is")
+    return tokenizer
+
+
+def has_ids_of(file: str, tokenizer, config) -> bool:
+    """Return whether a tokenizer gives a prompt the ids of a tokenizer.json."""
+    own = Tokenizer.from_file(file)
+    own.no_truncation()
+    own.no_padding()
+    own.add_tokens([*tokenizer.added_tokens_decoder.values()])  # some stand in the config alone
+    text = PROBE
+    with suppress(ValueError):  # no chat template, or one that refuses this turn
+        text = prompt([{"role": "user", "content": PROBE}], config, tokenizer)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids == own.encode(text, add_special_tokens=False).ids
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:

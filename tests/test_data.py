@@ -12,7 +12,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from conftest import toy_config
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig
 
@@ -448,6 +448,51 @@ def test_a_tokenizer_that_cannot_serve_is_refused(
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
         load_tokenizer(toy_config(**knobs), str(tmp_path))
+
+
+BYTES = {  # tokenizer_config.json, beside the class
+    "eos_token": "<eos>",
+    "chat_template": "<u>{{ messages[0].content }}{% if add_generation_prompt %}<a>{% endif %}",
+    "extra_special_tokens": ["<u>", "<a>"],
+}
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, ""),
+        ({"tokenizer_class": "GPT2Tokenizer"}, ""),
+        ({"tokenizer_class": "LlamaTokenizerFast"}, "note: LlamaTokenizer does not give"),
+        ({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "note: GPT2Tokenizer"),
+        ({"tokenizer_class": "Nobodys", "split_special_tokens": True}, None),
+    ],
+)
+def test_token_ids_are_those_of_the_models_file(tmp_path, capfd, settings, said):
+    """A byte is a token: spaces and line breaks stay, also in what is exported; else a refusal."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
+    core.train_from_iterator([], trainer)
+    core.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(BYTES | settings))
+    LlamaConfig(vocab_size=300).save_pretrained(tmp_path)
+    config = toy_config(model=str(tmp_path))
+    if said is None:
+        with pytest.raises(ValueError, match="tokenizer.json gives other token ids than the"):
+            load_tokenizer(config, config.model)
+        return
+    tokenizer = load_tokenizer(config, config.model)
+    assert capfd.readouterr().err.startswith(said)
+    tokenizer.save_pretrained(tmp_path)
+    for loaded in (tokenizer, load_tokenizer(config, config.model)):
+        ids = render([{"role": "user", "content": "2 +\n 3é"}], config, loaded)
+        assert len(ids) == 1 + 8 + 1
+        assert loaded.decode(ids) == "<u>2 +\n 3é<a>"
+    assert capfd.readouterr().err == ""
 
 
 REFUSAL = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
