@@ -18,7 +18,7 @@ from config import Config
 from runtime import ranks
 from runtime.chat import as_in_its_file, problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
-from runtime.faults import Failure
+from runtime.faults import Failure, once
 from runtime.tables import check_row, listed, read_rows
 
 
@@ -209,10 +209,7 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     if not Path(model).is_dir():
         if Path(model).is_absolute() or model.count("/") > 1:
             raise ValueError(f"model {model}: there is no such directory")
-        if ranks.rank() == 0:
-            print(
-                printable(f"{model} is not a local directory: asking the Hugging Face hub for it")
-            )
+        once(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
     tokenizer = as_in_its_file(tokenizer, config, model)
     own = AutoConfig.from_pretrained(model, trust_remote_code=False)

@@ -8,7 +8,6 @@ sees copies and padding. The head is applied in float32, to chunks of response p
 recomputed in the backward pass.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,18 +52,15 @@ def extend_context(hf_config, config: Config, **settings):
 
 def refuse_two_sets(model: str) -> None:
     """Failure where a directory has two sets of weights, of which engines take different ones."""
-    files = {path.name for path in Path(model).glob("*.safetensors")}
-    index = Path(model) / "model.safetensors.index.json"
-    first = {"model.safetensors"}
-    if index.exists():
-        first = {*json.loads(index.read_text())["weight_map"].values()}
-    second = files - first if files & first else set()
-    if (Path(model) / "adapter_config.json").exists():
-        second = {"adapter_config.json"}  # one may merge the adapter, another pass it over
+    folder = Path(model)
+    index = folder / "model.safetensors.index.json"
+    first = index.read_text() if index.exists() else '"model.safetensors"'
+    files = [*folder.glob("adapter_config.json"), *folder.glob("*.safetensors")]
+    second = sorted(file.name for file in files if f'"{file.name}"' not in first)
     if second:
         raise Failure(
-            f"{model} has two sets of weights, the second in {', '.join(sorted(second))}, and"
-            " engines would take different ones: remove one, or merge the adapter"
+            f"{model} has two sets of weights, the second in {', '.join(second)}, and engines would"
+            " take different ones: remove one, or merge the adapter"
         )
 
 

@@ -20,13 +20,11 @@ from transformers import (
 )
 from transformers.utils import cached_file
 
-from runtime import ranks
-from runtime.faults import say
+from runtime.faults import once
 
 QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
 ANSWER = {"role": "assistant", "content": "ANSWER"}
 PROBE = "Größe  of 1234.5 apples:\n\n\t$\\frac{1}{2}$, 二加三 = 5?\n"
-MARK = "\0"  # behind the last turn's content, to find what a template writes there
 CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
@@ -51,9 +49,8 @@ def prompt(turns: list[dict], config, tokenizer) -> str:
 
 def opens_thought(turns: list[dict], config, tokenizer) -> bool:
     """Return whether a prompt begins the model's own turn with a `<think>` and leaves it open."""
-    last = turns[-1]
-    marked = [*turns[:-1], {**last, "content": last["content"] + MARK}]
-    _, _, begun = prompt(marked, config, tokenizer).rpartition(MARK)
+    asked = prompt([*turns[:-1], QUESTION], config, tokenizer)
+    _, _, begun = asked.rpartition(QUESTION["content"])
     return begun.rfind("<think>") > begun.rfind("</think>")
 
 
@@ -98,16 +95,13 @@ def as_in_its_file(tokenizer, config, model: str) -> PreTrainedTokenizerBase:
             f"{model}: tokenizer.json gives other token ids than the {name} that transformers makes"
             " of it by tokenizer_config.json: see which one the model was trained with"
         )
-    if ranks.rank() == 0:
-        say(f"note: {name} does not give the token ids of tokenizer.json, which is used as it is")
+    once(f"note: {name} does not give the token ids of tokenizer.json, which is used as it is")
     return tokenizer
 
 
 def has_ids_of(file: str, tokenizer, config) -> bool:
     """Return whether a tokenizer gives a prompt the ids of a tokenizer.json."""
     own = Tokenizer.from_file(file)
-    own.no_truncation()
-    own.no_padding()
     own.add_tokens([*tokenizer.added_tokens_decoder.values()])  # some stand in the config alone
     text = PROBE
     with suppress(ValueError):  # no chat template, or one that refuses this turn
@@ -142,11 +136,10 @@ def turn_ends(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         if found := special_tokens(tokenizer).match(behind.lstrip()):
             ids.add(tokenizer.convert_tokens_to_ids(found[0]))
     ends = sorted(ids)
-    if ranks.rank() == 0:
-        names = [f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in ends]
-        say(f"a response ends with {' or '.join(names)}")
-        if is_dated(tokenizer):
-            say(f"the chat template writes a date, which is always {DAY}")
+    names = [f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in ends]
+    once(f"a response ends with {' or '.join(names)}")
+    if is_dated(tokenizer):
+        once(f"the chat template writes a date, which is always {DAY}")
     return ends
 
 
@@ -182,8 +175,8 @@ def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:
     theta: the knob's value, of which 0 leaves the model as it is.
     """
     base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
-    if 0 < theta < base and ranks.rank() == 0:
-        say(
+    if 0 < theta < base:
+        once(
             f"warning: rope_theta={theta:g} is below the {base:g} of the model, whose positions it"
             " garbles: set it to 0 for the model's own, or above it for a longer context"
         )

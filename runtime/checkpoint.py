@@ -27,7 +27,7 @@ from torch import Tensor
 
 from runtime import ranks
 from runtime.faults import Failure, watchdog
-from runtime.rundir import STEP_DIRECTORY, directories, job, refuse_remains, restarts
+from runtime.rundir import directories, job, refuse_remains, restarts
 from runtime.shards import load_shards, save_shards
 
 PLAIN_FILES = ("state.json", "metrics.jsonl", "buffer.safetensors")
@@ -175,8 +175,7 @@ class Checkpoints:
     def _remove_partial(self) -> None:
         """Remove what was left by saves that were cut off, or found no room."""
         for partial in self.root.glob("step-*.tmp") if ranks.rank() == 0 else ():
-            if STEP_DIRECTORY.fullmatch(partial.stem):
-                shutil.rmtree(partial, ignore_errors=True)
+            shutil.rmtree(partial, ignore_errors=True)
 
     def _write(self, final: Path, step: int, tensors, state, save_buffer, metrics) -> None:
         """Write a checkpoint under another name, and move it into place."""

@@ -298,6 +298,7 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
 
 
 ONE, A, B = "model.safetensors", "model-1-of-2.safetensors", "model-2-of-2.safetensors"
+LORA = "adapter_model.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -313,9 +314,9 @@ ONE, A, B = "model.safetensors", "model-1-of-2.safetensors", "model-2-of-2.safet
         ([ONE, A, B], [ONE], f"{A}, {B}"),
         ([A, B, "consolidated.safetensors"], [A, B], "consolidated.safetensors"),
         ([ONE, "adapter_config.json"], None, "adapter_config.json"),
-        ([ONE, "adapter_config.json", "adapter_model.safetensors"], None, "adapter_config.json"),
+        ([ONE, "adapter_config.json", LORA], None, f"adapter_config.json, {LORA}"),
         (["adapter_config.json"], None, "adapter_config.json"),  # its model lies elsewhere
-        ([ONE, "adapter_model.safetensors"], None, "adapter_model.safetensors"),
+        ([ONE, LORA], None, LORA),
     ],
 )
 def test_two_sets_of_weights_are_refused(tmp_path, files, indexed, second):
