@@ -16,9 +16,9 @@ from transformers import AutoConfig, AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
-from runtime.chat import problems, prompt, special_tokens, warn_of_rope
+from runtime.chat import as_in_its_file, problems, prompt, special_tokens, warn_of_rope
 from runtime.console import printable
-from runtime.faults import Failure
+from runtime.faults import Failure, once
 from runtime.tables import check_row, listed, read_rows
 
 
@@ -209,11 +209,9 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
     if not Path(model).is_dir():
         if Path(model).is_absolute() or model.count("/") > 1:
             raise ValueError(f"model {model}: there is no such directory")
-        if ranks.rank() == 0:
-            print(
-                printable(f"{model} is not a local directory: asking the Hugging Face hub for it")
-            )
+        once(printable(f"{model} is not a local directory: asking the Hugging Face hub for it"))
     tokenizer = AutoTokenizer.from_pretrained(model, trust_remote_code=False)
+    tokenizer = as_in_its_file(tokenizer, config, model)
     own = AutoConfig.from_pretrained(model, trust_remote_code=False)
     for problem in problems(config, tokenizer, own.get_text_config().vocab_size):
         raise ValueError(f"{model}: {problem}")
@@ -224,8 +222,13 @@ def load_tokenizer(config: Config, model: str) -> PreTrainedTokenizerBase:
 def render(turns: list[dict], config: Config, tokenizer: PreTrainedTokenizerBase) -> np.ndarray:
     """Prompt token ids int32 (P,): template, generation prompt and `response_prefix`.
 
-    ValueError where the chat template refuses the turns.
+    A chat template writes its own special tokens. Before another text stands what the tokenizer
+    puts there, unless the text has it, and behind it nothing. ValueError where the chat template
+    refuses the turns.
     """
     text = prompt(turns, config, tokenizer)
-    special = config.prompt_template != "chat"  # a chat template writes its own special tokens
-    return np.array(tokenizer(text, add_special_tokens=special)["input_ids"], dtype=np.int32)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    if ids and config.prompt_template != "chat":
+        whole = tokenizer(text)["input_ids"]
+        ids = whole[: whole.index(ids[0])] + ids  # BOS, where one is added
+    return np.array(ids, dtype=np.int32)

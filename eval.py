@@ -269,7 +269,7 @@ def main(argv: list[str] | None = None) -> dict:
         watchdog.enter("evaluation")
         try:
             records = respond_in_blocks(
-                engine, Grader(config, tokenizer, verifier), questions, kept
+                engine, Grader(config, tokenizer, verifier, ends), questions, kept
             )
         except Interrupted:
             if rank_0:

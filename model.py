@@ -9,6 +9,7 @@ recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -23,6 +24,7 @@ from transformers import (
 )
 
 from config import Config
+from runtime.faults import Failure
 
 # How many float32 logits are held at once. On a GPU a chunk reads and writes the gradient of the
 # head once: 2**28, which is 1 GiB, should keep that below a fifth of the arithmetic. This is
@@ -48,11 +50,26 @@ def extend_context(hf_config, config: Config, **settings):
     return hf_config
 
 
+def refuse_two_sets(model: str) -> None:
+    """Failure where a directory has two sets of weights, of which engines take different ones."""
+    folder = Path(model)
+    index = folder / "model.safetensors.index.json"
+    first = index.read_text() if index.exists() else '"model.safetensors"'
+    files = [*folder.glob("adapter_config.json"), *folder.glob("*.safetensors")]
+    second = sorted(file.name for file in files if f'"{file.name}"' not in first)
+    if second:
+        raise Failure(
+            f"{model} has two sets of weights, the second in {', '.join(second)}, and engines would"
+            " take different ones: remove one, or merge the adapter"
+        )
+
+
 def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:
     """The model in `dtype`, without dropout: its log-probs are no random numbers.
 
     ValueError names weights that its files lack or have to spare.
     """
+    refuse_two_sets(config.model)
     hf_config = model_config(config)
     for name, value in vars(hf_config).items():
         if isinstance(value, float) and ("drop" in name or "jitter" in name):

@@ -13,7 +13,7 @@ import numpy as np
 from config import Config
 from data import Question
 from runtime import ranks
-from runtime.chat import complaint
+from runtime.chat import complaint, opens_thought
 from runtime.faults import say
 from verifier.forms import MAX_BOX, last_box
 from verifier.pool import Verifier
@@ -77,15 +77,16 @@ def make_verifier(config: Config) -> Verifier:
 class Grader:
     """From token ids of responses to rewards: tokenizer, cut to what is graded, verifier."""
 
-    def __init__(self, config: Config, tokenizer, verifier: Verifier):
+    def __init__(self, config: Config, tokenizer, verifier: Verifier, turn_ends: list[int]):
         self.config = config
         self.tokenizer = tokenizer
         self.verifier = verifier
+        self.left_out = {*turn_ends, tokenizer.pad_token_id}
         self.said = set()  # warnings
 
     def text(self, token_ids: np.ndarray) -> str:
-        """The response as text, without special tokens."""
-        return self.tokenizer.decode(token_ids, skip_special_tokens=True)
+        """The response as text, without turn ends and padding; other special tokens stay."""
+        return self.tokenizer.decode([i for i in token_ids if i not in self.left_out])
 
     def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
         """What the verifier is given of a response; a reward of the user's own is given all."""
@@ -95,8 +96,8 @@ class Grader:
         return graded_text(text, self.thinks(question), self.config.require_box, self.config.grader)
 
     def thinks(self, question: Question) -> bool:
-        """Whether the prompt has opened a `<think>`."""
-        return self.tokenizer.decode(question.prompt_ids[-8:]).rstrip().endswith("<think>")
+        """Whether the prompt has opened a `<think>`, by the template or by `response_prefix`."""
+        return opens_thought(question.row["prompt"], self.config, self.tokenizer)
 
     def warn(self, questions: list[Question], rollouts: list[list]) -> None:
         """Say what is wrong with all of these, if anything, once a run and on rank 0."""
@@ -110,5 +111,7 @@ class Grader:
     def submit(self, question: Question, token_ids: np.ndarray) -> Future:
         """Start grading, and return the future of its named rewards: `score` and others."""
         piece = self.piece(question, token_ids)
-        row = {} if self.config.reward == "math" else question.row  # Math-Verify reads none
+        row = {}  # Math-Verify reads none
+        if self.config.reward != "math":
+            row = question.row | {"response_prefix": self.config.response_prefix}
         return self.verifier.submit(piece, question.answer, row)

@@ -33,7 +33,7 @@ def train(config: Config) -> dict:
     tokenizer = load_tokenizer(config, config.model)
     ends = turn_ends(config.model, tokenizer)
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
-        grader = Grader(config, tokenizer, verifier)
+        grader = Grader(config, tokenizer, verifier, ends)
         questions, tests, origins = read_questions(
             config, tokenizer, verifier.check_golds, run.print
         )

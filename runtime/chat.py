@@ -10,13 +10,21 @@ from datetime import date
 
 import numpy as np
 from jinja2 import TemplateError
-from transformers import AutoConfig, GenerationConfig, PreTrainedConfig, PreTrainedTokenizerBase
+from tokenizers import Tokenizer
+from transformers import (
+    AutoConfig,
+    GenerationConfig,
+    PreTrainedConfig,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
+from transformers.utils import cached_file
 
-from runtime import ranks
-from runtime.faults import say
+from runtime.faults import once
 
 QUESTION = {"role": "user", "content": "1+1=?"}  # to try a template with
 ANSWER = {"role": "assistant", "content": "ANSWER"}
+PROBE = "Größe  of 1234.5 apples:\n\n\t$\\frac{1}{2}$, 二加三 = 5?\n"
 CUT = 0.9  # share of a batch that is cut, from which on it is warned about
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
@@ -39,6 +47,13 @@ def prompt(turns: list[dict], config, tokenizer) -> str:
     return text + prefix
 
 
+def opens_thought(turns: list[dict], config, tokenizer) -> bool:
+    """Return whether a prompt begins the model's own turn with a `<think>` and leaves it open."""
+    asked = prompt([*turns[:-1], QUESTION], config, tokenizer)
+    _, _, begun = asked.rpartition(QUESTION["content"])
+    return begun.rfind("<think>") > begun.rfind("</think>")
+
+
 def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:
     """Return what the chat template makes of turns; `ask` adds the generation prompt."""
     if not tokenizer.chat_template:
@@ -59,6 +74,40 @@ def is_dated(tokenizer) -> bool:
 
 
 # ---- tokens --------------------------------------------------------------------------------------
+
+
+def as_in_its_file(tokenizer, config, model: str) -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the model's tokenizer.json: the given one, if it gives the same ids.
+
+    transformers builds some classes anew, by the name in tokenizer_config.json, with other rules.
+    Raises ValueError where the file alone gives other ids, too.
+    """
+    try:
+        file = cached_file(model, "tokenizer.json")
+    except OSError:  # then nothing else says how the model's tokens are made
+        return tokenizer
+    if has_ids_of(file, tokenizer, config):
+        return tokenizer
+    name = type(tokenizer).__name__
+    tokenizer = PreTrainedTokenizerFast.from_pretrained(model)
+    if not has_ids_of(file, tokenizer, config):
+        raise ValueError(
+            f"{model}: tokenizer.json gives other token ids than the {name} that transformers makes"
+            " of it by tokenizer_config.json: see which one the model was trained with"
+        )
+    once(f"note: {name} does not give the token ids of tokenizer.json, which is used as it is")
+    return tokenizer
+
+
+def has_ids_of(file: str, tokenizer, config) -> bool:
+    """Return whether a tokenizer gives a prompt the ids of a tokenizer.json."""
+    own = Tokenizer.from_file(file)
+    own.add_tokens([*tokenizer.added_tokens_decoder.values()])  # some stand in the config alone
+    text = PROBE
+    with suppress(ValueError):  # no chat template, or one that refuses this turn
+        text = prompt([{"role": "user", "content": PROBE}], config, tokenizer)
+    ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+    return ids == own.encode(text, add_special_tokens=False).ids
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
@@ -87,11 +136,10 @@ def turn_ends(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
         if found := special_tokens(tokenizer).match(behind.lstrip()):
             ids.add(tokenizer.convert_tokens_to_ids(found[0]))
     ends = sorted(ids)
-    if ranks.rank() == 0:
-        names = [f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in ends]
-        say(f"a response ends with {' or '.join(names)}")
-        if is_dated(tokenizer):
-            say(f"the chat template writes a date, which is always {DAY}")
+    names = [f"{tokenizer.convert_ids_to_tokens(i)!r} ({i})" for i in ends]
+    once(f"a response ends with {' or '.join(names)}")
+    if is_dated(tokenizer):
+        once(f"the chat template writes a date, which is always {DAY}")
     return ends
 
 
@@ -119,11 +167,6 @@ def problems(config, tokenizer: PreTrainedTokenizerBase, rows: int) -> Iterator[
                 "the chat template adds no generation prompt; give its text as response_prefix, or"
                 " set prompt_template to a text with {question}"
             )
-        if asked.rstrip().endswith("<think>") and special_tokens(tokenizer).search("</think>"):
-            yield (  # then it is not in the text of a response
-                "</think> is a special token, so that grading would not see where a thought ends:"
-                " make it `special: false` in the tokenizer's files"
-            )
 
 
 def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:
@@ -132,8 +175,8 @@ def warn_of_rope(theta: float, own: PreTrainedConfig) -> None:
     theta: the knob's value, of which 0 leaves the model as it is.
     """
     base = (getattr(own, "rope_parameters", None) or {}).get("rope_theta", 0.0)
-    if 0 < theta < base and ranks.rank() == 0:
-        say(
+    if 0 < theta < base:
+        once(
             f"warning: rope_theta={theta:g} is below the {base:g} of the model, whose positions it"
             " garbles: set it to 0 for the model's own, or above it for a longer context"
         )

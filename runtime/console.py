@@ -1,6 +1,5 @@
 """Show foreign text on a terminal safely: data, prompts, responses, names of files."""
 
-import os
 import sys
 import unicodedata
 from collections.abc import Callable, Iterator
@@ -12,10 +11,7 @@ HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def open_streams() -> None:
-    """Write what cannot be printed as escapes, and nowhere where stdout or stderr is closed."""
-    for name in ("stdout", "stderr"):
-        if getattr(sys, name) is None:
-            setattr(sys, name, open(os.devnull, "w"))
+    """Write what cannot be printed as escapes."""
     sys.stdout.reconfigure(errors="backslashreplace")
 
 

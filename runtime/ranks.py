@@ -77,22 +77,15 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
             "torchrun --max-restarts is for one node: several count their restarts apart, and "
             "their ranks would never meet. Leave it at 0, start the job again with --resume"
         )
-    sizes = {name: os.environ.get(name, "1") for name in ("WORLD_SIZE", "LOCAL_WORLD_SIZE")}
-    if "RANK" not in os.environ and set(sizes.values()) != {"1"}:
-        raise ValueError(
-            f"the environment has {sizes} and no RANK, of which torchrun sets all: start this by"
-            " torchrun, or unset them"
+    if "RANK" not in os.environ:  # without torchrun this rank is the only one, whatever else says
+        os.environ.update(
+            RANK="0",
+            WORLD_SIZE="1",
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="0",  # a free one
         )
-    # Without torchrun this rank is the only one; port 0 stands for a free one.
-    for name, value in dict(
-        RANK="0",
-        WORLD_SIZE="1",
-        LOCAL_RANK="0",
-        LOCAL_WORLD_SIZE="1",
-        MASTER_ADDR="127.0.0.1",
-        MASTER_PORT="0",
-    ).items():
-        os.environ.setdefault(name, value)
     import transformers
 
     transformers.logging.disable_progress_bar()  # every rank would show one for every model

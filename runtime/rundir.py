@@ -42,12 +42,6 @@ def is_restart(run_dir: Path) -> bool:
 
 def refuse_obstacles(run_dir: Path) -> None:
     """Raise ValueError where the run could not write into run_dir in the end."""
-    for name in ("job", "lock", "metrics.jsonl", "samples.jsonl"):
-        if (run_dir / name).is_dir():
-            raise ValueError(f"{run_dir / name} is a directory, where the run writes a file")
-    for path in (run_dir, run_dir / "checkpoints", run_dir / "model"):
-        if path.exists() and not path.is_dir():
-            raise ValueError(f"{path} is a file, where the run needs a directory")
     there = run_dir.absolute()
     while not there.exists():
         there = there.parent

@@ -9,7 +9,6 @@ row or the line, and says what to do.
 import codecs
 import json
 import re
-from collections.abc import Iterable
 from pathlib import Path
 
 COLUMNS = ("prompt", "reward_model", "data_source")
@@ -28,11 +27,10 @@ def read_rows(file: str) -> list[dict]:
 
         try:
             table = pyarrow.parquet.ParquetFile(file)
-            names = each_once([(name, True) for name in table.schema_arrow.names])
-            names = [name for name in READ if name in names]
+            names = [name for name in READ if name in table.schema_arrow.names]
             rows = in_batches(table, names) if names else [{}] * table.metadata.num_rows
         except (pyarrow.ArrowException, OSError, ValueError) as error:
-            # ValueError is about a value in the file, or a column that stands there twice.
+            # ValueError is about a value in the file.
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
     elif Path(file).suffix in (".jsonl", ".json"):
         rows = read_jsonl(file)
@@ -66,7 +64,7 @@ def in_batches(table, names: list[str]) -> list[dict]:
 def first_case(file: str) -> tuple[str, dict]:
     """Return the answer of a file's first row, and what a reward function is given of it."""
     _, answer, given = check_row(read_rows(file)[0], f"{file}, row 0")
-    return answer, given
+    return answer, given | {"response_prefix": ""}
 
 
 def read_jsonl(file: str | Path, growing: bool = False) -> list[dict]:
@@ -85,7 +83,7 @@ def read_jsonl(file: str | Path, growing: bool = False) -> list[dict]:
         if not line.strip():
             continue
         try:
-            row = json.loads(line, object_pairs_hook=each_once)
+            row = json.loads(line)
         except (ValueError, RecursionError) as error:
             raise ValueError(f"{where}: not JSON: {error}") from error
         if not isinstance(row, dict):
@@ -113,19 +111,6 @@ def read_text(file: str | Path, growing: bool = False) -> str:
             f"{file}, line {line}: not UTF-8 ({error.reason}, byte {error.object[error.start]:#x});"
             " `iconv -f LATIN1 -t UTF-8` converts most such files"
         ) from error
-
-
-def each_once(pairs: Iterable[tuple]) -> dict:
-    """Return a dict of the pairs, or raise ValueError where a name comes twice.
-
-    `dict` would keep the last.
-    """
-    found = {}
-    for name, value in pairs:
-        if name in found:
-            raise ValueError(f"{name} stands there twice")
-        found[name] = value
-    return found
 
 
 def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:

@@ -262,16 +262,13 @@ def choose_samples(groups: list) -> list[tuple]:
 
 
 def sample_record(step: int, group, t, text: str) -> dict:
-    """Return a line of samples.jsonl, with null for a reward that is not finite."""
-    rewards = {"score": t.reward, **t.named_rewards}
+    """Return a line of samples.jsonl."""
     return {
         "step": step,
         "text": group.question.text,
         "gold": group.question.answer,
         "response": text,
-        "rewards": {
-            name: value if math.isfinite(value) else None for name, value in rewards.items()
-        },
+        "rewards": {"score": t.reward, **t.named_rewards},
         "replayed": t is group.star,
         "finished": t.finished,
     }

@@ -12,7 +12,8 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 from conftest import toy_config
-from tokenizers import AddedToken
+from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig
 
 from data import (
@@ -89,7 +90,6 @@ MALFORMED = {
     "cut.jsonl": (json.dumps(GOOD) + "\n{'prompt': 3}\n", "line 2: not JSON"),
     "questions.csv": ("prompt,answer\n1,2\n", r"must end in .*; of .csv `.*tools.convert` makes"),
     "array.json": (json.dumps([GOOD]), "a JSON array, where JSONL has one .* a line"),
-    "twice.jsonl": ('{"prompt": 1, "prompt": 2}', "line 1: not JSON: prompt stands there twice"),
     "number.jsonl": ("3\n", "line 1: not an object {...}, but 3"),
     "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "UTF-16; `iconv"),
     "wide_without_mark.jsonl": (json.dumps(GOOD).encode("utf-16-be"), "UTF-16; `iconv"),
@@ -368,6 +368,28 @@ def test_prompt_templates(tokenizer):
     assert prompt(braces, prompt_template="Q: {question}").endswith("Q: {x} and {question}")
 
 
+@pytest.mark.parametrize(
+    "added, template, ids",
+    [
+        ("$A", "{question}", [24, 25]),
+        ("<bos> $A", "{question}", [1, 24, 25]),
+        ("<bos> $A", "<bos>{question}", [1, 24, 25]),
+        ("$A <eos>", "{question}", [24, 25]),
+        ("$A <eos>", "<eos>{question}", [2, 24, 25]),  # a model that begins with it, as OPT
+        ("<bos> $A <eos>", "<bos><user>{question}", [1, 4, 24, 25]),
+        ("<user> <bos> $A <eos>", "{question}", [4, 1, 24, 25]),
+        ("<user> <bos> $A <eos>", "<bos>{question}", [4, 1, 24, 25]),
+    ],
+)
+def test_special_tokens_around_a_text_template(tokenizer, added, template, ids):
+    """Whatever tokenizer and text bring, there is one BOS before the question, no EOS behind."""
+    adds = change(tokenizer)
+    special = [("<bos>", 1), ("<eos>", 2), ("<user>", 4)]
+    adds.backend_tokenizer.post_processor = TemplateProcessing(added, special_tokens=special)
+    turns = [{"role": "user", "content": "12"}]
+    assert render(turns, toy_config(prompt_template=template), adds).tolist() == ids
+
+
 def test_a_date_in_prompts_is_always_the_same(tokenizer):
     """Training, evaluation and every rank see one fixed day, whatever the calendar says."""
     dated = change(tokenizer)
@@ -387,9 +409,8 @@ def test_turns_that_a_text_template_leaves_out_are_counted(load):
 
 
 def change(tokenizer, **attributes):
-    """A copy of the tokenizer with a thought's marks as special tokens, and other attributes."""
+    """A copy of the tokenizer with other attributes."""
     changed = copy.deepcopy(tokenizer)
-    changed.add_tokens(["<think>", "</think>"], special_tokens=True)
     for name, value in attributes.items():
         setattr(changed, name, value)
     return changed
@@ -401,18 +422,17 @@ SILENT_TEMPLATE = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
 @pytest.mark.parametrize(
     "attributes, knobs, rows, reason",
     [
-        ({"eos_token": None}, {}, 104, "no eos_token"),
+        ({"eos_token": None}, {}, 102, "no eos_token"),
         (
             {"chat_template": SILENT_TEMPLATE},
             {},
-            104,
+            102,
             "adds no generation prompt; give its text as response_prefix",
         ),
-        ({}, {"response_prefix": "<think>"}, 104, "</think> is a special token"),
-        ({}, {}, 103, "has a token 103, its embeddings have 103 rows"),
+        ({}, {}, 101, "has a token 101, its embeddings have 101 rows"),
         # Embeddings may have more rows than there are tokens.
         ({}, {}, 128, None),
-        ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, 104, None),
+        ({"chat_template": SILENT_TEMPLATE}, {"response_prefix": "A:"}, 102, None),
     ],
 )
 def test_a_tokenizer_that_cannot_serve_is_refused(
@@ -427,6 +447,51 @@ def test_a_tokenizer_that_cannot_serve_is_refused(
     refused = pytest.raises(ValueError, match=reason) if reason else contextlib.nullcontext()
     with refused:
         load_tokenizer(toy_config(**knobs), str(tmp_path))
+
+
+BYTES = {  # tokenizer_config.json, beside the class
+    "eos_token": "<eos>",
+    "chat_template": "<u>{{ messages[0].content }}{% if add_generation_prompt %}<a>{% endif %}",
+    "extra_special_tokens": ["<u>", "<a>"],
+}
+
+
+@pytest.mark.parametrize(
+    "settings, said",
+    [
+        ({"tokenizer_class": "PreTrainedTokenizerFast"}, ""),
+        ({"tokenizer_class": "GPT2Tokenizer"}, ""),
+        ({"tokenizer_class": "LlamaTokenizerFast"}, "note: LlamaTokenizer does not give"),
+        ({"tokenizer_class": "GPT2Tokenizer", "add_prefix_space": True}, "note: GPT2Tokenizer"),
+        ({"tokenizer_class": "Nobodys", "split_special_tokens": True}, None),
+    ],
+)
+def test_token_ids_are_those_of_the_models_file(tmp_path, capfd, settings, said):
+    """A byte is a token: spaces and line breaks stay, also in what is exported; else a refusal."""
+    core = Tokenizer(models.BPE())
+    core.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    core.decoder = decoders.ByteLevel()
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = trainers.BpeTrainer(
+        special_tokens=["<eos>"], initial_alphabet=alphabet, show_progress=False
+    )
+    core.train_from_iterator([], trainer)
+    core.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(BYTES | settings))
+    LlamaConfig(vocab_size=300).save_pretrained(tmp_path)
+    config = toy_config(model=str(tmp_path))
+    if said is None:
+        with pytest.raises(ValueError, match="tokenizer.json gives other token ids than the"):
+            load_tokenizer(config, config.model)
+        return
+    tokenizer = load_tokenizer(config, config.model)
+    assert capfd.readouterr().err.startswith(said)
+    tokenizer.save_pretrained(tmp_path)
+    for loaded in (tokenizer, load_tokenizer(config, config.model)):
+        ids = render([{"role": "user", "content": "2 +\n 3é"}], config, loaded)
+        assert len(ids) == 1 + 8 + 1
+        assert loaded.decode(ids) == "<u>2 +\n 3é<a>"
+    assert capfd.readouterr().err == ""
 
 
 REFUSAL = "{% if messages[0].role == 'system' %}{{ raise_exception('no system turn') }}{% endif %}"
@@ -474,7 +539,7 @@ def test_the_hub_is_asked_only_for_what_is_not_here(capsys, monkeypatch):
         load_tokenizer(toy_config(), "nobody/nothing")
     assert (
         "nobody/nothing is not a local directory: asking the Hugging Face hub"
-        in capsys.readouterr().out
+        in capsys.readouterr().err
     )
     for path in ("/models/mine", "models/a/mine"):
         with pytest.raises(ValueError, match=f"model {path}: there is no such directory"):

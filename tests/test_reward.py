@@ -1,11 +1,13 @@
 """Eq. 1 from the outside: what of a response is graded, and by whom."""
 
+import copy
 import time
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from conftest import toy_config
+from tokenizers import AddedToken
 
 from buffer import Trajectory
 from data import Question
@@ -77,10 +79,12 @@ def test_cut_takes_linear_time():
 
 
 class Letters:
-    """A tokenizer of one character a token; 0 is a special token."""
+    """A tokenizer of one character a token; 0 ends a turn."""
 
-    def decode(self, token_ids, skip_special_tokens=False):
-        return "".join(chr(i) for i in token_ids if i or not skip_special_tokens)
+    pad_token_id = None
+
+    def decode(self, token_ids):
+        return "".join(chr(i) for i in token_ids)
 
 
 def tokens(text: str) -> np.ndarray:
@@ -88,47 +92,61 @@ def tokens(text: str) -> np.ndarray:
 
 
 def make_grader(verifier=None, **knobs) -> Grader:
-    return Grader(toy_config(**knobs), Letters(), verifier)
+    config = toy_config(**{"prompt_template": "{question}"} | knobs)
+    return Grader(config, Letters(), verifier, [0])
 
 
-def asked(prompt: str, answer: str = "2", row: dict | None = None) -> Question:
-    """A question of that prompt."""
-    return Question(0, prompt, tokens(prompt)[:-1], answer, "source", row)
+def asked(answer: str = "2") -> Question:
+    """A question of that answer."""
+    row = {"prompt": [{"role": "user", "content": "1+1?"}], "extra_info": {"k": 1}}
+    return Question(0, "1+1?", tokens("1+1?"), answer, "source", row)
 
 
 @pytest.mark.parametrize(
-    ("knobs", "prompt", "response", "piece"),
+    ("knobs", "prefix", "response", "piece"),
     [
-        ({}, "1+1?", r"2? so \boxed{2}", r"\boxed{2}"),
-        ({}, "1+1?", "so 2", None),
-        ({}, "1+1?<think>\n", r"\boxed{2}", None),  # never ends
-        ({}, "1+1?<think>\n", r"\boxed{3}</think> \boxed{2}", r"\boxed{2}"),
-        ({"grader": "official"}, "1+1?<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
-        ({"grader": "official"}, "1+1?", r"<think>\boxed{3}</think> so 2 ", "so 2"),
-        ({"reward": "worlds.arithmetic:reward"}, "1+1?<think>\n", "so 2", "so 2"),  # all of it
-        ({"reward": "worlds.arithmetic:reward"}, "1+1?", "<think> so 2", "<think> so 2"),
+        ({}, "", r"2? so \boxed{2}", r"\boxed{2}"),
+        ({}, "", "so 2", None),
+        ({}, "<think>\n", r"\boxed{2}", None),  # never ends
+        ({}, "<think>\n", r"\boxed{3}</think> \boxed{2}", r"\boxed{2}"),
+        ({"grader": "official"}, "<think>\n", r"\boxed{3}</think> so 2 ", "so 2"),
+        ({"grader": "official"}, "", r"<think>\boxed{3}</think> so 2 ", "so 2"),
+        ({"reward": "worlds.arithmetic:reward"}, "<think>\n", "so 2", "so 2"),  # all of it
+        ({"reward": "worlds.arithmetic:reward"}, "", "<think> so 2", "<think> so 2"),
     ],
 )
-def test_what_the_grader_hands_on(knobs, prompt, response, piece):
-    """Special tokens are left out, and the cut is where the prompt and the knobs say."""
-    grader = make_grader(**knobs)
-    assert grader.piece(asked(prompt), tokens(response)) == piece
+def test_what_the_grader_hands_on(knobs, prefix, response, piece):
+    """The turn's end is left out, and the cut is where the prompt and the knobs say."""
+    grader = make_grader(response_prefix=prefix, **knobs)
+    assert grader.piece(asked(), tokens(response)) == piece
+
+
+def test_special_tokens_reach_the_reward(tokenizer):
+    """Those that end a turn or pad are left out, be they special or not; all others stay."""
+    marked = copy.deepcopy(tokenizer)
+    marked.add_tokens([AddedToken("#", special=True), AddedToken("</think>", special=True)])
+    ends = marked.convert_tokens_to_ids(["<eos>", "!"])
+    grader = Grader(toy_config(reward="mine:score"), marked, None, ends)
+    ids = marked("a1+2=3</think><user> #3!<pad><eos>", add_special_tokens=False)["input_ids"]
+    assert grader.text(np.array(ids)) == "a1+2=3</think><user> #3"
 
 
 def test_what_goes_to_the_worker_beside_the_piece():
-    """A user's function is given the question's row; Math-Verify needs none."""
-    given, row = [], {"data_source": "source", "extra_info": {"k": 1}, "prompt": []}
+    """A user's function is given the question's row and the prefix; Math-Verify needs neither."""
+    given = []
     verifier = SimpleNamespace(submit=lambda *arguments: given.append(arguments))
-    question = asked("?", row=row)
-    make_grader(verifier, reward="mine:score").submit(question, tokens("so 2"))
+    question = asked()
+    own = make_grader(verifier, reward="mine:score", response_prefix="<think>\n")
+    own.submit(question, tokens("so 2"))
     make_grader(verifier).submit(question, tokens(r"it is \boxed{2}"))
+    row = question.row | {"response_prefix": "<think>\n"}
     assert given == [("so 2", "2", row), (r"\boxed{2}", "2", {})]
 
 
 def test_rewards_of_responses():
     """Token ids go in and the real verifier's rewards come out, whichever ends first."""
     responses = [r"\boxed{\frac{2}{4}}", r"\boxed{2}", "one half", r"\boxed{1/3} or \boxed{0.5}"]
-    question = asked("?", answer="1/2")
+    question = asked(answer="1/2")
     with make_verifier(toy_config()) as verifier:
         grader = make_grader(verifier)
         leak = grader.submit(question, tokens(r"\boxed{1-\frac{1}{2}}"))
@@ -142,5 +160,5 @@ def test_a_warning_is_said_once(capfd):
     grader = make_grader()
     cut = Trajectory(tokens("1, 2, 3"), None, reward=0.0, finished=False)
     for _ in range(2):
-        grader.warn([asked("1+1?")], [[cut]])
+        grader.warn([asked()], [[cut]])
     assert capfd.readouterr().err.count("nearly all responses are cut") == 1

@@ -17,8 +17,10 @@ from transformers import AutoModelForCausalLM
 import rollout
 from data import Question
 from exgrpo import Group
+from model import load_model
 from policy import MAX_DRIFT, Policy
 from rollout import HFEngine, Response, VLLMEngine, make_engine
+from runtime.faults import Failure
 
 EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
 needs_vllm = pytest.mark.skipif(
@@ -293,6 +295,42 @@ def test_weights_to_spare_are_named(device, tiny_model, tmp_path):
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 1}))
     with pytest.raises(ValueError, match="'has to spare': .'model.layers.1"):
         HFEngine(make_config(model=str(tmp_path)), [EOS], device)
+
+
+ONE, A, B = "model.safetensors", "model-1-of-2.safetensors", "model-2-of-2.safetensors"
+LORA = "adapter_model.safetensors"
+
+
+@pytest.mark.parametrize(
+    "files, indexed, second",
+    [
+        ([ONE], None, None),
+        ([A, B], [A, B], None),
+        ([ONE], [ONE], None),
+        ([ONE, "pytorch_model.bin"], None, None),  # both engines prefer safetensors
+        ([ONE, A, B], [A, B], ONE),
+        ([ONE, A], [A, B], ONE),  # one of them is missing, too
+        ([ONE, A, B], None, f"{A}, {B}"),  # vLLM reads all
+        ([ONE, A, B], [ONE], f"{A}, {B}"),
+        ([A, B, "consolidated.safetensors"], [A, B], "consolidated.safetensors"),
+        ([ONE, "adapter_config.json"], None, "adapter_config.json"),
+        ([ONE, "adapter_config.json", LORA], None, f"adapter_config.json, {LORA}"),
+        (["adapter_config.json"], None, "adapter_config.json"),  # its model lies elsewhere
+        ([ONE, LORA], None, LORA),
+    ],
+)
+def test_two_sets_of_weights_are_refused(tmp_path, files, indexed, second):
+    """What an index does not name, or lies beside the only file, is refused by its name."""
+    for name in files:
+        (tmp_path / name).touch()
+    if indexed:
+        index = json.dumps({"weight_map": dict(enumerate(indexed))})
+        (tmp_path / "model.safetensors.index.json").write_text(index)
+    refusal = pytest.raises(ValueError, match="config.json")  # looked for next
+    if second:
+        refusal = pytest.raises(Failure, match=f"two sets of weights, the second in {second}, and")
+    with refusal:
+        load_model(make_config(model=str(tmp_path)), "auto")
 
 
 def test_engine_choice(device, tiny_model, monkeypatch):

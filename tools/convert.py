@@ -27,7 +27,7 @@ from tyro.conf import Positional, UseAppendAction
 from runtime.console import printable
 from runtime.faults import or_refuse
 from runtime.flags import parse
-from runtime.tables import check_row, each_once, in_batches, listed, read_jsonl, read_text
+from runtime.tables import check_row, in_batches, listed, read_jsonl, read_text
 
 # The usual names of the columns. Of those that are there, the first one counts.
 QUESTION = ("question", "problem", "prompt", "query")
@@ -76,7 +76,8 @@ def read_csv(file: str) -> list[dict]:
     rows = []
     table = csv.DictReader(io.StringIO(read_text(file), newline=""), strict=True)
     try:
-        each_once((name, True) for name in table.fieldnames or ())
+        if len({*(table.fieldnames or ())}) < len(table.fieldnames or ()):
+            raise ValueError(f"a column stands there twice: {table.fieldnames}")
         for row in table:
             if None in row or None in row.values():
                 raise ValueError(f"not one value for each of {table.fieldnames}")

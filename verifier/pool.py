@@ -44,23 +44,17 @@ class Worker:
     def start(self) -> None:
         """Start the process, if there is none, and wait for it to import the function.
 
-        Raises RuntimeError with the reason if it cannot, or if it is another function by now. A
-        process that somebody else kills meanwhile is started once more.
+        Raises RuntimeError with the reason if it cannot, or if it is another function by now.
         """
         if self.process:
             return
-        for _ in range(2):
-            try:
-                self.launch()
-                self.recognise(self.reply()["identity"])
-                self.socket.settimeout(self.timeout)
-                return
-            except (EOFError, ConnectionError):
-                self.stop()
-            except TimeoutError:
-                self.stop()
-                break
-        raise RuntimeError(f"a worker of the reward {self.function!r} did not start")
+        try:
+            self.launch()
+            self.recognise(self.reply()["identity"])
+            self.socket.settimeout(self.timeout)
+        except (EOFError, ConnectionError, TimeoutError):
+            self.stop()
+            raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from None
 
     def launch(self) -> None:
         """Start the process as the leader of a session of its own, but none for a closed pool."""

@@ -7,5 +7,6 @@ FIRST_CASE = (
         "data_source": "arithmetic",
         "extra_info": {"index": 0},
         "prompt": [{"role": "user", "content": "3a+4b*3c-5d+9e-1"}],
+        "response_prefix": "",
     },
 )

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import LlamaConfig, PreTrainedTokenizerFast
 
 from buffer import Trajectory
-from runtime.chat import complaint, turn_ends, warn_of_rope
+from runtime.chat import complaint, opens_thought, turn_ends, warn_of_rope
 
 IM = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
 LLAMA = (
@@ -68,6 +68,32 @@ def test_what_ends_a_turn(name, tmp_path, capfd):
     said = capfd.readouterr().err
     assert said.startswith("a response ends with ")
     assert all(f"{special[i]!r} ({i})" in said for i in expected)
+
+
+TEXT = "In <think> first, as in <think>a</think>. {question}"
+
+
+@pytest.mark.parametrize(
+    "template, prefix, question, opens",
+    [
+        ("chat", "", "1+1?", False),
+        ("chat", "<think>\n", "1+1?", True),
+        ("chat", "<think>\nOkay, ", "k", True),  # the prefix holds the question
+        ("chat", "<think>\n\n</think>\n\n", "1+1?", False),  # as of models told not to think
+        ("chat", "<think>a</think><think>", "1+1?", True),
+        ("chat", "", "say <think>", False),  # neither question nor system turn count
+        ("chat", "<think>", "say </think>", True),
+        (TEXT, "", "1+1?", False),
+        (TEXT + "<think>\n", "<think>", "1+1?", True),  # the template opens it
+        (TEXT + " <think> Let me see.", "", "1+1?", True),
+        (TEXT + "<think></think>", "", "<think>", False),
+    ],
+)
+def test_whether_a_prompt_opens_a_thought(tokenizer, template, prefix, question, opens):
+    """The model's own turn decides, as far as template and prefix have written it."""
+    turns = [{"role": "system", "content": "use <think>"}, {"role": "user", "content": question}]
+    config = toy_config(prompt_template=template, response_prefix=prefix)
+    assert opens_thought(turns, config, tokenizer) == opens
 
 
 @pytest.mark.parametrize(

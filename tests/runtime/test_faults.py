@@ -259,15 +259,6 @@ def test_a_rank_without_a_gpu_of_its_own_is_told(device, monkeypatch, tmp_path):
     assert ranks.setup().type == "cpu"
 
 
-@pytest.mark.parametrize("name, value", [("WORLD_SIZE", "2"), ("LOCAL_WORLD_SIZE", "0")])
-def test_a_stray_size_without_torchrun_is_refused(monkeypatch, name, value):
-    """It is named, where the rank would wait in silence for another, or divide by zero."""
-    monkeypatch.delenv("RANK", raising=False)
-    monkeypatch.setenv(name, value)
-    with pytest.raises(ValueError, match=f"'{name}': '{value}'.* no RANK.*torchrun, or unset"):
-        ranks.setup()
-
-
 def test_ranks_that_drift_apart_are_told_of_what(device):
     """Both ranks' message names what differs, and nothing else."""
     first, second = on_ranks(2, disagree)

@@ -365,10 +365,7 @@ def group(question: str, rewards: list[float], has_star: bool = False) -> Simple
     """A group whose responses say `question`, a space and their number."""
     said = [
         Trajectory(
-            np.array([i], np.int32),
-            np.zeros(1, np.float32),
-            reward=r,
-            named_rewards={"odd": math.nan},
+            np.array([i], np.int32), np.zeros(1, np.float32), reward=r, named_rewards={"odd": 0.5}
         )
         for i, r in enumerate(rewards)
     ]
@@ -402,7 +399,7 @@ def test_a_few_responses_of_a_step_are_kept(tmp_path, tracker):
     ]
     (first, *_) = jsonl(tmp_path / "samples.jsonl")
     assert (first["text"], first["gold"], first["response"]) == ("q0", "2", "\x1b[31m0")
-    assert first["rewards"] == {"score": 0, "odd": None}
+    assert first["rewards"] == {"score": 0, "odd": 0.5}
 
 
 def test_samples_follow_the_checkpoint(tmp_path, tracker):

@@ -330,25 +330,6 @@ time.sleep(60)
         process.wait()
 
 
-def test_a_worker_killed_while_starting_is_started_once_more(module, tmp_path):
-    """One killed during its import is started again, and killed twice it is an error."""
-    source = """
-        import os, pathlib, signal
-        count = pathlib.Path(__file__).parent / "starts"
-        count.write_text(count.read_text() + "x" if count.exists() else "x")
-        if len(count.read_text()) < LIMIT:
-            os.kill(os.getpid(), signal.SIGKILL)
-        def reward(response, answer):
-            return 1
-    """
-    with Verifier(workers=1, function=module(source.replace("LIMIT", "2"))) as verifier:
-        assert verifier.score([""], [""]) == [1.0]
-    (tmp_path / "starts").unlink()
-    with pytest.raises(RuntimeError, match="did not start"):
-        Verifier(workers=1, function=module(source.replace("LIMIT", "9")))
-    assert (tmp_path / "starts").read_text() == "xx"
-
-
 def test_a_function_that_takes_the_row_gets_it(module):
     """The row goes to a parameter called row, whatever stands before; without one it sees none."""
     rows = [{"extra_info": {"k": k, "weight": None}, "data_source": "ä"} for k in (1, 2, 1)]
