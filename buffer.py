@@ -1,9 +1,8 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
 E maps a question to its stored successes, and has it in the bucket of its *latest* success count.
-When a question leaves a bucket, the last one there takes its place, which needs constant time:
-[10, 11, 12] without 10 is [12, 11]. The order depends on nothing but the history of calls, so that
-equal histories give equal buffers, and equal draws.
+When a question leaves a bucket, the last one there takes its place: [10, 11, 12] without 10 is
+[12, 11]. Equal histories of calls give equal orders, and so equal draws.
 """
 
 import os
@@ -34,7 +33,7 @@ class Trajectory:
 
     @property
     def is_success(self) -> bool:
-        """Whether it is right. In float32, as the update has rewards: 0.50000000001 is 0.5."""
+        """Whether it is right, by its reward in float32, as the update sees rewards."""
         return bool(np.float32(self.reward) > SUCCESS_THRESHOLD)
 
     def check(self) -> None:
@@ -53,14 +52,14 @@ class Trajectory:
 
 
 class ReplayBuffer:
-    """E and S. `len` is |E|: the questions in buckets, without those that `shelve` took out.
+    """E and S. `len` is |E|: the questions in buckets, which are those that can be replayed.
 
-    max_trajectories: the most responses that are stored, or None for no limit (the paper). An add
+    max_trajectories: the most responses that are stored, or 0 for no limit (the paper). An add
     beyond it drops the oldest, and a question without responses leaves E. A response that comes
     again counts as new.
     """
 
-    def __init__(self, max_trajectories: int | None = None):
+    def __init__(self, max_trajectories: int = 0):
         self.max_trajectories = max_trajectories
         # Others read these three and never write into them.
         self.buckets = {}  # {k: question ids}, none of them empty
@@ -82,7 +81,7 @@ class ReplayBuffer:
         return 8 * tokens
 
     def bucket_of(self, question_id: int) -> int:
-        """k, by default the latest success count; KeyError for a question that is in no bucket."""
+        """The k of the bucket that a question is in; KeyError if it is in none."""
         k, _ = self._place[question_id]
         return k
 
@@ -126,7 +125,7 @@ class ReplayBuffer:
     def retire(self, question_id: int) -> None:
         """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26, 32)."""
         for trajectory in self.trajectories(question_id):
-            self._drop(question_id, trajectory)
+            self._drop(question_id, trajectory)  # with the last one it leaves its bucket
         self.retired.add(question_id)
 
     def reinstate(self, question_ids: list[int]) -> None:
@@ -143,7 +142,7 @@ class ReplayBuffer:
         bucket.append(question_id)
 
     def _leave_bucket(self, question_id: int) -> None:
-        """Out of the bucket it is in, if any; the last one there takes its place."""
+        """Out of the bucket it is in, if any."""
         if question_id not in self._place:
             return
         k, position = self._place.pop(question_id)
@@ -170,17 +169,16 @@ class ReplayBuffer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file. A checkpoint sees to it that it reaches the disk."""
-        stored = self._owners
+        owners = self._owners
         questions = [(q, k) for k, ids in self.buckets.items() for q in ids]
-        trajectories = [(q, t.step, len(t.token_ids)) for t, q in stored.items()]
-        rewards = [t.reward for t in stored]
-        token_ids = [np.array([], np.int32)]  # where nothing is stored
+        trajectories = [(q, t.step, len(t.token_ids)) for t, q in owners.items()]
+        rewards = [t.reward for t in owners]
+        token_ids = [np.array([], np.int32)]  # for an empty buffer: nothing cannot be concatenated
         logprobs = [np.array([], np.float32)]
-        for t in stored:
+        for t in owners:
             token_ids.append(t.token_ids)
             logprobs.append(t.logprobs)
         tensors = {
-            "max_trajectories": np.array(self.max_trajectories or 0),
             "questions": np.array(questions, np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
             "trajectories": np.array(trajectories, np.int64),
@@ -191,7 +189,7 @@ class ReplayBuffer:
         safetensors.numpy.save_file(tensors, path)
 
     @classmethod
-    def load(cls, path: str | os.PathLike) -> "ReplayBuffer":
+    def load(cls, path: str | os.PathLike, max_trajectories: int = 0) -> "ReplayBuffer":
         """An equal buffer, with equal draws; ValueError with the path if the file holds none."""
         try:
             file = safetensors.numpy.load_file(path)
@@ -200,7 +198,7 @@ class ReplayBuffer:
             rewards = file["rewards"].tolist()
             trajectories = file["trajectories"].tolist()
             questions = file["questions"].tolist()
-            buffer = cls(file["max_trajectories"].item() or None)
+            buffer = cls(max_trajectories)
             buffer.retired.update(file["retired"].tolist())
             end = 0
             for (q, step, length), reward in zip(trajectories, rewards, strict=True):

@@ -3,7 +3,7 @@
     config = parse_config(["--config", "configs/arithmetic.yaml", "--rho", "0.25"])
 
 Those of experience management are inherited from `exgrpo.py:Knobs`. Our loss is a 64th of the
-official one (docs/official-code.md), so the knobs that compare with its gradient are, too.
+official one (docs/official-code.md), and so are adam_eps, max_grad_norm and skip_grad_norm.
 """
 
 import os
@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-# torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU.
+# torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU. Who has
+# set it, by its older name perhaps, keeps it.
 if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
@@ -37,7 +38,7 @@ class Config(Knobs):
     """Train by ExGRPO. The defaults are the paper's run of Qwen2.5-Math-7B (Table 4).
 
     --config FILE [FILE ...] reads knobs from YAML files; later files win, and flags over all.
-    A list is [a, b] in a file and --files a b as a flag, an empty one [] and --files alone.
+    A list is [a, b] in a file and --train_files a b as a flag; empty it is [], and the bare flag.
     """
 
     # ---- model and data --------------------------------------------------------------------------
@@ -48,7 +49,7 @@ class Config(Knobs):
     train_files: list[str] = field(default_factory=lambda: ["data/openr1.parquet"])
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=lambda: ["data/valid.parquet"])
-    # "chat": the tokenizer's chat template; another text with {question} leaves other turns out
+    # "chat": the tokenizer's chat template; else a text with {question}, without earlier turns
     prompt_template: str = "chat"
     # what ends every prompt; auto: "<think>\n" for the default model, nothing for others
     response_prefix: None | str = None
@@ -88,12 +89,12 @@ class Config(Knobs):
 
     shaping: bool = True  # f shapes the replayed tokens; false: the plain ratio w* (Table 6)
     beta: float = 0.1  # β of the policy shaping f(w) = w / (w + β)
-    # w* divides by the stored log-probs; false: by the policy's own (Table 6)
+    # w* has the stored π_past in its denominator; false: π_θ as it is before the update (Table 6)
     importance_correction: bool = True
     # π_old of new tokens: the engine's own, or one more forward pass of the policy
     behavior_logprobs: Literal["engine", "recompute"] = "engine"
-    # entropy bonus, normalised as the loss is; officially 0.001 times the mean over the tokens of
-    # each of 3 micro-batches, which is this at about 1,100 tokens a response
+    # entropy bonus, normalised as the loss is; officially 0.001 times a mean over tokens, which is
+    # about as much (docs/official-code.md)
     entropy_coef: float = 3.5e-4
 
     # ---- optimisation (Alg. 1, line 31) ----------------------------------------------------------
@@ -107,7 +108,7 @@ class Config(Knobs):
     # what policy and engine compute in; the trained weights stay float32
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     lora_rank: int = 0  # of the adapters (LoRA) that are trained; 0: all weights are trained
-    tokens_per_micro_batch: int = 16_384  # on one rank; a shared prompt counts once
+    tokens_per_micro_batch: int = 16_384  # of a rank; neighbours share a prompt
     gradient_checkpointing: bool = True  # the backward pass recomputes activations, to save memory
 
     # ---- run -------------------------------------------------------------------------------------

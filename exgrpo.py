@@ -17,7 +17,7 @@ from buffer import ReplayBuffer, Trajectory
 from loss import group_advantages
 from sampler import FreshStream, rng_for, sample_questions, sample_seed, sample_uniform
 
-REINSTATED = 0.1  # share of the retired set that returns to the stream (Table 7)
+REINSTATED_SHARE = 0.1  # of the retired set, which returns to the stream (Table 7)
 
 
 @dataclass
@@ -32,8 +32,8 @@ class Knobs:
     num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
     num_mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
-    # replay starts for good once a batch's Pass@1 exceeds this: successes are stored from the next
-    # batch on, and replayed from the one after it; negative: from the first batch
+    # once a batch's Pass@1 exceeds this, successes are stored from the next batch on, for good, and
+    # replayed from the one after it; negative: stored from the first, replayed from the second
     start_threshold: float = 0.35
     # which stored questions return; uniform: Table 6's "no question selection"
     question_selection: Literal["gaussian", "uniform"] = "gaussian"
@@ -45,7 +45,7 @@ class Knobs:
     sigma: float = 1.0
     # which stored response is o*: that with the lowest mean entropy under the policy of now, or the
     # lowest NLL (Alg. 1); random and highest_entropy are Table 6's; official: the lowest *sum* of
-    # entropies, which the official code comes to
+    # entropies, which the official code takes in effect
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = (
         "entropy"
     )
@@ -53,12 +53,12 @@ class Knobs:
     difficulty: Literal["success", "spread"] = "success"
     # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
     retire: Literal["auto", "on", "off"] = "auto"
-    # steps after which a tenth of the retired questions is reinstated (25 in Table 7); where a
-    # batch lacks questions, a tenth is at once, or more if it lacks more; 0: none ever is, and the
-    # run ends where fewer than B are left
+    # every so many steps (25 in Table 7), and whenever a batch lacks questions, a tenth of the
+    # retired ones returns, or all that the batch lacks if that is more; 0: none ever returns, and
+    # the run ends where fewer than B are left
     reinstate_every: int = 0
     max_trajectories: int = 0  # stored responses at most, the newest; 0: no limit
-    # whether on-policy tokens are clipped; auto: until replay starts, always if ρ = 0
+    # whether new tokens are clipped; auto: until successes are stored, always if ρ = 0
     clip: Literal["auto", "on", "off"] = "auto"
     clip_eps: float = 0.2  # ε of CLIP
     normalize_std: bool = False  # divide advantages by the group's std, as GRPO does
@@ -117,7 +117,7 @@ class Choice:
     question: int
     bucket: int  # k, from which the question was drawn
     star: Trajectory  # o*
-    scores: list[float]  # entropy (or NLL) of its stored responses; [] if they were not compared
+    scores: list[float]  # by which its stored responses were compared; [] if they were not
     place: int  # index of o* among the question's stored responses
 
 
@@ -128,7 +128,8 @@ class Plan:
     step: int
     fresh: list[int]  # B_on: question ids
     choices: list[Choice]  # B_exp: the questions that return, each with its o*
-    # ε of CLIP for new tokens, None for no clip; of this batch, though `store` may start replay
+    # ε of CLIP for new tokens, None for no clip; `store`, which comes before the update, may end it
+    # for later batches
     clip_eps: float | None
     reinstated: list[int]  # retired questions that are back in the stream (Table 7)
     stream: FreshStream  # as it is once this batch has been drawn from it
@@ -148,7 +149,7 @@ class Plan:
 class Group:
     """G*: a question with its K trajectories, an o* and K - 1 new ones, or K new ones."""
 
-    question: object  # what `Experience` was given
+    question: object  # one of those that `Experience` was given
     star: Trajectory | None  # the replayed o*, where there is one
     new: list[Trajectory]  # what was generated in this step
     advantages: np.ndarray | None = None  # float32 (K,), by `with_advantages`
@@ -160,7 +161,7 @@ class Group:
 
     @property
     def replayed(self) -> list[bool]:
-        """Of each of the K trajectories, whether it is o*, which can only be the first."""
+        """(K,): true for o*, which is the first if there is one."""
         return [self.star is not None] + [False] * (len(self.trajectories) - 1)
 
     @property
@@ -200,12 +201,12 @@ class Experience:
                 f"{len(questions)} questions are fewer than a batch of {knobs.batch_size}: lower"
                 " --batch_size, or give more questions"
             )
-        self.buffer = ReplayBuffer(knobs.max_trajectories or None)
+        self.buffer = ReplayBuffer(knobs.max_trajectories)
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Whether replay has started, so that successes are stored. It stays true once it is.
+        # Whether successes are stored; replay follows a batch later. It stays true once it is.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
-    # ---- the delayed start, CLIP, which ends with it, and retirement, which does not wait --------
+    # ---- the delayed start, which ends CLIP; retirement, which does not wait for it --------------
 
     @property
     def clip_eps_now(self) -> float | None:
@@ -227,7 +228,7 @@ class Experience:
         return self.knobs.retire == "on"
 
     def _start_if_due(self, groups: list[Group]) -> None:
-        """Start replay if the Pass@1 of this batch is high enough: the next one is stored."""
+        """Store from the next batch on if the Pass@1 of this one is high enough."""
         num_success = sum(g.num_success for g in groups)
         num_responses = sum(len(g.trajectories) for g in groups)
         pass_at_1 = num_success / num_responses
@@ -265,7 +266,7 @@ class Experience:
         return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 5, 6, 8
 
     def candidates(self, drawn: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(prompt ids, response ids) of all stored responses that are compared (lines 9-12)."""
+        """(prompt ids, response ids) of the responses among which o* is chosen (lines 9-12)."""
         sequences = []
         for q in drawn:
             if self._is_compared(q):
@@ -278,10 +279,10 @@ class Experience:
         rule = self.knobs.trajectory_selection
         return rule != "random" and len(self.buffer.trajectories(q)) > 1
 
-    def plan(self, step: int, drawn: list[int], entropies: Sequence[float]) -> Plan:
+    def plan(self, step: int, drawn: list[int], scores: Sequence[float]) -> Plan:
         """The batch: the drawn questions, each with its o*, and fresh ones (lines 13-18).
 
-        entropies: the mean entropy (or NLL) under π_θ of each of `candidates(drawn)`, in order.
+        scores: the mean entropy (or NLL) under π_θ of each of `candidates(drawn)`, in order.
         RuntimeError where the questions are exhausted.
         """
         if self.is_exhausted:
@@ -293,7 +294,7 @@ class Experience:
         retired = self.buffer.retired.difference(reinstated)
         # Stored questions that were not drawn may come as fresh ones.
         fresh = stream.draw(knobs.batch_size - len(drawn), retired, skip=drawn)  # lines 16, 18
-        choices = self.choose(step, drawn, entropies)
+        choices = self.choose(step, drawn, scores)
         return Plan(
             step=step,
             fresh=fresh,
@@ -303,25 +304,25 @@ class Experience:
             stream=stream,
         )
 
-    def choose(self, step: int, drawn: list[int], entropies: Sequence[float]) -> list[Choice]:
+    def choose(self, step: int, drawn: list[int], scores: Sequence[float]) -> list[Choice]:
         """The o* of each drawn question: by default the response of lowest entropy (line 13)."""
         rule = self.knobs.trajectory_selection
         rng = rng_for("random", self.knobs.seed, step)
         best = max if rule == "highest_entropy" else min
-        unread = iter(entropies)
+        unread = iter(scores)  # in the order of `candidates`
         choices = []
         for q in drawn:
             stored = self.buffer.trajectories(q)
-            scores = []
+            own = []
             if self._is_compared(q):
-                scores = [next(unread) for _ in stored]
-                if rule == "official":  # mean · length: the sum over tokens, which prefers few
-                    scores = [score * len(t.token_ids) for score, t in zip(scores, stored)]
-                place = scores.index(best(scores))
-            else:  # any of them, or the only one
+                own = [next(unread) for _ in stored]
+                if rule == "official":  # mean · length: the sum over tokens, which favours few
+                    own = [score * len(t.token_ids) for score, t in zip(own, stored)]
+                place = own.index(best(own))
+            else:  # any of them by the rule "random", or the only one
                 place = rng.integers(len(stored))
             bucket = self.buffer.bucket_of(q)
-            choices.append(Choice(q, bucket, stored[place], scores, place))
+            choices.append(Choice(q, bucket, stored[place], own, place))
         return choices
 
     def _reinstated(self, step: int) -> list[int]:
@@ -335,14 +336,15 @@ class Experience:
         if not is_due and not self.num_missing:
             return []
         retired = sorted(self.buffer.retired)
-        number = max(ceil(len(retired) * REINSTATED), self.num_missing)
+        # As there are at least B questions, a batch lacks no more than have retired.
+        number = max(ceil(len(retired) * REINSTATED_SHARE), self.num_missing)
         rng = rng_for("reinstate", self.knobs.seed, step)
         return rng.choice(retired, number, replace=False).tolist()
 
     # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) --------------------
 
     def seeds(self, plan: Plan) -> list[list[int]]:
-        """A seed for each response to generate: K a question, or K - 1 beside an o* (line 23)."""
+        """A seed for each response to generate: K per question, or K - 1 beside an o* (line 23)."""
         seeds = []
         stars = plan.stars
         for q in plan.question_ids:
@@ -390,10 +392,10 @@ class Experience:
                     self.buffer.retire(q)
                 else:
                     self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
-            elif self.started and k > 0:  # with k = 0 a stored question stays in its bucket
+            elif self.started and k > 0:  # a stored one drawn fresh, with k = 0, keeps its bucket
                 new = self._worth_storing(group)
-                # If only o* was right, or the new successes were cut, there is nothing to store.
-                # The question still moves to bucket k.
+                # A stored question moves to bucket k even if it brings nothing new to store: if
+                # only o* was right, or all new successes were cut.
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, k, new)
         self._start_if_due(groups)
@@ -401,8 +403,7 @@ class Experience:
     def _buckets(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3).
 
-        The spread, scaled by the smallest and the largest of these groups, gives a bucket from 1
-        to K. A group whose rewards are all equal has 0.
+        The spread, scaled by the smallest and the largest of these groups, gives 1 to K.
         """
         if self.knobs.difficulty == "success":
             return [g.num_success for g in groups]
@@ -410,6 +411,7 @@ class Experience:
         above = spread - spread.min()
         scaled = above / max(above.max(), 1e-6)  # 0..1
         buckets = np.rint(scaled * self.knobs.num_rollouts).astype(int)  # 0..K
+        # Bucket 0 is not stored, so it is for groups whose rewards are all equal, and for no other.
         differ = [np.ptp(g.rewards) > 0 for g in groups]
         buckets = np.where(differ, np.maximum(buckets, 1), 0)
         return buckets.tolist()
@@ -417,7 +419,7 @@ class Experience:
     def _worth_storing(self, group: Group) -> list[Trajectory]:
         """The new successes, or those with a reward above the group's mean (Sec. 5.3).
 
-        Never one that was cut: a response that repeats itself has the lowest entropy of all.
+        Never one that was cut: it often repeats itself, and such a loop has the lowest entropy.
         """
         finished = [t for t in group.new if t.finished]
         if self.knobs.difficulty == "spread":
@@ -441,7 +443,7 @@ class Experience:
         return result
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
-        """The groups in `num_mini_batches` parts, each with its share of those with an o*."""
+        """The groups, shuffled, in `num_mini_batches` parts with equally many replayed ones."""
         knobs = self.knobs
         rng = rng_for("mini-batches", knobs.seed, step)
         with_star = [g for g in groups if g.star]
@@ -470,7 +472,7 @@ class Experience:
 
         ValueError for an unknown question.
         """
-        self.buffer = buffer = ReplayBuffer.load(buffer_path)
+        self.buffer = buffer = ReplayBuffer.load(buffer_path, self.knobs.max_trajectories)
         unknown = {*buffer.stored, *buffer.retired, *state["queue"]} - self.questions.keys()
         if unknown:
             raise ValueError(
@@ -479,5 +481,5 @@ class Experience:
             )
         self.stream.epoch = state["epoch"]
         self.stream.queue = list(state["queue"])
-        # A resumed run may have another ρ, or a threshold below 0, which starts replay at once.
+        # Started before, or now by a threshold below 0; never with ρ = 0.
         self.started = self.knobs.rho > 0 and (self.started or state["started"])

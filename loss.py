@@ -16,7 +16,7 @@ def group_advantages(rewards: Tensor, normalize_std: bool = False) -> Tensor:
     """A_i = r_i - mean of the group (Eq. 2 without the division, as Dr. GRPO).
 
     rewards: (Q, K) -> (Q, K) float32. With `normalize_std` the group's standard deviation divides
-    (GRPO); a group whose rewards are all equal has advantage 0 either way.
+    (GRPO). Where all rewards of a group are equal its advantages are exactly 0, without rounding.
     """
     rewards = rewards.float()
     advantages = rewards - rewards.mean(dim=1, keepdim=True)  # (Q, K)
@@ -31,7 +31,8 @@ def shape(ratio: Tensor, beta: float = 0.1) -> Tensor:
 
     A token's gradient is its weight times A ∇ log π_θ. Unshaped, the weight is w itself; shaped, it
     is w f'(w) = β w / (w + β)², which is 0.083 at w = 1 and at most 1/4, at w = β. Where the policy
-    has moved so that w is far above 1, the plain ratio would rule the update; this one goes to 0.
+    has moved so that w is far above 1, the plain ratio would rule the update; the shaped weight
+    goes to 0.
     """
     return ratio / (ratio + beta)
 
@@ -50,17 +51,18 @@ def policy_loss(
     """Minus the objective of Eq. 4; and, for metrics, each token's ratio and weight, (R,) each.
 
     The loss is minus the sum of all tokens' terms, divided by max_length · num_responses;
-    max_length, one for all, stands where Eq. 3 has |o|, as in Dr. GRPO. Eq. 4 weighs the mean over
-    replayed groups by ρ, that over the others by 1 - ρ. With ρB of B groups replayed that is the
-    mean over all groups, so ρ does not appear. With fewer replayed, every group still counts alike.
-    All four inputs have one entry a token, (R,), and R may be 0. logprobs: under π_θ, at the
+    the constant max_length replaces |o| of Eq. 3, as in Dr. GRPO. So every response counts alike.
+    Eq. 4 weighs the mean over replayed groups by ρ and the mean over the others by 1 - ρ, which is
+    the same where ρB of B groups are replayed; ρ does not appear here.
+    All four inputs have one entry per token, (R,), and R may be 0. logprobs: under π_θ, at the
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.
-    num_responses: those of the *global* mini-batch, so that the losses of micro-batches and ranks
-    add up to it. Where gradients are averaged over ranks, multiply the loss by their number.
+    num_responses: those of the *global* mini-batch, so that the losses of its micro-batches, on all
+    ranks, add up to its loss. Where gradients are averaged over ranks, multiply by their number.
     clip_eps: ε of CLIP for new tokens, None for no clip. beta: β of the shaping of replayed tokens,
     None for the plain ratio.
-    ratio: w, or w* of a replayed token. weight: the factor of its A ∇ log π_θ in the gradient.
+    ratio: w, or w* of a replayed token. weight: the factor of A ∇ log π_θ in the token's gradient,
+    without 1 / (max_length · num_responses).
     """
     inputs = (logprobs, old_logprobs, advantages, replayed)
     shapes = [tuple(x.shape) for x in inputs]
@@ -77,10 +79,10 @@ def policy_loss(
 
     # The term of a new token: CLIP(w, A) of Eq. 3.
     plain = ratio * advantages
-    of_new = plain
+    new_term = plain
     if clip_eps is not None:
         clipped_ratio = ratio.clamp(1 - clip_eps, 1 + clip_eps)
-        of_new = torch.minimum(plain, clipped_ratio * advantages)
+        new_term = torch.minimum(plain, clipped_ratio * advantages)
 
     # The term of a replayed token: f(w*) · A of Sec. 4.2.
     if beta is None:
@@ -89,11 +91,11 @@ def policy_loss(
     else:
         shaped = shape(ratio, beta)
         weight_of_replayed = shaped * (1 - shaped)  # w f'(w), which is f (1 - f) for this `shape`
-    objective = torch.where(replayed, shaped * advantages, of_new)
+    objective = torch.where(replayed, shaped * advantages, new_term)
     loss = -objective.sum() / (max_length * num_responses)
 
-    # The weight of a new token: w, or 0 where CLIP cut it off.
-    weight_of_new = ratio.masked_fill(of_new < plain, 0)
+    # The weight of a new token: w, or 0 where the minimum is the clipped side, a constant.
+    weight_of_new = ratio.masked_fill(new_term < plain, 0)
     weight = torch.where(replayed, weight_of_replayed, weight_of_new)
     # The clamp passes no gradient on.
     weight = weight.masked_fill(log_ratio != clamped, 0)

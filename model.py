@@ -9,7 +9,6 @@ recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import torch
@@ -24,7 +23,7 @@ from transformers import (
 )
 
 from config import Config
-from runtime.faults import Failure
+from runtime.architecture import refuse_two_sets
 
 # How many float32 logits are held at once. On a GPU a chunk reads and writes the gradient of the
 # head once: 2**28, which is 1 GiB, should keep that below a fifth of the arithmetic. This is
@@ -48,20 +47,6 @@ def extend_context(hf_config, config: Config, **settings):
     if config.max_position_embeddings:
         hf_config.max_position_embeddings = config.max_position_embeddings
     return hf_config
-
-
-def refuse_two_sets(model: str) -> None:
-    """Failure where a directory has two sets of weights, of which engines take different ones."""
-    folder = Path(model)
-    index = folder / "model.safetensors.index.json"
-    first = index.read_text() if index.exists() else '"model.safetensors"'
-    files = [*folder.glob("adapter_config.json"), *folder.glob("*.safetensors")]
-    second = sorted(file.name for file in files if f'"{file.name}"' not in first)
-    if second:
-        raise Failure(
-            f"{model} has two sets of weights, the second in {', '.join(second)}, and engines would"
-            " take different ones: remove one, or merge the adapter"
-        )
 
 
 def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:

@@ -12,9 +12,8 @@ import numpy as np
 
 from config import Config
 from data import Question
-from runtime import ranks
 from runtime.chat import complaint, opens_thought
-from runtime.faults import say
+from runtime.faults import once
 from verifier.forms import MAX_BOX, last_box
 from verifier.pool import Verifier
 
@@ -100,13 +99,13 @@ class Grader:
         return opens_thought(question.row["prompt"], self.config, self.tokenizer)
 
     def warn(self, questions: list[Question], rollouts: list[list]) -> None:
-        """Say what is wrong with all of these, if anything, once a run and on rank 0."""
+        """Say what is wrong with all of these, if anything, once a run."""
         graded = [t for trajectories in rollouts for t in trajectories]
         thinking = all(map(self.thinks, questions))
         warning = complaint(self.config, graded, self.text, thinking)
-        if warning and warning not in self.said and ranks.rank() == 0:
+        if warning and warning not in self.said:
             self.said.add(warning)
-            say(warning)
+            once(warning)
 
     def submit(self, question: Question, token_ids: np.ndarray) -> Future:
         """Start grading, and return the future of its named rewards: `score` and others."""

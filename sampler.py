@@ -3,7 +3,7 @@
 A bucket holds the questions with k successes among their latest K rollouts. Its chance follows a
 normal density around medium difficulty, p_k ∝ N(k; μK, σ); inside a bucket all questions are
 equally likely. The density is over the count k, as in the official code. The paper's text has it
-over k/K, where σ = 1 makes all buckets nearly equal; that is this one with σ = K.
+over k/K, where σ = 1 makes all buckets nearly equal: for that, set σ = K here.
 
 Nothing here touches global randomness: the generator is an argument.
 """
@@ -52,8 +52,7 @@ def sample_questions(
     """min(n, total) distinct question ids in order of k, by the five steps of Algorithm 2.
 
     buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng
-    and on the order of the ids inside each bucket, not on the mapping's own order. Takes O(n +
-    number of buckets) steps.
+    and on the order of the ids inside each bucket, not on the mapping's own order.
 
     Six questions of three buckets, p_k = 0.62, 0.37, 0.01: the first round asks them for 3, 3, 0.
     Bucket 4 gives the one it has, bucket 5 its two. The other 3 are drawn again, where some are
@@ -61,7 +60,7 @@ def sample_questions(
 
     >>> buckets = {4: [40], 5: [50, 51], 7: range(70, 80)}
     >>> drawn = sample_questions(buckets, 6, 8, np.random.default_rng(0))
-    >>> [sum(q // 10 == k for q in drawn) for k in (4, 5, 7)]
+    >>> [len([q for q in drawn if q in buckets[k]]) for k in buckets]
     [1, 2, 3]
     """
     sizes = _sizes(buckets)
@@ -98,7 +97,7 @@ def sample_uniform(
 
 
 def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng) -> list[int]:
-    """So many ids of each bucket: distinct ones, equally likely."""
+    """counts[k] distinct ids of each bucket k, equally likely."""
     drawn = []
     for k, count in counts.items():
         places = rng.choice(len(buckets[k]), size=count, replace=False)
@@ -119,7 +118,7 @@ def _sizes(buckets: Mapping[int, Sequence[int]]) -> dict[int, int]:
 
 
 def rng_for(purpose: str, *key: int) -> np.random.Generator:
-    """A generator for one purpose: a step's plan and its mini-batches draw different numbers."""
+    """A generator seeded by purpose and key, so that no two purposes share their numbers."""
     return np.random.default_rng([*purpose.encode(), *key])
 
 
@@ -163,7 +162,7 @@ class FreshStream:
             if question in retired:
                 continue
             if question in skip or question in taken:
-                passed[question] = None  # once, though this epoch and the next may both hold it
+                passed[question] = None  # once, even if it is met in this epoch and in the next
             else:
                 taken[question] = None
         self.queue += reversed(passed)  # the end of the queue is drawn first
@@ -171,7 +170,7 @@ class FreshStream:
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        # A question that retires when it is replayed stays in the queue until `draw` comes to it.
+        # Some may still be there: retired ones leave the queue only when `draw` meets them.
         waiting = set(self.queue)
         for question in questions:
             if question not in waiting:

@@ -11,7 +11,7 @@ from dataclasses import asdict
 
 from config import Config, from_command_line
 
-# A wrong command line is refused here, before the imports that take seconds.
+# A wrong command line is refused here, before most of the slow imports.
 CONFIG = from_command_line() if __name__ == "__main__" else None
 
 from data import Question, load_tokenizer, read_questions
@@ -37,13 +37,14 @@ def train(config: Config) -> dict:
         questions, tests, origins = read_questions(
             config, tokenizer, verifier.check_golds, run.print
         )
+        # On a resume: the same questions, turn ends and reward as before.
         identity = verifier.identity
         run.checkpoints.check_origins(turn_ends=ends, reward_identity=identity, **origins)
         experience = Experience(config, questions)
         engine = make_engine(config, ends, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, device)
-        run.start(policy, experience)
+        run.start(policy, experience)  # on a resume it loads the checkpoint into them
         engine.wake(policy.full_weights(engine.dtype))
 
         example = (tests or questions)[0]
@@ -80,25 +81,25 @@ def algorithm_1(
             run.end_early("fewer questions are left than a batch has: the run ends here")
             break
 
-        # ---- phase 1: experience management, lines 3-19; nothing changes before `store` ----
+        # ---- phase 1: lines 3-19; until `store` the experience does not change ----
         with run.phase("plan"):
             drawn = experience.draw(step)  # 4-8: which stored questions return
-            entropies = score(experience.candidates(drawn))  # 9-12: of what could be o*
-            plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
+            scores = score(experience.candidates(drawn))  # 9-12: of every candidate for o*
+            plan = experience.plan(step, drawn, scores)  # 13-18: each one's o*, and fresh ones
 
         # ---- phase 2: rollouts and rewards, lines 21-24 ----
         with run.phase("rollout"):
             asked = [experience.questions[q] for q in plan.question_ids]  # 21
-            seeds = experience.seeds(plan)  # 23: one a response: K, or K - 1 beside an o*
+            seeds = experience.seeds(plan)  # 23: one per response, K or K - 1 beside an o*
             rollouts = roll_out(engine, grader, asked, seeds, config.temperature, step)
             groups = experience.form_groups(plan, rollouts)
             grader.warn(asked, rollouts)  # where no response has a box, for example
 
         # ---- store successes, retire, lines 25-30 and 32 ----
-        # The update comes after this: nothing that is stored depends on it.
+        # Before the update: nothing that is stored depends on it.
         with run.phase("store"):
             if config.behavior_logprobs == "recompute":
-                groups = policy.recompute(groups)
+                groups = policy.recompute(groups)  # the log-probs of new responses
             experience.store(plan, groups)
             ranks.check_same(plan=plan.question_ids, responses=[g.checksum for g in groups])
 

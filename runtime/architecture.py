@@ -1,6 +1,10 @@
-"""Refuse, before the first step, models that the packed forward pass would score wrongly."""
+"""Refuse, before the first step, models that engine or policy would take wrongly."""
+
+from pathlib import Path
 
 from torch import nn
+
+from runtime.faults import Failure
 
 # Settings of a Hugging Face config by which some families scale or cap the logits behind the head,
 # or attention's scores.
@@ -32,4 +36,18 @@ def refuse_unknown_parts(lm: nn.Module, model: str, length: int) -> None:
         raise ValueError(
             f"{model} has {found[0]}, which is not built in: see 'Another model family' in "
             "docs/change-it.md, or choose another model"
+        )
+
+
+def refuse_two_sets(model: str) -> None:
+    """Raise Failure where a directory has two sets of weights: engines take different ones."""
+    folder = Path(model)
+    index = folder / "model.safetensors.index.json"
+    first = index.read_text() if index.exists() else '"model.safetensors"'
+    files = [*folder.glob("adapter_config.json"), *folder.glob("*.safetensors")]
+    second = sorted(file.name for file in files if f'"{file.name}"' not in first)
+    if second:
+        raise Failure(
+            f"{model} has two sets of weights, the second in {', '.join(second)}, and engines would"
+            " take different ones: remove one, or merge the adapter"
         )

@@ -45,7 +45,7 @@ ORIGINS = {
     " scales would stand in one curve. Put it back, or start another run with --run_dir NEW",
 }
 # Knobs that a resumed run must share.
-SAME = ("seed", "num_rollouts", "difficulty", "max_trajectories", "eval_questions")
+SAME = ("seed", "num_rollouts", "difficulty", "eval_questions")
 # Knobs that a resumed run may change without a note.
 FREE = ("run_dir", "resume", "steps", "save_every", "keep", "eval_every", "hang_timeout", "tracker")
 
