@@ -43,12 +43,12 @@ BATCH = {}  # and its arrays
 class RecordedExperience(Experience):
     """An experience that keeps what is there before a step, until one has replayed."""
 
-    def plan(self, step, drawn, entropies):
+    def plan(self, step, drawn, scores):
         """Plan as ever, and keep the buffer, the stream and the entropies of the candidates."""
         if not STEP.get("replayed") and len(self.buffer) >= ENOUGH:
             self.buffer.save(FOLDER / "buffer.safetensors")
-            STEP.update(step=step, state=self.state_dict(), entropies=entropies, replayed=drawn)
-        return super().plan(step, drawn, entropies)
+            STEP.update(step=step, state=self.state_dict(), entropies=scores, replayed=drawn)
+        return super().plan(step, drawn, scores)
 
     def form_groups(self, plan, rollouts):
         """Form the groups as ever, and keep the new responses."""
