@@ -20,21 +20,12 @@ def bucket_weights(
 ) -> np.ndarray:
     """p_k ∝ N(k; mu·K, sigma) over the given buckets: float64 (buckets,), sums to 1.
 
-    success_counts: k of each bucket, each in 0..K; K = num_rollouts. mu: an accuracy. sigma: in
-    successes, at least 0.001. ValueError for anything else.
+    success_counts: k of each bucket, at least one; K = num_rollouts. mu: an accuracy. sigma: in
+    successes, above 0.
     """
-    if not sigma >= 0.001:
-        raise ValueError(
-            f"sigma must be at least 0.001, got {sigma}; for equal chances use sample_uniform"
-        )
     k = np.asarray(success_counts, dtype=np.float64)  # (buckets,)
-    if not np.all((k >= 0) & (k <= num_rollouts)):
-        raise ValueError(
-            f"success counts must lie in 0..num_rollouts={num_rollouts}: {list(success_counts)}"
-        )
-    if not k.size:
-        return k
-    squared_distance = (k - mu * num_rollouts) ** 2
+    center = mu * num_rollouts
+    squared_distance = (k - center) ** 2
     # The nearest bucket gets the weight exp(0) = 1, so that not all vanish where sigma is small.
     excess = squared_distance - squared_distance.min()
     weights = np.exp(-excess / (2 * sigma**2))
@@ -65,7 +56,8 @@ def sample_questions(
     """
     sizes = _sizes(buckets)
     taken = dict.fromkeys(sizes, 0)
-    remaining = min(n, sum(sizes.values()))
+    total = sum(sizes.values())
+    remaining = min(n, total)
     while remaining:
         # Step 1: p_k of the buckets that have questions left.
         unfinished = [k for k in sizes if taken[k] < sizes[k]]
@@ -91,7 +83,8 @@ def sample_uniform(
     if n == 0:
         return []
     # As many from each bucket as a draw from all questions in one urn would give.
-    counts = rng.multivariate_hypergeometric(list(sizes.values()), n)
+    in_the_urn = list(sizes.values())
+    counts = rng.multivariate_hypergeometric(in_the_urn, n)
     taken = dict(zip(sizes, counts.tolist()))
     return _distinct(buckets, taken, rng)
 
@@ -124,7 +117,8 @@ def rng_for(purpose: str, *key: int) -> np.random.Generator:
 
 def sample_seed(*key) -> int:
     """A 63-bit seed from any plain values: (run seed, step, question id, index in the group)."""
-    digest = blake2b(repr(key).encode(), digest_size=8).digest()
+    text = repr(key).encode()
+    digest = blake2b(text, digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -156,7 +150,8 @@ class FreshStream:
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
-                order = rng_for("stream", self.seed, self.epoch).permutation(self.ids)
+                rng = rng_for("stream", self.seed, self.epoch)
+                order = rng.permutation(self.ids)
                 self.queue = list(reversed(order.tolist()))
             question = self.queue.pop()
             if question in retired:

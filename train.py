@@ -38,8 +38,7 @@ def train(config: Config) -> dict:
             config, tokenizer, verifier.check_golds, run.print
         )
         # On a resume: the same questions, turn ends and reward as before.
-        identity = verifier.identity
-        run.checkpoints.check_origins(turn_ends=ends, reward_identity=identity, **origins)
+        run.checkpoints.check_origins(turn_ends=ends, reward_identity=verifier.identity, **origins)
         experience = Experience(config, questions)
         engine = make_engine(config, ends, device)
         engine.sleep()  # makes room on a GPU while the policy loads

@@ -147,7 +147,6 @@ def test_nothing_to_draw(buckets):
     """No questions, no buckets or n = 0 give an empty list, no error."""
     assert sample_questions(buckets, 5, K, rng()) == sample_uniform(buckets, 5, rng()) == []
     assert sample_questions({3: [1]}, 0, K, rng()) == sample_uniform({3: [1]}, 0, rng()) == []
-    assert bucket_weights([], K).tolist() == []
 
 
 def test_the_generator_decides_everything():
@@ -159,23 +158,6 @@ def test_the_generator_decides_everything():
         drawn = draw(buckets, 64, rng(5))
         assert drawn == draw(reversed_buckets, 64, rng(5)) != draw(buckets, 64, rng(6))
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
-
-
-@pytest.mark.parametrize(
-    "change, reason",
-    [
-        ({"sigma": 0.0009}, "sigma must be at least 0.001, got 0.0009"),
-        ({"sigma": math.nan}, "sigma must be at least 0.001"),
-        ({"buckets": {9: [1]}}, "must lie in 0..num_rollouts=8"),
-        ({"buckets": {-1: [1]}}, "must lie in 0..num_rollouts=8"),
-    ],
-)
-def test_impossible_arguments_say_why(change, reason):
-    """Each wrong argument is a ValueError with the reason."""
-    with pytest.raises(ValueError, match=reason):
-        sample_questions(
-            **({"buckets": {3: [1]}, "n": 1, "num_rollouts": K, "rng": rng()} | change)
-        )
 
 
 # ---- the stream of fresh questions --------------------------------------------------------------
