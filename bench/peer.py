@@ -9,9 +9,6 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-if os.environ.get("TRL_PATH"):
-    # It comes last, so that torch and transformers stay this project's.
-    sys.path.append(os.environ["TRL_PATH"])
 
 import datasets
 import transformers

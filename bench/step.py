@@ -144,7 +144,7 @@ def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[St
 
 def bench_step(dtypes: Iterable[str]) -> Iterator[tuple[str, str, str]]:
     """The rows of ours, TRL, ours again, and their ratio; of ours alone where there is no TRL."""
-    has_trl = os.environ.get("TRL_PATH") or importlib.util.find_spec("trl")
+    has_trl = importlib.util.find_spec("trl")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         model, questions = write_setup(directory)

@@ -40,22 +40,12 @@ def is_restart(run_dir: Path) -> bool:
     return restarts() > 0 and owner.exists() and owner.read_text() == job()
 
 
-def refuse_obstacles(run_dir: Path) -> None:
-    """Raise ValueError where the run could not write into run_dir in the end."""
-    there = run_dir.absolute()
-    while not there.exists():
-        there = there.parent
-    if not os.access(there, os.W_OK):
-        raise ValueError(f"{there} cannot be written to: choose another --run_dir")
-
-
 def refuse_remains(run_dir: str, resume: bool) -> None:
     """Raise ValueError where run_dir has an earlier run, unless this one goes on with it.
 
     Ranks that torchrun restarts go on with the run that they have begun.
     """
     checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
-    refuse_obstacles(Path(run_dir))
     metrics = Path(run_dir) / "metrics.jsonl"
     model = Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
@@ -106,12 +96,7 @@ def lock(directory: Path) -> TextIO:
     Raises ValueError, which names the process that has it. A process that torchrun has restarted
     waits 20 s for the one before it, which may still be dying.
     """
-    try:
-        directory.mkdir(parents=True, exist_ok=True)
-    except (FileExistsError, NotADirectoryError) as error:
-        raise ValueError(
-            f"{error.filename} is a file, or a link to nothing: name a directory"
-        ) from error
+    directory.mkdir(parents=True, exist_ok=True)
     file = open(directory / "lock", "a+")
     for _ in range(100 if restarts() else 1):
         try:

@@ -18,14 +18,11 @@ from conftest import ROOT, jsonl, on_ranks, toy_config, write_jsonl
 from transformers import AutoConfig
 
 import eval as evaluation
-from buffer import Trajectory
 from config import Config
 from data import Question
 from eval import means, respond, validate
-from exgrpo import Experience, Group
 from rollout import HFEngine, Response
 from runtime.responses import LONGEST, in_short, judged_numbers, open_kept, row_key
-from runtime.rundir import claim
 from sampler import sample_seed
 from worlds.arithmetic import judge
 
@@ -144,25 +141,6 @@ def test_judged_are_numbers_under_names_of_their_own():
     for value in ("text", None, math.nan, [1]):
         with pytest.raises(ValueError, match="valid must be a finite number"):
             judged_numbers({"valid": value})
-
-
-@pytest.mark.parametrize("reward, success", [(0.5000000000000001, False), (0.50000007, True)])
-def test_a_success_here_is_one_in_training(monkeypatch, reward, success):
-    """Both compare in float32, in which 0.5000000000000001 is 0.5; so does what is stored."""
-    monkeypatch.setitem(SCRIPT, (0, 1), ("#7", reward, True))
-    [record] = respond(Engine(), grader(toy_config()), [(QUESTIONS[0], 1)], 7, texts=True)
-    assert record["success"] is success and record["reward"] == reward
-    trajectories = [
-        Trajectory(np.array([i], np.int32), np.zeros(1, np.float32), reward=value)
-        for i, value in enumerate((reward, 1.0, 0.0))
-    ]
-    group = Group(QUESTIONS[0], None, trajectories)
-    experience = Experience(
-        toy_config(num_rollouts=3, start_threshold=-1.0, batch_size=2, num_mini_batches=1),
-        QUESTIONS,
-    )
-    experience.store(experience.plan(0, [], []), [group])
-    assert group.num_success == experience.buffer.num_trajectories == 1 + success
 
 
 def test_what_names_a_row():
@@ -392,37 +370,6 @@ def test_what_nobody_can_continue_is_refused(tmp_path):
         open_kept(tmp_path, {})
 
 
-@pytest.mark.parametrize("old, new", [({}, {"knob": 1}), ({"knob": 1}, {})])
-def test_other_settings_are_refused_in_both_directions(tmp_path, old, new):
-    """A setting that was kept and is gone counts as one that has changed."""
-    open_kept(tmp_path, old)
-    assert open_kept(tmp_path, old) == {}
-    with pytest.raises(ValueError, match=f"knob': '{old.get('knob')} -> {new.get('knob')}'"):
-        open_kept(tmp_path, new)
-
-
-def test_verdicts_of_two_rewards_are_not_mixed(tiny_model, device, file, tmp_path, monkeypatch):
-    """A reward in the working directory is known by its source, as workers find it there."""
-    monkeypatch.chdir(tmp_path)
-    argv = command(tiny_model, file, "--reward", "mine:score", "--output", "out")
-    for score in (0.0, 1.0):
-        (tmp_path / "mine.py").write_text(f"def score(response, answer): return {score}")
-        if score == 0.0:
-            assert evaluation.main(argv)["pass_at_1/arithmetic"] == 0.0
-    with pytest.raises(ValueError, match="other settings: {'reward_identity'.*another --output"):
-        evaluation.main(argv)
-
-
-def test_two_evaluations_do_not_share_a_directory(tiny_model, file, tmp_path):
-    """While one has it, another is told which process that is, and adds no response."""
-    out = tmp_path / "out"
-    argv = command(tiny_model, file, "--output", str(out))
-    told = pytest.raises(AssertionError, match=f"in use by process {os.getpid()} on ")
-    with claim(out), told:
-        on_ranks(2, evaluation.main, argv)
-    assert [path.name for path in out.iterdir()] == ["lock"]
-
-
 def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, monkeypatch, capfd):
     """A score of 0 for lack of time looks like a result, so it is counted and said."""
     (tmp_path / "slow_reward.py").write_text(
@@ -433,29 +380,6 @@ def test_a_reward_that_is_too_slow_is_told(tiny_model, device, file, tmp_path, m
     evaluation.main(command(tiny_model, file, *flags))
     said = capfd.readouterr()
     assert json.loads(said.out)["timeout/arithmetic"] == 1.0 and "2 responses score 0" in said.err
-
-
-def test_a_limit_is_per_source(tiny_model, device, tmp_path, capsys):
-    """eval_questions comes from training's file, whose other knobs do not count."""
-    rows = [row(source, text) for source in ("a", "b") for text in ("3a+4", "1a+6", "2a+5")]
-    data = write_jsonl(tmp_path / "two.jsonl", rows)
-    settings = tmp_path / "training.yaml"
-    settings.write_text(
-        f"eval_questions: 1\nlr: 1e-6\ntrain_files: [elsewhere.jsonl]\nval_files: [{data}]\n"
-    )
-    argv = [
-        "--config",
-        str(settings),
-        "--model",
-        tiny_model,
-        "--engine",
-        "hf",
-        "--max_response_length",
-        "5",
-    ]
-    evaluation.main(argv)
-    report = json.loads(capsys.readouterr().out)
-    assert report["questions/a"] == report["questions/b"] == 1
 
 
 def test_output_of_other_weights_is_not_reported(tiny_model, device, file, tmp_path):

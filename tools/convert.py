@@ -224,8 +224,6 @@ def convert(
             if answer in answers:
                 told["repeated"].append(answer)
             answers.setdefault(answer, extra)
-            if isinstance(value, float) and abs(value) >= EXACT:
-                told["floats with 16 digits, written as they are read"].append(answer)
             if parts := sorted(parts - {"role", "content"}):  # tool_calls, say
                 told["asked without these parts of their turns"].append(parts)
 
@@ -294,9 +292,6 @@ class Command:
             )
         if self.output.suffix != ".parquet":
             raise ValueError("--output must end in .parquet")
-        place = self.output.parent
-        if os.path.lexists(place) and not place.is_dir():
-            raise ValueError(f"{place} is a file, or a link to nothing: name a directory")
         self.test_output = self.output.with_stem(f"{self.output.stem}-test")
         for path in [self.output, self.test_output] if self.held_out else [self.output]:
             if os.path.lexists(path) and not self.overwrite:  # a link to nothing, too

@@ -6,28 +6,20 @@ import shlex
 from pathlib import Path
 
 import pytest
-from conftest import ROOT
+from conftest import ROOT, jsonl
 
 from config import Config, parse_config
-from eval import EvalConfig, means, parse_command
-from runtime.flags import parse
+from eval import EvalConfig, parse_command
 from tools.convert import Command
-from worlds.arithmetic import judge
 
 FILES = [
     path for folder in (".", "docs", "bench", "studies") for path in (ROOT / folder).glob("*.md")
 ]
 TEXT = {path.relative_to(ROOT).as_posix(): path.read_text() for path in FILES}
 README = TEXT["README.md"]
-CLASSES = {"train.py": Config, "eval.py": EvalConfig, "tools.convert": Command}
-PARSERS = {
-    "train.py": parse_config,
-    "eval.py": parse_command,
-    "tools.convert": lambda argv: parse(Command, argv),
-}
-CONFIGS = {program: cls.__dataclass_fields__ for program, cls in CLASSES.items()}
-# Flags that are not ours: of torchrun, of docker, of the official code.
-OTHERS = {"shutdown-timeout", "max-restarts", "ipc", "add_oat_evaluate"}
+PARSERS = {"train.py": parse_config, "eval.py": parse_command}
+# Flags of torchrun, of docker, of vLLM and of the official code; one with a hyphen is never ours.
+OTHERS = "nproc_per_node nnodes rdzv_id rdzv_backend rdzv_endpoint ipc host port add_oat_evaluate"
 BLOCK = re.compile(r"^```\w*\n(.*?)^```", flags=re.M | re.S)
 
 
@@ -38,28 +30,16 @@ def names_in(path: Path) -> set[str]:
 
 
 def commands() -> list[tuple[str, str]]:
-    """(program, arguments) of each command in the documents that runs one of ours."""
+    """(program, arguments) of each command in the documents that runs train.py or eval.py."""
     found = []
     for text in [text.replace("\\\n", " ") for text in TEXT.values()]:
         lines = [line.strip() for block in BLOCK.findall(text) for line in block.splitlines()]
         lines += re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
         for line in lines:
-            match = re.match(
-                r"(?:\w+=\$.)?(?:python|torchrun) .*?((?:train|eval)\.py|-m ([\w.]+))(.*)", line
-            )
-            if match and not re.search("vllm|NAME|--help", line):
-                found.append((match[2] or match[1], re.split(r" #| \| ", match[3])[0]))
+            match = re.match(r"(?:\w+=\$.)?(?:python|torchrun) .*?((?:train|eval)\.py)(.*)", line)
+            if match and not re.search("NAME|--help", line):
+                found.append((match[1], re.split(r" #| \| ", match[2])[0]))
     return found
-
-
-def flags_of(program: str) -> set[str]:
-    """What a program takes, by its knobs or by its calls of `add_argument`."""
-    if program in CONFIGS:
-        return {*CONFIGS[program], "config", "help"}
-    path = ROOT / program.replace(".", "/")
-    source = (path / "__main__.py" if path.is_dir() else path.with_suffix(".py")).read_text()
-    knobs = [*CONFIGS["train.py"], "config"] if "parse_config" in source else []
-    return {*re.findall(r'add_argument\(\s*"--(\w+)"', source), *knobs, "help"}
 
 
 @pytest.mark.parametrize("document", TEXT)
@@ -77,40 +57,20 @@ def test_files_and_functions_exist(document):
 
 
 def test_flags_exist():
-    """Each `--flag` of a command is one of its program's, and others are some program's."""
-    assert len(commands()) > 25
-    wrong = []
-    for program, arguments in commands():
-        wrong += [
-            f"{program} --{f}"
-            for f in set(re.findall(r"--([\w-]+)", arguments)) - flags_of(program)
-        ]
-    programs = {*CONFIGS, *dict(commands())}
-    known = set().union(OTHERS, *(flags_of(program) for program in programs))
+    """Each `--flag` of a document is one of some program of ours."""
+    known = {"config", "help", *OTHERS.split()}
+    for cls in (Config, EvalConfig, Command):
+        known |= cls.__dataclass_fields__.keys()
+    for folder in ("tools", "worlds", "bench", "studies"):
+        for file in (ROOT / folder).glob("*.py"):
+            known |= {*re.findall(r'add_argument\(\s*"--(\w+)"', file.read_text())}
     for name, text in TEXT.items():
-        prose = "".join(re.findall(r"`[^`\n]+`", BLOCK.sub("", text)))
-        wrong += [f"{name}: --{f}" for f in set(re.findall(r"--([a-z][\w-]*)", prose)) - known]
-    assert not wrong
+        code = "".join(re.findall(r"^```.*?^```|`[^`\n]+`", text, flags=re.M | re.S))
+        flags = {*re.findall(r"(?<![\w-])--([a-z]\w*)(?![\w-])", code)}
+        assert flags <= known, name
 
 
-def test_torchrun_is_told_to_wait():
-    """Each torchrun of train.py or eval.py that is shown has time to save after Ctrl-C."""
-    lines = [
-        line
-        for file in [*FILES, *ROOT.glob("configs/*.yaml")]
-        for line in file.read_text().splitlines()
-        if "torchrun --n" in line
-    ]
-    assert not [line for line in lines if "-m tools." not in line]
-    makefile = (ROOT / "Makefile").read_text()
-    assert "TORCH_ELASTIC_SHUTDOWN_TIMEOUT" in makefile
-    # A program of a .venv that was copied would run the old one's Python.
-    assert not re.search(r"\$\(BIN\)/(?!python)", makefile)
-
-
-@pytest.mark.parametrize(
-    "program, arguments", [c for c in commands() if c[0] in ("train.py", "eval.py")]
-)
+@pytest.mark.parametrize("program, arguments", commands())
 def test_commands_parse(program, arguments, monkeypatch):
     """Each command shown is taken, if the files that it names are there."""
     monkeypatch.setattr(Path, "exists", lambda path: True)
@@ -129,11 +89,6 @@ def test_the_map_is_the_root():
     """README lists the twelve modules at the root, once each."""
     rows = re.findall(r"^\| `(\w+\.py)` \|", README, flags=re.M)
     assert sorted(rows) == sorted(path.name for path in ROOT.glob("*.py"))
-
-
-def test_no_other_markdown_at_the_root():
-    """README and CONTRIBUTING are the only Markdown there."""
-    assert {path.name for path in ROOT.glob("*.md")} == {"README.md", "CONTRIBUTING.md"}
 
 
 def test_every_line_of_algorithm_1_is_covered():
@@ -160,38 +115,15 @@ def test_every_promise_names_tests_that_exist():
         assert set(re.findall(r"`(test_\w+)`", row)) <= there, row
 
 
-def measured() -> set[str]:
-    """Metric names that the code writes, a variable part as <variable>."""
-    found = set()
-    for file in "train.py policy.py loss.py eval.py runtime/metrics.py runtime/run.py".split():
-        for node in ast.walk(ast.parse((ROOT / file).read_text())):
-            keys = node.keys if isinstance(node, ast.Dict) else [getattr(node, "key", None)]
-            if isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store):
-                keys = [node.slice]
-            for key in keys:
-                parts = key.values if isinstance(key, ast.JoinedStr) else [key]
-                if all(isinstance(p, ast.Constant | ast.FormattedValue) for p in parts):
-                    name = "".join(
-                        f"<{ast.unparse(p.value)}>"
-                        if isinstance(p, ast.FormattedValue)
-                        else str(p.value)
-                        for p in parts
-                    )
-                    found |= {name} if re.fullmatch(r"[a-z]+/.+", name) else set()
-    loop = (ROOT / "train.py").read_text() + (ROOT / "runtime/run.py").read_text()
-    phases = {*re.findall(r'phase\("(\w+)"\)', loop)} - {"evaluation"}
-    record = dict.fromkeys(("success", "reward", "length", "truncated", "timeout"), 1.0)
-    judged = judge("3a+4", "a3+4=7#7", "7")
-    del judged["marked"]  # a text
-    validated = means([record | {"source": "<source>", "judged": judged}])
-    variable = {name for name in found if name.startswith(("val/<", "time/<"))}
-    found.add("reward/timeouts")  # from verifier/pool.py, in every step's metrics
-    return found - variable | {f"time/{p}" for p in phases} | {f"val/{name}" for name in validated}
-
-
-def test_every_metric_is_listed_and_every_listed_metric_is_measured():
-    """docs/metrics.md has the metrics of a step, of its update, of the clock and of validation."""
+def test_every_metric_is_listed_and_every_listed_metric_is_measured(finished_run):
+    """docs/metrics.md has the metrics that a run logs, a variable part as <variable>."""
     listed = re.findall(r"^\| `([a-z]+/[^`]+)` \|", TEXT["docs/metrics.md"], flags=re.M)
     assert len(listed) == len(set(listed))
-    assert len(listed) > 40
-    assert set(listed) == measured()
+    logged = {name for row in jsonl(finished_run / "metrics.jsonl") for name in row} - {"step"}
+    measured = set()
+    for name in listed:
+        form = re.sub(r"<\w+>", "[^/]+", name)
+        found = {n for n in logged if re.fullmatch(form, n)}
+        measured |= found
+        assert found or name in ("reward/<name>/count", "time/save"), name  # not in so short a run
+    assert measured == logged

@@ -15,15 +15,10 @@ LLAMA = (
     "{{ bos_token }}{% for m in messages %}<|start_header_id|>{{ m.role }}<|end_header_id|>\n\n"
     "{{ m.content | trim }}<|eot_id|>{% endfor %}"
 )
-GEMMA = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}{% for m in "
-    "messages %}<start_of_turn>{{ m.role }}\n{{ m.content }}<end_of_turn>\n{% endfor %}"
-)
 MISTRAL = (
     "{% for m in messages %}{% if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% else %}"
     " {{ m.content }} {{ eos_token }}{% endif %}{% endfor %}"
 )
-GLM = "[gMASK]<sop>{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}{% endfor %}"
 STRICT = "{% if messages[0].role != 'system' %}{{ raise_exception('who am I?') }}{% endif %}" + IM
 # The special tokens, of which the first is eos_token; the chat template; what is in
 # generation_config.json and config.json, each None where it names none; and what ends a turn.
@@ -38,9 +33,7 @@ MODELS = {
         [0, 1, 2],
     ),
     "llama-3.1": (["<|end_of_text|>", "<|eot_id|>"], None, 0, 0, [0]),
-    "gemma": (["<eos>", "<start_of_turn>", "<end_of_turn>"], GEMMA, [0, 2], 0, [0, 2]),
     "mistral": (["</s>", "[INST]", "[/INST]"], MISTRAL, None, 0, [0]),
-    "glm": (["<|endoftext|>", "<|user|>", "<|assistant|>"], GLM, [0, 1], 0, [0, 1]),
     "only config.json": (["<eos>", "<end>"], None, "no file", [0, 1], [0, 1]),
     "a template that wants a system turn": (["<|end|>", "<|im_end|>"], STRICT, 0, 0, [0]),
 }
@@ -125,7 +118,6 @@ SPREAD = {"difficulty": "spread"}
         ({}, False, [("a", 80), ("b", 0)], "a reward is above 1"),
         (SPREAD, False, [("a", 0.4), ("b", 0)], "no reward is above 0.5"),
         (SPREAD | {"start_threshold": -1.0}, False, [("a", 80), ("b", 0.4)], None),
-        ({}, False, [], None),
     ],
 )
 def test_a_batch_with_one_fault_is_complained_about(knobs, thinking, said, warning):
@@ -135,12 +127,8 @@ def test_a_batch_with_one_fault_is_complained_about(knobs, thinking, said, warni
     assert found is None if warning is None else warning in found
 
 
-@pytest.mark.parametrize("cut, told", [(8, False), (9, True)])
-def test_a_batch_that_is_cut_is_told(cut, told):
-    """Nine of ten that are cut are told, be they right or wrong."""
-    for reward in (0.0, 1.0):
-        graded = [
-            Trajectory(r"\boxed{}", None, reward=reward, finished=i >= cut) for i in range(10)
-        ]
-        found = complaint(toy_config(), graded, str, False) or ""
-        assert told == ("nearly all responses are cut" in found)
+def test_a_batch_that_is_cut_is_told():
+    """Nine right ones of ten that are cut are told, eight are not."""
+    for cut, said in ((9, "nearly all responses are cut"), (8, "None")):
+        graded = [Trajectory("2", None, reward=1.0, finished=i >= cut) for i in range(10)]
+        assert said in str(complaint(toy_config(), graded, str, False))

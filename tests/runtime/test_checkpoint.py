@@ -298,13 +298,6 @@ def test_a_restarted_run_waits_for_the_dead_one(device, tmp_path, monkeypatch):
     process.join()
 
 
-def test_a_link_to_nothing_is_no_directory(device, tmp_path):
-    """It ends in a sentence that names it, as --output and as --run_dir."""
-    (tmp_path / "link").symlink_to(tmp_path / "nowhere" / "it")
-    with pytest.raises(ValueError, match="link is a file, or a link to nothing"):
-        claimed(tmp_path / "link")
-
-
 def test_changed_and_removed_knobs_are_said(copy, capsys):
     """Another learning rate and a knob that is gone are said, more steps are not."""
     newest = copy / "checkpoints" / "step-0000002"

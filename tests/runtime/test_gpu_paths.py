@@ -1,8 +1,6 @@
 """What only runs on a GPU, as far as a machine without one can tell."""
 
-import gc
 import os
-import re
 import subprocess
 import sys
 from copy import deepcopy
@@ -10,8 +8,7 @@ from copy import deepcopy
 import numpy as np
 import pytest
 import torch
-import torch.distributed as dist
-from conftest import ROOT, free_port, needs_cpu_vllm, on_ranks, toy_config
+from conftest import ROOT, toy_config
 from torch.fx.experimental import _config as fx_config
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
@@ -28,7 +25,6 @@ from config import Config, parse_config
 from loss import policy_loss
 from model import PackedLM, extend_context, pack
 from rollout import VLLMEngine
-from runtime import ranks
 from runtime.lora import add_adapters
 
 EOS = 2
@@ -202,12 +198,6 @@ def test_vllm_takes_the_arguments_for_a_gpu(recorded):
     assert arguments.distributed_executor_backend == "external_launcher"
 
 
-def test_a_long_start_is_announced(recorded, capsys):
-    """Before the engine starts on a GPU one line says that it may take minutes, and why."""
-    recorded()
-    assert "first start of vLLM may take minutes: it compiles" in capsys.readouterr().err
-
-
 def test_order_of_sleep_and_wake(recorded):
     """Waking makes space, loads all weights, drops old prefixes, and only then wakes the cache."""
     engine = recorded()
@@ -230,58 +220,6 @@ def test_a_second_engine_on_a_gpu_is_refused(recorded):
         recorded()
 
 
-def after_an_engine_went_out_of_scope(model: str):
-    """(whether there is a group, how many ranks it reaches) of a rank whose engine is gone."""
-    # On a GPU vLLM imports this first by itself; then nothing else holds the engine by chance.
-    import vllm.v1.engine.core  # noqa: F401
-
-    def use_one():
-        config = toy_config(model=model, max_prompt_length=8, max_response_length=8)
-        VLLMEngine(config, EOS, ranks.setup())
-
-    use_one()
-    gc.collect()
-    return dist.is_initialized(), len(ranks.gather(None))
-
-
-@needs_cpu_vllm
-def test_the_group_outlives_an_engine(tiny_model):
-    """Ranks still reach each other when nobody holds the engine any more."""
-    assert on_ranks(2, after_an_engine_went_out_of_scope, tiny_model) == [(True, 2), (True, 2)]
-
-
-def on_a_pretended_gpu(port: str):
-    """(backend asked for, device, objects gathered) of a rank that believes it has a GPU.
-
-    A backend that moves nothing stands for NCCL, so that what arrives came over the CPU.
-    """
-    # The import registers the backend "fake".
-    from torch.testing._internal.distributed import fake_pg  # noqa: F401
-
-    join, asked = dist.init_process_group, []
-
-    def pretend(backend, **arguments):
-        asked.append(backend)
-        join(backend.replace("nccl", "fake"), **arguments)
-
-    dist.destroy_process_group()
-    os.environ["MASTER_PORT"] = port
-    dist.init_process_group = pretend
-    torch.cuda.is_available, torch.cuda.device_count = (lambda: True), (lambda: 2)
-    torch.cuda.set_device = lambda device: None
-    device = ranks.setup()
-    ranks.barrier()
-    return asked, str(device), ranks.gather({"rank": ranks.rank()})
-
-
-def test_objects_travel_over_the_cpu(device):
-    """With GPUs the group has gloo and NCCL, and objects take gloo."""
-    results = on_ranks(2, on_a_pretended_gpu, free_port())
-    for rank, (asked, device_name, everyone) in enumerate(results):
-        assert asked == ["cpu:gloo,cuda:nccl"] and device_name == f"cuda:{rank}"
-        assert everyone == [{"rank": 0}, {"rank": 1}]
-
-
 # Prints the allocator's settings where torch is imported, and ends there.
 PROBE = """
 import os, runpy, sys
@@ -301,10 +239,8 @@ GROW = {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
     "program, given, then",
     [
         ("train.py", {}, GROW),
-        ("eval.py", {}, GROW),
         ("tools.doctor", {}, GROW),
-        ("train.py", {"PYTORCH_ALLOC_CONF": "x"}, {"PYTORCH_ALLOC_CONF": "x"}),
-        ("train.py", {"PYTORCH_CUDA_ALLOC_CONF": "x"}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}),
+        ("eval.py", {"PYTORCH_CUDA_ALLOC_CONF": "x"}, {"PYTORCH_CUDA_ALLOC_CONF": "x"}),
     ],
 )
 def test_segments_grow_unless_the_user_chose(program, given, then):
@@ -316,25 +252,20 @@ def test_segments_grow_unless_the_user_chose(program, given, then):
 
 
 @pytest.mark.parametrize(
-    "lines, code, cpu, ranks",
+    "lines, code, file, ranks",
     [
-        ([], 0, True, 2),
-        ([A_GPU.format(0)], 0, False, 1),
-        ([A_GPU.format(i) for i in range(8)], 0, False, 8),
-        (["NVIDIA-SMI has failed because it couldn't communicate with", "the driver."], 9, True, 2),
-        ([A_GPU.format(0), AN_INSTANCE.format(0), AN_INSTANCE.format(1)], 0, False, 1),
+        ("NVIDIA-SMI has failed because it couldn't communicate with\nthe driver.", 9, "-cpu", 2),
+        ("\n".join(A_GPU.format(i) for i in range(8)), 0, "", 8),
+        (f"{A_GPU.format(0)}\n{AN_INSTANCE.format(0)}\n{AN_INSTANCE.format(1)}", 0, "", 1),
     ],
-    ids=["none", "one", "eight", "failing", "MIG"],
+    ids=["failing", "eight", "MIG"],
 )
-def test_make_counts_gpus(lines, code, cpu, ranks, tmp_path):
+def test_make_counts_gpus(lines, code, file, ranks, tmp_path):
     """`make train` starts a rank a GPU, one where MIG splits it, and two where there is none."""
     stub = tmp_path / "nvidia-smi"
-    stub.write_text("\n".join(["#!/bin/sh", "cat <<END", *lines, "END", f"exit {code}"]))
+    stub.write_text(f"#!/bin/sh\ncat <<END\n{lines}\nEND\nexit {code}")
     stub.chmod(0o755)
     environment = {"PATH": f"{tmp_path}:{os.environ['PATH']}"}
     command = ["make", "-n", "train", f"VENV={tmp_path}"]
     said = subprocess.check_output(command, cwd=ROOT, env=environment, text=True)
-    assert re.findall(r"nproc_per_node=(\d+)", said) == [str(ranks)]
-    assert ("requirements-cpu.txt" in said) == cpu and ("MIG is on" in said) == (
-        "MIG" in str(lines)
-    )
+    assert f"nproc_per_node={ranks} " in said and f"requirements{file}.txt" in said

@@ -79,16 +79,6 @@ def test_weights_and_moments_go_on_exactly(tiny_models, groups, saved, ranks, to
                 )
 
 
-def test_a_policy_before_its_first_step_has_a_state(device, tiny_model, groups):
-    """The first step is the same with the moments that `shards` makes and without them."""
-    one, other = make_policy(tiny_model), make_policy(tiny_model)
-    one.shards()
-    for policy in (one, other):
-        policy.update([groups], None)
-    for name, value in state(one).items():
-        assert np.array_equal(value, state(other)[name]), name
-
-
 def test_another_model_is_refused(tiny_models, saved):
     """Weights of adapters of another rank, of none, or of an untied head fit no other model."""
     directory, _ = saved

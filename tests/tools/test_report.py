@@ -6,208 +6,98 @@ import math
 import re
 import shutil
 import subprocess
-from dataclasses import asdict
+from copy import deepcopy
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import plain_scores, toy_config, write_jsonl
+from conftest import plain_scores, write_jsonl
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import AutoModelForCausalLM, PreTrainedTokenizerFast
 
-from buffer import Trajectory
-from data import fingerprint, load_questions, load_tokenizer
-from exgrpo import Experience
-from policy import Policy
-from runtime.checkpoint import Checkpoints
-from runtime.tracking import Tracker
+from buffer import ReplayBuffer
+from data import Question
 from sampler import bucket_weights
 from tools import report as report_module
-from tools.report import columns, describe, differing, main, read_metrics, said
-from tools.stored import pieces
-from worlds.arithmetic import World
-from worlds.base_model import build_model, build_tokenizer
+from tools.report import columns, describe, differing, main, page, read_metrics, said
+from tools.stored import judge, newest_checkpoint, pieces, stored_responses
 
 HOSTILE = """</script><img src=x onerror="document.title='run'">\u2028&lt;"""
-QUESTIONS = ["3a+4b*2c-5", HOSTILE, "1a+1b+1c+1"]
-VALID, FLAWED, BARE = "a3+4=7b7*2=4c4-5=9#9", "a3+4=8b8*2=6c6-5=1#1", "#9"
-ROWS = [
-    {
-        f"val/pass_at_1/{HOSTILE}": 0.25,
-        f"val/reward/{HOSTILE}": 0.375,
-        "val/pass_at_1/a": 0.5,
-        "val/reward/a": 0.5,
-        "val/valid/a": 0.25,
-    }
-] + [
-    {
-        "reward/pass_at_1": 0.1 * i,
-        "reward/mean": 0.2 * i,
-        "reward/worked": 0.5,
-        "reward/worked/count": 16,
-        "loss/entropy": math.nan if i == 2 else 1 / i,
-        "rollout/length": 20 + i,
-        "replay/ratio": i % 2,
-        "replay/questions": i % 2,
-        "replay/gradient_share": 0.1 * (i % 2),
-        "buckets/retired": i,
-        "buckets/k=1": i,
-        "buckets/k=2": 9 - i,
-        "buckets/k=4": int(i > 1),
-        "replay/from_k=1": i % 2,
-        "fresh/k=0": 2 * i,
-        "fresh/k=4": 1,
-        "replay/k=1": i % 2,
-        "time/rollout": 1.0,
-        "time/update": 0.5,
-        "time/step": 1.5,
-    }
-    for i in range(1, 5)
-]
-
-
-def sample(step: int, text: str, score: float, replayed: bool = False) -> dict:
-    return {
-        "step": step,
-        "text": HOSTILE + "\ud800\x1b[2J",
-        "gold": HOSTILE + " is right",
-        "response": text,
-        "finished": True,
-        "rewards": {"score": score, HOSTILE: math.nan},
-        "replayed": replayed,
-    }
-
-
-SAMPLES = [
-    sample(1, "early", 1.0),
-    sample(4, "wrong\u202e", 0.0),
-    sample(4, "5 - 9", 1.0),
-    sample(4, "<b>" + "x" * 1_000_000, 1.0, True),
-]
-
-
-def save_run(directory: Path, rho: float = 0.5) -> Path:
-    """A run directory after four steps, two questions buffered and one retired.
-
-    With rho 0 it has neither these nor samples. Its model is like no other.
-    """
-    files = directory.parent / f"{directory.name} files"
-    tokenizer = build_tokenizer()
-    tokenizer.add_tokens([HOSTILE])
-    build_model(World(hidden=32, layers=1, heads=1, intermediate=32), tokenizer).save_pretrained(
-        files
-    )
-    tokenizer.save_pretrained(files)
-    rows = [
-        {
-            "data_source": "x",
-            "prompt": [{"role": "user", "content": q}],
-            "reward_model": {"ground_truth": "9"},
-        }
-        for q in QUESTIONS
-    ]
-    config = toy_config(
-        model=str(files),
-        train_files=[write_jsonl(files / "train.jsonl", rows)],
-        reward="worlds.arithmetic:reward",
-        run_dir=str(directory),
-        max_prompt_length=100,
-        batch_size=2,
-        rho=rho,
-        steps=9,
-    )
-    tokenizer = load_tokenizer(config, config.model)
-    questions, _ = load_questions(config.train_files, config, tokenizer)
-    tracker = Tracker(asdict(config))
-    checkpoints, experience = Checkpoints(asdict(config)), Experience(config, questions)
-    checkpoints.check_origins(questions=fingerprint(questions))
-    policy = Policy(config, torch.device("cpu"))
-    with torch.no_grad():
-        for p in policy.module.parameters():
-            p.mul_(1.5)  # not the model that the run began with
-    tracker.start()
-    for step, row in enumerate(ROWS):
-        tracker.log(step, row)
-    if rho:
-        for q, k, texts in ((0, 3, (VALID, FLAWED, BARE)), (1, 5, (HOSTILE,))):
-            ids = [
-                np.array([*tokenizer(t)["input_ids"], tokenizer.eos_token_id], dtype=np.int32)
-                for t in texts
-            ]
-            experience.buffer.add(
-                q, k, [Trajectory(t, np.full(len(t), -0.5, dtype=np.float32), 2, 1.0) for t in ids]
-            )
-        experience.buffer.retire(2)
-        write_jsonl(directory / "samples.jsonl", SAMPLES)
-        with open(directory / "samples.jsonl", "a") as file:
-            file.write('{"step": 5')
-    state = {"experience": experience.state_dict()}
-    checkpoints.save(4, policy.shards(), state, experience.buffer.save, tracker.text())
-    return directory
 
 
 @pytest.fixture(scope="module")
-def runs(device, tmp_path_factory) -> list[Path]:
-    """Two runs, with replay and without."""
-    return [
-        save_run(tmp_path_factory.mktemp(name) / "run", rho)
-        for name, rho in (("replay", 0.5), ("on-policy", 0.0))
-    ]
+def described(finished_run, device) -> dict:
+    return describe(finished_run, read_metrics(finished_run), 40, device)
 
 
 @pytest.fixture(scope="module")
-def described(runs, device) -> dict:
-    return describe(runs[0], read_metrics(runs[0]), 40, device)
+def hostile(described) -> dict:
+    """A run with hostile text wherever text stands, and rewards that are not 0 or 1."""
+    run = deepcopy(described)
+    run["browser"]["questions"][0]["text"] = HOSTILE
+    run["browser"]["questions"][0]["responses"][0]["tokens"][0] = HOSTILE
+    for sample in run["said"]:
+        sample |= {"text": HOSTILE + "\ud800\x1b[2J", "gold": HOSTILE + " is right"}
+    metrics = run["metrics"]
+    numbers = metrics["reward/pass_at_1"]
+    half = [number and number / 2 for number in numbers]
+    metrics |= {f"val/pass_at_1/{HOSTILE}": numbers, f"val/reward/{HOSTILE}": half}
+    metrics |= {"reward/mean": half, "reward/worked": half, "reward/worked/count": numbers}
+    return run
 
 
 @pytest.fixture(scope="module")
-def report(runs, tmp_path_factory) -> Path:
-    """The page about both runs."""
-    output = tmp_path_factory.mktemp("report") / "report.html"
-    main([str(runs[0]), str(runs[1]), "--output", str(output)])
-    return output
+def on_policy(described) -> dict:
+    """The same run as if rho had been 0."""
+    knobs = {"all_knobs": described["all_knobs"] | {"rho": 0.0}}
+    knobs["knobs"] = described["knobs"] | {"rho": 0.0}
+    return described | knobs | {"name": "on-policy", "browser": {"missing": "the run is on-policy"}}
 
 
 # ---- what is on it ----
 
 
 def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_mean_entropy(
-    described, runs, tokenizer
+    described, finished_run, tokenizer
 ):
     """Entropies, w* and NLL of every token are those of an ordinary forward pass."""
-    files = runs[0].parent / "run files"
-    lm = AutoModelForCausalLM.from_pretrained(files, dtype=torch.float32)
-    with torch.no_grad():
-        for p in lm.parameters():
-            p.mul_(1.5)
-    prompt = tokenizer.apply_chat_template(
-        [{"role": "user", "content": QUESTIONS[0]}], add_generation_prompt=True
-    )["input_ids"]
-    asked = described["browser"]["questions"][0]
-    assert (asked["text"], asked["k"], described["browser"]["step"]) == (QUESTIONS[0], 3, 4)
-    for text, shown in zip((VALID, FLAWED, BARE), asked["responses"], strict=True):
-        ids = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
-        logprobs, entropies = (x.detach().numpy() for x in plain_scores(lm, prompt, ids))
-        np.testing.assert_allclose(shown["entropies"], entropies, atol=2e-4)
-        np.testing.assert_allclose(shown["now"], logprobs, atol=1e-4)
-        assert set(shown["past"]) == {-0.5}
-        means = entropies.mean(), 0.5, -logprobs.mean(), np.exp(logprobs + 0.5).mean(), 2
-        names = ("entropy", "nll_then", "nll_now", "ratio", "step")
-        assert [shown[name] for name in names] == pytest.approx(means, abs=1e-4)
-    means = [r["entropy"] for r in asked["responses"]]
-    assert [r["chosen"] for r in asked["responses"]] == [m == min(means) for m in means]
-    assert len(set(means)) == 3
+    lm = AutoModelForCausalLM.from_pretrained(finished_run / "model", dtype=torch.float32)
+    buffer = ReplayBuffer.load(newest_checkpoint(finished_run) / "buffer.safetensors")
+    several = 0
+    for asked in described["browser"]["questions"]:
+        turns = [{"role": "user", "content": asked["text"]}]
+        prompt = tokenizer.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
+        stored = buffer.trajectories(asked["id"])
+        for t, shown in zip(stored, asked["responses"], strict=True):
+            logprobs, entropies = (
+                x.detach().numpy() for x in plain_scores(lm, prompt, t.token_ids)
+            )
+            np.testing.assert_allclose(shown["entropies"], entropies, atol=2e-4)
+            np.testing.assert_allclose(shown["now"], logprobs, atol=1e-4)
+            np.testing.assert_allclose(shown["past"], t.logprobs, atol=1e-5)
+            ratio = np.exp(logprobs - t.logprobs).mean()
+            means = entropies.mean(), -t.logprobs.mean(), -logprobs.mean(), ratio, t.step
+            names = ("entropy", "nll_then", "nll_now", "ratio", "step")
+            assert [shown[name] for name in names] == pytest.approx(means, abs=1e-4)
+        means = [r["entropy"] for r in asked["responses"]]
+        assert [r["entropy"] for r in asked["responses"] if r["chosen"]] == [min(means)]
+        several += len(set(means)) > 1
+    assert several and described["browser"]["step"] == 3
 
 
-def test_steps_are_judged_where_they_stand(described):
+@pytest.mark.parametrize(
+    "said, verdict",
+    [
+        ("a3+4=7b7*2=4c4-5=9#9", ([[0, 6, True], [6, 12, True], [12, 18, True]], "flawless chain")),
+        ("a3+4=8b8*2=6c6-5=1#1", ([[0, 6, False], [6, 12, True], [12, 18, True]], "flawed chain")),
+        ("#9", ([], "bare answer")),
+    ],
+)
+def test_steps_are_judged_where_they_stand(said, verdict):
     """Each written step has its tokens and its verdict by hand, and the chain has its own."""
-    responses = described["browser"]["questions"][0]["responses"]
-    assert [(r["verdict"], r["steps"], r["special"]) for r in responses] == [
-        ("flawless chain", [[0, 6, True], [6, 12, True], [12, 18, True]], [20]),
-        ("flawed chain", [[0, 6, False], [6, 12, True], [12, 18, True]], [20]),
-        ("bare answer", [], [2]),
-    ]
+    question = Question(0, "3a+4b*2c-5", np.zeros(0), "9", "x")
+    assert judge(question, [*said, "<eos>"], [len(said)]) == verdict
 
 
 def test_pieces_join_to_the_text():
@@ -227,13 +117,16 @@ def test_pieces_join_to_the_text():
     assert pieces(spaced, [0, 1, 2, 1])[0] == ["a", " b", "c", " b"]
 
 
-def test_metrics_that_are_no_numbers_are_gaps(described):
+def test_metrics_that_are_no_numbers_are_gaps():
     """NaN, text and infinities become None, and so does w* where nothing was replayed."""
-    assert described["metrics"]["loss/entropy"] == [None, 1.0, None, pytest.approx(1 / 3), 0.25]
-    assert described["metrics"]["replay/ratio"] == [None, 1.0, None, 1.0, None]
-    odd = {"loss/entropy": "<b>", "time/plan": math.inf, "rollout/length": 10**400}
-    gaps = {name: [None] for name in odd}
-    assert columns([{"step": 1} | odd]) == {"step": [1], "metrics": gaps}
+    rows = [
+        {"step": 1, "loss/entropy": "<b>", "time/plan": math.inf, "replay/questions": 0},
+        {"step": 2, "loss/entropy": math.nan, "time/plan": 10**400, "replay/ratio": 1.5},
+    ]
+    rows[0]["replay/ratio"] = 0.0
+    found = columns(rows)["metrics"]
+    assert found["loss/entropy"] == found["time/plan"] == [None, None]
+    assert found["replay/ratio"] == [None, 1.5]
 
 
 def test_the_knobs_in_which_runs_differ():
@@ -251,34 +144,35 @@ def test_the_knobs_in_which_runs_differ():
     assert differing(described[:2]) == []
 
 
-def test_the_page_holds_everything_and_refers_to_nothing(report, runs):
+def test_the_page_holds_everything_and_refers_to_nothing(hostile, on_policy):
     """The page is one file of two scripts, and hostile text cannot end its data."""
-    before, data, after = re.split(r'(?<=id="data">)(.*?)(?=</script>)', report.read_text())
+    text = page([hostile, on_policy])
+    before, data, after = re.split(r'(?<=id="data">)(.*?)(?=</script>)', text)
     rest = before + after
     assert rest.count("<script") == rest.count("</script>") == 2
     assert not re.search(r"<(img|link|iframe)|\b(src|href|action)=|url\(|@import", rest)
     data = json.loads(data)
-    assert [run["name"] for run in data["runs"]] == [str(run) for run in runs]
-    assert data["runs"][0]["browser"]["questions"][1]["text"] == HOSTILE
-    assert "the run is on-policy" in data["runs"][1]["browser"]["missing"]
+    assert data["runs"] == json.loads(json.dumps([hostile, on_policy]))
     assert ["rho", "0.5", "0.0"] in data["differing"]
 
 
-def test_what_the_model_said_is_in_order_and_fits(runs, tmp_path, monkeypatch):
+def test_what_the_model_said_is_in_order_and_fits(tmp_path, monkeypatch):
     """Right ones come first, half a line is none, and too much text leaves steps out."""
-    shown = said(runs[0])
-    assert [s["kind"] for s in shown] == ["right", "right", "wrong", "o*"]
-    assert shown[1]["response"] == "5 - 9"
-    assert shown[1]["rewards"] == {"score": 1.0, HOSTILE: None}
-    assert said(runs[1]) == []
-    lines = [json.dumps(sample(step, "t" * 10, 1.0)) for step in range(1, 9)]
-    (tmp_path / "samples.jsonl").write_text("\n".join([*lines, lines[0][:20]]))
-    assert [s["step"] for s in said(tmp_path)] == [*range(1, 9)]
-    each = len(HOSTILE) + 5 + 10
-    monkeypatch.setattr(report_module, "MOST_TEXT", 4 * each)
-    assert [s["step"] for s in said(tmp_path)] == [2, 4, 6, 8]
-    monkeypatch.setattr(report_module, "MOST_TEXT", 1)
-    assert [s["step"] for s in said(tmp_path)] == [8]
+    assert said(tmp_path) == []
+    samples = []
+    for step, score in [(4, 0.0), (4, 0.6), (1, 1.0), (2, 1.0), (3, 1.0), (4, math.nan)]:
+        rewards = {"score": score, HOSTILE: math.nan}
+        sample = {"step": step, "text": "q", "response": "nine chars", "rewards": rewards}
+        samples.append(sample | {"replayed": math.isnan(score)})
+    write_jsonl(tmp_path / "samples.jsonl", samples)
+    with open(tmp_path / "samples.jsonl", "a") as file:
+        file.write('{"step": 5')
+    shown = said(tmp_path)
+    assert [s["kind"] for s in shown] == ["right"] * 4 + ["wrong", "o*"]
+    assert shown[3]["rewards"] == {"score": 0.6, HOSTILE: None}
+    for most, steps in ((44, [2, 4, 4, 4]), (1, [4, 4, 4])):
+        monkeypatch.setattr(report_module, "MOST_TEXT", most)
+        assert [s["step"] for s in said(tmp_path)] == steps
 
 
 # ---- errors ----
@@ -303,27 +197,23 @@ def test_what_cannot_be_read_is_named(tmp_path, metrics, flags, said):
     assert not (tmp_path / "out.html").exists()
 
 
-def test_a_run_without_responses_says_why(runs, device, tmp_path):
-    """A missing checkpoint, other questions than in training, and a missing model are named."""
+def test_a_run_without_responses_says_why(finished_run, device, tmp_path):
+    """No checkpoint, an on-policy run, other questions, and missing files are named."""
+    new = describe(tmp_path, [{"step": 0}], 40, device)
+    assert "no whole checkpoint yet" in new["browser"]["missing"] and not new["known"]
+    last = newest_checkpoint(finished_run)
+    state = json.loads((last / "state.json").read_text())
 
-    def missing(run: Path) -> str:
-        return describe(run, [{"step": 0}], 40, device)["browser"]["missing"]
+    def refused(why: str, checkpoint: Path = last, questions=state["questions"], **knobs) -> None:
+        changed = state | {"questions": questions, "config": state["config"] | knobs}
+        with pytest.raises((OSError, ValueError), match=why):
+            stored_responses(tmp_path, checkpoint, changed, 40, device)
 
-    (tmp_path / "new").mkdir()
-    assert "no whole checkpoint yet" in missing(tmp_path / "new")
-    run = save_run(tmp_path / "run")
-    assert [describe(r, [{"step": 0}], 40, device)["known"] for r in (tmp_path / "new", run)] == [
-        False,
-        True,
-    ]
-    train = tmp_path / "run files" / "train.jsonl"
-    train.write_text(train.read_text().replace('"9"', '"8"'))
-    assert "not the questions that the run was trained on" in missing(run)
-    train.unlink()
-    assert "is not there" in missing(run)
-    shutil.copy(runs[0].parent / "run files" / "train.jsonl", train)
-    (tmp_path / "run files" / "config.json").unlink()
-    assert "there is no model in" in missing(run)
+    refused("not the questions that the run was trained on", questions="others")
+    refused("is not there", train_files=[str(tmp_path / "train.jsonl")])
+    refused("there is no model in", model=str(tmp_path))
+    ReplayBuffer().save(tmp_path / "buffer.safetensors")
+    refused("empty: the run is on-policy", tmp_path, rho=0.0)
 
 
 # ---- in a browser ----
@@ -333,11 +223,11 @@ BROWSER = next((path for path in BROWSERS if path), None)
 HIDDEN = re.compile(r'<section class="replay"[^>]*?(hidden="")?>')
 
 
-def opened(page: Path, tmp_path: Path) -> str:
+def opened(text: str, tmp_path: Path) -> str:
     """The page as Chromium has it after the scripts, of which none says anything."""
     # Chromium shows half a character, but its dump of a page would end at one.
     copy = tmp_path / "report.html"
-    copy.write_text(page.read_text().replace("\\ud800", ""))
+    copy.write_text(text.replace("\\ud800", ""))
     flags = f"""
         --headless --no-sandbox --disable-gpu --disable-dev-shm-usage --no-first-run
         --user-data-dir={tmp_path}
@@ -353,24 +243,24 @@ def opened(page: Path, tmp_path: Path) -> str:
 @pytest.mark.skipif(
     BROWSER is None, reason="no chromium on the PATH (Debian: apt-get install chromium)"
 )
-def test_the_page_opens_and_hostile_text_stays_text(report, runs, tmp_path):
+def test_the_page_opens_and_hostile_text_stays_text(hostile, on_policy, tmp_path):
     """Chromium shows curves, stored responses and hostile text, of which nothing ran.
 
-    The chance of a bucket is that of sampler.py, with K = 4. Mean rewards stand there where they
+    The chance of a bucket is that of sampler.py, with K = 8. Mean rewards stand there where they
     are not Pass@1, numbers of rewards do not. An on-policy run has no empty parts about replay.
     """
-    dump = opened(report, tmp_path)
+    dump = opened(page([hostile, on_policy]), tmp_path)
     assert dump.count("<article") >= 3
     assert "<td>rho</td><td>0.5</td><td>0.0</td>" in dump
     assert "<img" not in dump and "<title>Training report</title>" in dump
     assert f">right: {html.escape(HOSTILE, quote=False)} is right</div>" in dump
     shown = {int(k): float(p) for k, p in re.findall(r'data-k="(\d+)" data-p="([\d.]+)"', dump)}
-    assert shown == pytest.approx(dict(zip((1, 2, 4), bucket_weights([1, 2, 4], 4))))
+    filled = [k for k in range(1, 8) if hostile["metrics"][f"buckets/k={k}"][-1]]
+    assert shown == pytest.approx(dict(zip(filled, bucket_weights(filled, 8))))
     titles = html.unescape(" ".join(re.findall("<h3>(.*?)</h3>", dump)))
     assert "reward/mean" in titles and f"val/reward/{HOSTILE}" in titles
-    assert "val/reward/a" not in titles and "/count" not in titles
+    assert "val/reward/arithmetic" not in titles and "/count" not in titles
     assert HIDDEN.findall(dump) == [""] * 3
 
-    main([str(runs[1]), "--output", str(tmp_path / "on-policy.html")])
-    dump = opened(tmp_path / "on-policy.html", tmp_path)
+    dump = opened(page([on_policy]), tmp_path)
     assert "Fresh groups" in dump and HIDDEN.findall(dump) == ['hidden=""'] * 3

@@ -12,6 +12,7 @@ from tests.verifier.answers import (
     HONEST_ASIDE,
     LEAKS,
     LEAKS_ASIDE,
+    OTHER_WORDS,
     WORDS,
     paid,
     pairs,
@@ -20,103 +21,103 @@ from tests.verifier.answers import (
 )
 from verifier.math_answers import literals_equal, math_reward, official_reward
 
-EQUAL = {  # gold: right answers
-    # numbers
-    "+2": "2",
-    r"5\%,6\%": "6, 5",
-    # roots, powers, constants, functions
-    r"\log 8": r"3\log 2",
-    r"\binom{5}{2}": "10",
-    "np.arcsin(10/13)": r"\arcsin(10/13)",
-    "-i": "-1i",
-    # expressions
-    "x^2+2x+1": "(x+1)^2",
-    "2k": "k+k",
-    # Math-Verify alone would take the last t for a unit.
-    r"\frac{t}{4} \sin (2 t)": r"\frac{t}{2}\sin(t)\cos(t) | \frac{t}{2}\sin t\cos t",
-    "e^{-2t}": r"\frac{1}{e^{2t}}",
-    # ratios and clock times
-    "1:2:3": "1:2:3 | 2:4:6",
-    "3:2": r"x:y = 3:2 | 6 : 4 | \frac{3}{2}",
-    "9:16": r"\frac{9}{16}",
-    "12:30": "12:30",
-    "7:05": "07:05",
-    # pairs and intervals
-    "(2,6)": "x=2, y=6 | y=6, x=2 | (x,y)=(2,6) | 2, 6",
-    r"(3,\frac{\pi}{2})": r"r=3, \theta=\frac{\pi}{2}",
-    "(1,2),(1,-2)": r"(1,\pm2)",
-    "2<x<3": r"(2,3) | 3>x>2 | x \in (2,3)",
-    "[-3,3)": r"-3 \le x < 3 | 3 > x \geq -3",
-    r"x\le2 \text{ or } x\ge5": r"(-\infty,2]\cup[5,\infty) | x\ge5, x\le2",
-    r"(-\infty,0)\cup(0,\infty)": r"x \ne 0",
-    r"\mathbb{R}": r"x \in \mathbb{R}",
-    # sets and lists
-    r"\{1\}": r"\left\{ 1 \right\} | x=1 | 1 | [1]",
-    "3,5": r"\{5,3\} | a=3, b=5 | b=5, a=3 | x_1=5, x_2=3 | (3,5)",
-    "1,1,2": "2,1,1",
-    # named values, equations
-    "a=5, b=3": "b=3, a=5 | a=5,b=3 | 5, 3 | (5,3) | (a,b)=(5,3)",
-    "(a,b)=(5,3)": "b=3, a=5",
-    r"\text{mean}=3,\text{median}=4": r"\text{median}=4,\text{mean}=3 | 3,4",
-    "x=3": "3=x",
-    "x+y=5": "y=5-x",
-    # found by attacks: a space after ± is typography, a solution set may have a name
-    "2,-2": r"\pm 2",
-    r"\pm2": r"x=\pm 2",
-    r"\{-3,3\}": r"\pm 3",
-    r"\frac{d}{2}": r"\frac{\mathrm{d}}{2}",
-    "71": r"\textbf{71}",
-    "1,2": r"x \in \{1,2\}",
-    "x>3": "3<x",
-    "x>a+1": "x-1>a",
-    # units
-    "5'": r"5' | 5 | 5\text{ minutes}",
-    "30''": '30" | 30^{\\prime\\prime}',
-    r"5^\circ 30'": r"5^\circ30'",
-}
+EQUAL = r"""
+# numbers
++2 :: 2
+5\%,6\% :: 6, 5
+# roots, powers, constants, functions
+\log 8 :: 3\log 2
+\binom{5}{2} :: 10
+np.arcsin(10/13) :: \arcsin(10/13)
+-i :: -1i
+# expressions
+x^2+2x+1 :: (x+1)^2
+2k :: k+k
+# Math-Verify alone would take the last t for a unit.
+\frac{t}{4} \sin (2 t) :: \frac{t}{2}\sin(t)\cos(t) | \frac{t}{2}\sin t\cos t
+e^{-2t} :: \frac{1}{e^{2t}}
+# ratios and clock times
+1:2:3 :: 1:2:3 | 2:4:6
+3:2 :: x:y = 3:2 | 6 : 4 | \frac{3}{2}
+9:16 :: \frac{9}{16}
+12:30 :: 12:30
+7:05 :: 07:05
+# pairs and intervals
+(2,6) :: x=2, y=6 | y=6, x=2 | (x,y)=(2,6) | 2, 6
+(3,\frac{\pi}{2}) :: r=3, \theta=\frac{\pi}{2}
+(1,2),(1,-2) :: (1,\pm2)
+2<x<3 :: (2,3) | 3>x>2 | x \in (2,3)
+[-3,3) :: -3 \le x < 3 | 3 > x \geq -3
+x\le2 \text{ or } x\ge5 :: (-\infty,2]\cup[5,\infty) | x\ge5, x\le2
+(-\infty,0)\cup(0,\infty) :: x \ne 0
+\mathbb{R} :: x \in \mathbb{R}
+# sets and lists
+\{1\} :: \left\{ 1 \right\} | x=1 | 1 | [1]
+3,5 :: \{5,3\} | a=3, b=5 | b=5, a=3 | x_1=5, x_2=3 | (3,5)
+1,1,2 :: 2,1,1
+# named values, equations
+a=5, b=3 :: b=3, a=5 | a=5,b=3 | 5, 3 | (5,3) | (a,b)=(5,3)
+(a,b)=(5,3) :: b=3, a=5
+\text{mean}=3,\text{median}=4 :: \text{median}=4,\text{mean}=3 | 3,4
+x=3 :: 3=x
+x+y=5 :: y=5-x
+# found by attacks: a space after ± is typography, a solution set may have a name
+2,-2 :: \pm 2
+\pm2 :: x=\pm 2
+\{-3,3\} :: \pm 3
+\frac{d}{2} :: \frac{\mathrm{d}}{2}
+71 :: \textbf{71}
+1,2 :: x \in \{1,2\}
+x>3 :: 3<x
+x>a+1 :: x-1>a
+# units
+5' :: 5' | 5 | 5\text{ minutes}
+30'' :: 30" | 30^{\prime\prime}
+5^\circ 30' :: 5^\circ30'
+"""
 
-UNEQUAL = {  # gold: wrong answers
-    # numbers
-    "4.49": "4.48",
-    # expressions
-    "x^2+2x+1": "(x-1)^2 | (y+1)^2",
-    "1+2i": "1-2i | 1+21i",
-    # ratios and clock times
-    "1:2:3": r"1:3:2 | \frac{1}{6} | 3:2:1",
-    r"\frac{1}{2}": "1:2",
-    "3:4": "4:3 | (3,4) | 3,4",
-    "12:30": "0.4 | 2:5 | 12.5",
-    "7:05": r"\frac{7}{5}",
-    # pairs and intervals
-    "(1,2]": "[1,2]",
-    "(1,2)": r"x=1, x=2 | y=1, x=2 | [1,2] | \{1,2\} | (2,1) | 2,1 | 1 \le x \le 2",
-    r"(-\sqrt{3},\sqrt{3})": r"x=\pm\sqrt{3}",
-    "2<x<3": r"\{2,3\} | 2,3 | 2<y<3",
-    r"(-\infty,1)\cup(3,\infty)": "x<1 | x<3 or x>1",
-    r"(-\infty,2)": r"|x|<2 | \sqrt{x}<2",
-    # sets and lists
-    r"\{1,2\}": r"\{1,3\} | (1,2) | [1,2]",
-    "1,2": r"(2,1) | 1<x<2 | x \in (1,2) | x \in \{1,1+1\}",
-    "1,1,2": "1,2,2",
-    "(1,2),(3,4)": r"(2,1),(3,4) | \{1,2\},\{3,4\}",
-    # named values and equations
-    r"m \frac{d v}{d t}+b v=f": r"m \frac{d v}{d t}+b v",
-    "a=5, b=3": r"3,5 | (3,5) | \{3,5\} | a=5 | (b,a)=(5,3)",
-    "3,5": "a=5, b=3",
-    "x=1,y=2,z=3": "3,2,1",
-    r"\text{mean}=3,\text{median}=4": "4,3",
-    # found by attacks: what is still to be worked out, numbers side by side
-    "7,3": r"5\pm 2",
-    "x^2-1": r"\frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)",
-    "2x": r"\frac{\mathrm{d}(x^2)}{\mathrm{d}x}",
-    "71": r"71\textbf{65}",
-    r"$k \geqslant 2$": r"3k-1 \geq 2k+1",
-    # primes
-    "5'": r"5'' | 5^\circ | 5^{\prime\prime}",
-    # matrices
-    r"\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix}": r"\begin{pmatrix}1&2\\3&5\end{pmatrix}",
-    r"\begin{pmatrix} 1 \\ 2 \end{pmatrix}": r"\begin{pmatrix} 1 & 2 \end{pmatrix}",
-}
+UNEQUAL = r"""
+# numbers
+4.49 :: 4.48
+# expressions
+x^2+2x+1 :: (x-1)^2 | (y+1)^2
+1+2i :: 1-2i | 1+21i
+# ratios and clock times
+1:2:3 :: 1:3:2 | \frac{1}{6} | 3:2:1
+\frac{1}{2} :: 1:2
+3:4 :: 4:3 | (3,4) | 3,4
+12:30 :: 0.4 | 2:5 | 12.5
+7:05 :: \frac{7}{5}
+# pairs and intervals
+(1,2] :: [1,2]
+(1,2) :: x=1, x=2 | y=1, x=2 | [1,2] | \{1,2\} | (2,1) | 2,1 | 1 \le x \le 2
+(-\sqrt{3},\sqrt{3}) :: x=\pm\sqrt{3}
+2<x<3 :: \{2,3\} | 2,3 | 2<y<3
+(-\infty,1)\cup(3,\infty) :: x<1 | x<3 or x>1
+(-\infty,2) :: |x|<2 | \sqrt{x}<2
+# sets and lists
+\{1,2\} :: \{1,3\} | (1,2) | [1,2]
+1,2 :: (2,1) | 1<x<2 | x \in (1,2) | x \in \{1,1+1\}
+1,1,2 :: 1,2,2
+(1,2),(3,4) :: (2,1),(3,4) | \{1,2\},\{3,4\}
+# named values and equations
+m \frac{d v}{d t}+b v=f :: m \frac{d v}{d t}+b v
+a=5, b=3 :: 3,5 | (3,5) | \{3,5\} | a=5 | (b,a)=(5,3)
+3,5 :: a=5, b=3
+x=1,y=2,z=3 :: 3,2,1
+\text{mean}=3,\text{median}=4 :: 4,3
+# found by attacks: what is still to be worked out, numbers side by side
+7,3 :: 5\pm 2
+x^2-1 :: \frac{\mathrm{d}}{\mathrm{d}x}(\frac{x^3}{3}-x)
+2x :: \frac{\mathrm{d}(x^2)}{\mathrm{d}x}
+71 :: 71\textbf{65}
+$k \geqslant 2$ :: 3k-1 \geq 2k+1
+# primes
+5' :: 5'' | 5^\circ | 5^{\prime\prime}
+# matrices
+\begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} :: \begin{pmatrix}1&2\\3&5\end{pmatrix}
+\begin{pmatrix} 1 \\ 2 \end{pmatrix} :: \begin{pmatrix} 1 & 2 \end{pmatrix}
+"""
 
 
 @pytest.mark.parametrize("table", [EQUAL, HONEST, HONEST_ASIDE], ids=["equal", "honest", "aside"])
@@ -137,14 +138,13 @@ def test_leaks():
     assert not paid(LEAKS_ASIDE)
 
 
-@pytest.mark.parametrize(("gold", "right", "wrong"), WORDS)
-def test_words_units_and_what_looks_like_them(gold, right, wrong):
+def test_words_units_and_what_looks_like_them():
     """One unit may be left out or spelt otherwise, while other words, letters and primes count.
 
     What is a product is none of these.
     """
-    assert not refused({gold: right})
-    assert not paid({gold: wrong})
+    assert not refused(WORDS)
+    assert not paid(OTHER_WORDS)
 
 
 def test_golds_that_are_text():
@@ -179,8 +179,8 @@ def test_multiple_choice_answers():
         "C.B | C. B. | C. 12 D. 13 | C) 12 or D"
     )
     for gold in "CI":  # I is the imaginary unit to Math-Verify
-        assert not refused({gold: right.replace("C", gold)})
-        assert not paid({gold: wrong.replace("C", gold)})
+        assert not refused(f"{gold} :: {right.replace('C', gold)}")
+        assert not paid(f"{gold} :: {wrong.replace('C', gold)}")
 
 
 def test_golds():

@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 from conftest import jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -33,13 +32,10 @@ from worlds.arithmetic import (
 )
 from worlds.base_model import (
     SHIPPED,
-    build_model,
     build_tokenizer,
     build_world,
     encode_demonstrations,
     place_of,
-    pretrain,
-    train_base,
     training_file,
 )
 
@@ -164,14 +160,10 @@ def test_training_questions_have_exactly_the_shares_of_the_mix():
 
 
 def test_a_base_does_not_depend_on_the_mix(tmp_path):
-    """Under two mixes a few steps give equal weights, in one place; training files are apart."""
+    """Two mixes have one place, and questions that the base is not taught; files are apart."""
     other = replace(TINY, mix=(0.2, 0.05, 0.75))
     assert place_of(TINY, tmp_path) == place_of(other, tmp_path)
-    found = []
-    for world in (replace(TINY, mix=()), other):
-        train_base(world, tmp_path / "base")
-        found.append((tmp_path / "base" / "model.safetensors").read_bytes())
-    assert found[0] == found[1]
+    assert draw_sets(TINY) == draw_sets(other)
     assert training_file(other, tmp_path).name == "train-20-5-75.jsonl"
     assert len(training_file(other, tmp_path).read_text().splitlines()) == 60
 
@@ -191,32 +183,23 @@ def test_badly_taught_facts_come_by_quota(seed):
 
 
 def test_a_teacher_slips_as_often_as_the_recipe_says():
-    """Bare answers and wrong steps are as frequent as the recipe says, within chance.
-
-    Of 4,000 demonstrations 5% are bare answers, all right; wrong steps are within three standard
-    errors. An answer is what its own chain comes to.
-    """
+    """Of 4,000 demonstrations 5% are bare, and wrong steps are within three standard errors."""
     world = World()
     rng, teacher = np.random.default_rng(0), Teacher(world)
-    bare, slips, expected, variance = 0, 0, 0.0, 0.0
+    bare, surplus, variance = 0, 0.0, 0.0
     for _ in range(4000):
         question = draw_question(rng, world.train_operations)
-        response = teacher.demonstrate(question, rng)
-        steps = judge_steps(question, response)
-        if not steps:
-            bare += response == "#" + answer_of(question)
-        elif len(steps) == len(solve(question)):
-            assert response.endswith("#" + "".join(steps[-place][0][5] for place in world.asked))
-            for step, right in steps:
-                _, left, operation, digit, _ = step.groups()
-                # A slip that is not the usual one may be right by chance.
-                chance = teacher.slips[int(left), operation, int(digit)][0]
-                chance *= world.usual_slip + (1 - world.usual_slip) * 0.9
-                slips += not right
-                expected += chance
-                variance += chance * (1 - chance)
+        steps = judge_steps(question, teacher.demonstrate(question, rng))
+        bare += not steps
+        for step, right in steps if len(steps) == len(solve(question)) else ():
+            _, left, operation, digit, _ = step.groups()
+            # A slip that is not the usual one may be right by chance.
+            chance = teacher.slips[int(left), operation, int(digit)][0]
+            chance *= world.usual_slip + (1 - world.usual_slip) * 0.9
+            surplus += (not right) - chance
+            variance += chance * (1 - chance)
     assert bare / 4000 == pytest.approx(world.bare, abs=0.012)
-    assert abs(slips - expected) < 3 * variance**0.5
+    assert abs(surplus) < 3 * variance**0.5
 
 
 def test_tokenizer_keeps_every_character_through_autotokenizer():
@@ -240,15 +223,6 @@ def test_chat_template_gives_the_prompt_of_pretraining():
     assert tokenizer.decode(ids[0, len(prompt) :]) == CHAIN + "<eos>"
     assert tokenizer.decode(labels[1][labels[1] != -100]) == "#9<eos>"
     assert (labels[1, : len(prompt)] == -100).all()
-
-
-def test_another_seed_is_another_world_and_global_randomness_is_left_alone():
-    tokenizer = build_tokenizer()
-    before = torch.random.get_rng_state()
-    sets = draw_sets(TINY)
-    pretrain(build_model(TINY, tokenizer), tokenizer, TINY, set(sets["test"]))
-    assert torch.equal(before, torch.random.get_rng_state())
-    assert draw_sets(replace(TINY, seed=1))["test"] != sets["test"]
 
 
 def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
