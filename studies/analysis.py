@@ -127,22 +127,23 @@ def outcomes(groups: Groups) -> str:
     return table(["questions", "arm", "rate", "bases", *OUTCOMES], lines)
 
 
-def choice(groups: Groups, arm: str, bases=CHOOSING) -> float:
-    """The lowest rate whose mean score over the bases is near enough to the best."""
-    found = {}
-    for lr in RATED[arm]:
-        group = groups["default", arm, lr]
-        found[lr] = np.mean([score(one) for one in group if one["base"] in bases])
-    enough = max(found.values()) - NEAR_ENOUGH
-    return min(lr for lr in found if found[lr] >= enough)
+def choice(tried: dict[float, list[dict]]) -> float:
+    """Of {rate: records} the lowest rate whose mean score is near enough to the best."""
+    means = {lr: np.mean([score(one) for one in group]) for lr, group in tried.items()}
+    enough = max(means.values()) - NEAR_ENOUGH
+    return min(lr for lr in means if means[lr] >= enough)
 
 
 def chosen(groups: Groups) -> str:
     """The chosen rates, and those that each base alone would have chosen."""
     lines = []
-    for arm in RATED:
-        alone = [f"{choice(groups, arm, [base]):g}" for base in CHOOSING]
-        lines.append([arm, f"{choice(groups, arm):g}", ", ".join(alone)])
+    for arm, grid in RATED.items():
+        tried = {lr: groups["default", arm, lr] for lr in grid}
+        alone = []
+        for i in range(len(CHOOSING)):
+            of_one = choice({lr: [group[i]] for lr, group in tried.items()})
+            alone.append(f"{of_one:g}")
+        lines.append([arm, f"{choice(tried):g}", ", ".join(alone)])
     return table(["arm", "chosen rate", "by each base alone"], lines)
 
 

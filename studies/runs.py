@@ -51,15 +51,19 @@ def read(path: Path, commit: str, choosing: range) -> dict[Run, dict]:
 
 
 def make() -> None:
-    """All runs that have no record yet, base by base."""
+    """All runs that have no record yet: first those that choose the rates, then seed by seed."""
     if not TREE.exists():
         add = ["git", "worktree", "add", "--force", "--detach", TREE, few.COMMIT]
         subprocess.check_call(add, cwd=ROOT)
     RECORDS.touch()
-    missing = sorted(few.all_runs() - read(RECORDS, few.COMMIT, few.CHOOSING).keys())
-    with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
-        for _ in pool.map(make_one, missing):
-            bar.update()
+    while True:
+        records = read(RECORDS, few.COMMIT, few.CHOOSING)
+        missing = sorted(few.runs_of(records) - records.keys())
+        if not missing:
+            return
+        with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
+            for _ in pool.map(make_one, missing):
+                bar.update()
 
 
 def make_one(run: Run) -> None:
@@ -71,7 +75,7 @@ def make_one(run: Run) -> None:
     directory.mkdir(parents=True)
     rows = train(run, place, questions, directory)
     if any(value for row in rows for name, value in row.items() if "timeout" in name):
-        print(f"{run} graded an answer too late: give the same command again")
+        print(f"{run} graded an answer too late and is made again")
         return
     groups = [json.loads(line) for line in open(directory / "groups.jsonl")]
     weights = (place / "model" / "model.safetensors").read_bytes()

@@ -5,8 +5,8 @@ import pytest
 from conftest import toy_config
 from test_exgrpo import K, make_plan, questions, store
 
-from studies import analysis, runs
-from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES, ROWS
+from studies import analysis, few, runs
+from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES, ROWS, Run
 from studies.experience import WithoutStar
 
 PLENTY = runs.ROOT / "studies/records-plenty.jsonl"
@@ -30,22 +30,43 @@ def test_a_score_is_the_mean_of_two_means():
 
 def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
     """0.60, 0.63, 0.64, 0.50: 3e-4 is within 0.02 of the best, and one base alone says 4.5e-4."""
-    groups = {}
+    tried = {}
     for lr, level in zip(GRID, (0.60, 0.63, 0.64, 0.50)):
         first = level + 0.04 * (lr == 4.5e-4)
-        levels = dict(zip(CHOOSING, (first, level, level, level)))
-        groups["default", "R0", lr] = [
-            {"base": base} | record([0.0] + [x] * 6, [0.0] + [x] * 6) for base, x in levels.items()
-        ]
-    assert analysis.choice(groups, "R0") == 3e-4
-    assert analysis.choice(groups, "R0", CHOOSING[:1]) == 4.5e-4
+        levels = (first, level, level, level)
+        tried[lr] = [record([0.0] + [x] * 6, [0.0] + [x] * 6) for x in levels]
+    assert analysis.choice(tried) == 3e-4
+    assert analysis.choice({lr: group[:1] for lr, group in tried.items()}) == 4.5e-4
+
+
+def test_the_runs_follow_the_rates_that_the_records_choose():
+    """Until the grids are full, these; where an edge wins one rate more; then all that decides."""
+    records = {}
+
+    def add(run):
+        x = 0.5 - 1000 * abs(run.lr - {"P": 2e-4}.get(run.arm, 3e-4))
+        records[run] = record([0.0] + [x] * 6, [0.0] + [x] * 6)
+
+    first = few.runs_of(records)
+    assert len(first) == 4 * 4 * 4 and few.rates_of(records) == {}
+    for run in first:
+        add(run)
+    more = few.runs_of(records) - first
+    assert {run[1:] for run in more} == {("320", "P", 1.4e-4)} and len(more) == 4
+    for run in more:
+        add(run)
+    rates = few.rates_of(records)
+    assert [rates[arm] for arm in few.MAIN] == [3e-4, 3e-4, 2e-4, 3e-4]
+    deciding = few.runs_of(records) - records.keys()
+    assert sum(run.base in few.DECIDING for run in deciding) == len(deciding)
+    assert {Run(81, *group) for row in few.rows_of(rates) for group in row[1:3]} <= deciding
 
 
 def test_the_rates_are_those_that_the_rule_chooses():
     """Of the grids of block 1; and an edge is chosen only after the next rate was run."""
     groups = analysis.grouped(runs.read(PLENTY, COMMIT, CHOOSING))["rates"]
     for arm, grid in RATED.items():
-        lr = analysis.choice(groups, arm)
+        lr = analysis.choice({lr: groups["default", arm, lr] for lr in grid})
         assert RATES.get(arm, lr) == lr
         assert lr not in (GRID[0], GRID[-1]) or len(grid) == 5
 
