@@ -94,6 +94,7 @@ MALFORMED = {
     "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "UTF-16; `iconv"),
     "wide_without_mark.jsonl": (json.dumps(GOOD).encode("utf-16-be"), "UTF-16; `iconv"),
     "noanswer.jsonl": ([GOOD, row("3a+4", None)], f"row 1, {NO_ANSWER}"),
+    "blank.jsonl": ([row("3a+4", " \n")], f"row 0, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": (
         [GOOD | {"prompt": "3a+4"}],
@@ -399,13 +400,13 @@ def test_a_date_in_prompts_is_always_the_same(tokenizer):
 
 
 def test_turns_that_a_text_template_leaves_out_are_counted(load):
-    """A text template leaves out two of three turns, the chat template none."""
+    """A text template leaves out two of three turns, the chat template none, for people alike."""
     turns = [TURNS[0], {"role": "assistant", "content": "?"}, TURNS[1]]
     rows = [row("3a+4") | {"prompt": turns}]
-    _, counts = load(rows, prompt_template="chat")
-    assert counts == {"read": 1}
-    _, counts = load(rows, prompt_template="{question}=")
-    assert counts == {"read": 1, "turns left out": 2}
+    [question], counts = load(rows, prompt_template="chat")
+    assert (question.text, counts) == ("be right\n\n?\n\n3a+4", {"read": 1})
+    [question], counts = load(rows, prompt_template="{question}=")
+    assert (question.text, counts) == ("3a+4", {"read": 1, "turns left out": 2})
 
 
 def change(tokenizer, **attributes):
