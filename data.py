@@ -27,7 +27,7 @@ class Question:
     """A question q with its verifiable answer."""
 
     id: int  # its number in the files; where answers cannot be read, some are left out
-    text: str  # the last user turn
+    text: str  # all turns that are asked
     prompt_ids: np.ndarray  # int32 (P,), with the generation prompt
     answer: str
     source: str  # data_source: what validation is reported by
@@ -180,10 +180,11 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
                 continue
             if config.prompt_template != "chat" and len(turns) > 1:
                 counts["turns left out"] += len(turns) - 1
+                turns = turns[-1:]
             questions.append(
                 Question(
                     id=len(questions),
-                    text=turns[-1]["content"],
+                    text="\n\n".join(turn["content"] for turn in turns),
                     prompt_ids=ids,
                     answer=answer,
                     source=row["data_source"],

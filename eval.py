@@ -121,7 +121,7 @@ from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.card import say_unfit
 from runtime.chat import turn_ends
-from runtime.faults import Interrupted, last_word, say, watchdog
+from runtime.faults import Interrupted, last_word, once, say, watchdog
 from runtime.responses import (
     add,
     in_short,
@@ -304,7 +304,11 @@ def _fit_positions(config: EvalConfig, questions: list[Question]) -> None:
             f"no room for a response: the longest prompt takes {longest} of {positions} "
             "positions. Lower --max_prompt_length, or set --max_position_embeddings"
         )
-    config.max_response_length = min(config.max_response_length, positions - longest)
+    if config.max_response_length > positions - longest:
+        config.max_response_length = positions - longest
+        once(
+            f"note: responses have {positions - longest} tokens, which the model's positions leave"
+        )
 
 
 if __name__ == "__main__":

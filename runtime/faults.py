@@ -141,10 +141,9 @@ class Watchdog:
         self.interrupted = True
         if self.name == "rank 0":
             what = "finishing" if phase in FINISHED else "leaving"
-            say(
-                f"{name}: {what} the step ({self.phase}) and saving; torchrun waits 30 s for that,"
-                " or what --shutdown-timeout says"
-            )
+            wait = "torchrun waits 30 s for that, or what --shutdown-timeout says"
+            limit = f"; {wait}" if "torchrun" in self.peers else ""
+            say(f"{name}: {what} the step ({self.phase}) and saving{limit}")
         for peer, pid in self.peers.items():  # perhaps only this rank was told
             if peer.startswith("rank"):
                 with contextlib.suppress(ProcessLookupError):

@@ -56,7 +56,7 @@ def run(program: Callable[[], object]) -> None:
         said = traceback.format_exc().rstrip()
         if isinstance(error, Failure):
             said = str(error)
-        elif isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        elif os.strerror(errno.ENOSPC) in said or os.strerror(errno.EDQUOT) in said:
             said = f"{error}: make room, then start it again, training with --resume"
         # The message comes last, where it is looked for; it may quote a row of data.
         watchdog.end(printable(said))

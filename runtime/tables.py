@@ -143,12 +143,10 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
         raise wrong("prompt", "must be a list of turns {'role': text, 'content': text}")
     if turns[-1]["role"] == "assistant":
         raise wrong("prompt", "ends with the assistant's turn, which tools.convert removes")
-    if not isinstance(row["reward_model"], dict) or row["reward_model"].get("ground_truth") in (
-        None,
-        "",
-    ):
+    model = row["reward_model"]
+    truth = model.get("ground_truth") if isinstance(model, dict) else None
+    if truth is None or not str(truth).strip():
         raise wrong("reward_model", "must hold a non-empty ground_truth")
-    truth = row["reward_model"]["ground_truth"]
     if not isinstance(truth, str | int | float) or truth != truth:
         raise wrong("reward_model", "ground_truth must be text or a number")
     # Scores in metrics, plots and cards are named after it.

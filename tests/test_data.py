@@ -88,6 +88,8 @@ MALFORMED = {
     "array.json": (json.dumps([GOOD]), "a JSON array, where JSONL has one .* a line"),
     "number.jsonl": ("3\n", "line 1: not an object {...}, but 3"),
     "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "UTF-16; `iconv"),
+    "wide_without_mark.jsonl": (json.dumps(GOOD).encode("utf-16-be"), "UTF-16; `iconv"),
+    "blank.jsonl": ([row("3a+4", " \n")], f"row 0, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": (
         [GOOD | {"prompt": "3a+4"}],
@@ -372,13 +374,13 @@ def test_a_date_in_prompts_is_always_the_same(tokenizer):
 
 
 def test_turns_that_a_text_template_leaves_out_are_counted(load):
-    """A text template leaves out two of three turns, the chat template none."""
+    """A text template leaves out two of three turns, the chat template none, for people alike."""
     turns = [TURNS[0], {"role": "assistant", "content": "?"}, TURNS[1]]
     rows = [row("3a+4") | {"prompt": turns}]
-    _, counts = load(rows, prompt_template="chat")
-    assert counts == {"read": 1}
-    _, counts = load(rows, prompt_template="{question}=")
-    assert counts == {"read": 1, "turns left out": 2}
+    [question], counts = load(rows, prompt_template="chat")
+    assert (question.text, counts) == ("be right\n\n?\n\n3a+4", {"read": 1})
+    [question], counts = load(rows, prompt_template="{question}=")
+    assert (question.text, counts) == ("3a+4", {"read": 1, "turns left out": 2})
 
 
 def change(tokenizer, **attributes):

@@ -260,12 +260,16 @@ def test_main_on_a_file(tiny_model, device, file, capsys):
 
 
 def test_the_default_length_is_what_the_model_has_positions_for(tiny_model, device, file, capsys):
-    """By default it is 8192 tokens, or the positions that the longest prompt leaves."""
+    """By default it is 8192 tokens, or the positions that the longest prompt leaves, and told."""
     argv = command(tiny_model, file)
     del argv[argv.index("--max_response_length") :]
     evaluation.main(argv)
     positions = AutoConfig.from_pretrained(tiny_model).max_position_embeddings
-    assert json.loads(capsys.readouterr().out)["max_response_length"] == positions - 7
+    printed = capsys.readouterr()
+    assert json.loads(printed.out)["max_response_length"] == positions - 7
+    assert (
+        f"responses have {positions - 7} tokens, which the model's positions leave" in printed.err
+    )
 
 
 def test_the_papers_protocol_in_one_command(tiny_model, device, tmp_path, capfd):
@@ -360,8 +364,12 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
 
 
 def test_what_nobody_can_continue_is_refused(tmp_path):
-    """Responses without settings.json, and a line that is none of ours, are refused by name."""
+    """Responses without settings.json, and a line that is none of ours, are refused by name.
+
+    An empty settings.json is none: a kill has left it.
+    """
     file = tmp_path / "responses.jsonl"
+    (tmp_path / "settings.json").touch()
     file.write_text('{"question": "q", "sample": 0}\n{"question": \n')
     with pytest.raises(ValueError, match="no settings.json.*choose another --output"):
         open_kept(tmp_path, {})

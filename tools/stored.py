@@ -118,16 +118,17 @@ def response(
 
 def judge(question: Question, texts: list[str], special: list[int]) -> tuple[list, str]:
     """The written steps as [first token, one after the last, valid], and a verdict on all."""
+    asked = question.row["prompt"][-1]["content"]
     kept = ["" if i in special else text for i, text in enumerate(texts)]
     plain = "".join(kept)
     starts = np.cumsum([0, *map(len, kept)])  # (T + 1,), where each token begins in `plain`
     steps = []
-    for match, ok in judge_steps(question.text, plain):
+    for match, ok in judge_steps(asked, plain):
         first, last = np.searchsorted(starts, [match.start(), match.end() - 1], side="right") - 1
         steps.append([int(first), int(last) + 1, ok])
     if takes_shortcut(plain):
         return steps, "bare answer"
-    valid = valid_chain(question.text, plain, question.answer)
+    valid = valid_chain(asked, plain, question.answer)
     return steps, "flawless chain" if valid else "flawed chain"
 
 
