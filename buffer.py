@@ -75,11 +75,6 @@ class ReplayBuffer:
     def num_trajectories(self) -> int:
         return len(self._owners)
 
-    @property
-    def nbytes(self) -> int:  # of token ids and log-probs: 8 a token
-        tokens = sum(len(t.token_ids) for t in self._owners)
-        return 8 * tokens
-
     def bucket_of(self, question_id: int) -> int:
         """The k of the bucket that a question is in; KeyError if it is in none."""
         k, _ = self._place[question_id]
@@ -108,7 +103,7 @@ class ReplayBuffer:
         self._enter_bucket(num_success, question_id)
         for new in copies:
             before = self.trajectories(question_id)
-            # Keep the new one before dropping the old: a question without responses would leave E.
+            # First the new one is kept: without any response the question would leave its bucket.
             self._keep(question_id, new)
             for old in before:
                 if np.array_equal(old.token_ids, new.token_ids):
@@ -117,10 +112,6 @@ class ReplayBuffer:
             while len(self._owners) > self.max_trajectories:
                 oldest, owner = next(iter(self._owners.items()))
                 self._drop(owner, oldest)
-
-    def shelve(self, question_id: int) -> None:
-        """Take a question, solved K of K but not retired, out of its bucket; add brings it back."""
-        self._leave_bucket(question_id)
 
     def retire(self, question_id: int) -> None:
         """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26, 32)."""
@@ -136,13 +127,16 @@ class ReplayBuffer:
         """Into bucket k, out of the one it is in; nothing happens if that is k."""
         if question_id in self._place and self.bucket_of(question_id) == k:
             return
-        self._leave_bucket(question_id)
+        self.shelve(question_id)
         bucket = self.buckets.setdefault(k, [])
         self._place[question_id] = k, len(bucket)
         bucket.append(question_id)
 
-    def _leave_bucket(self, question_id: int) -> None:
-        """Out of the bucket it is in, if any."""
+    def shelve(self, question_id: int) -> None:
+        """Take a question out of its bucket, if it is in one; its responses stay.
+
+        So one is not replayed that was solved K of K and has not retired; `add` brings it back.
+        """
         if question_id not in self._place:
             return
         k, position = self._place.pop(question_id)
@@ -164,7 +158,7 @@ class ReplayBuffer:
         del self._owners[old]
         self.stored[question_id].remove(old)
         if not self.stored[question_id]:
-            self._leave_bucket(question_id)
+            self.shelve(question_id)
             del self.stored[question_id]
 
     def save(self, path: str | os.PathLike) -> None:

@@ -249,10 +249,6 @@ def main(argv: list[str] | None = None) -> dict:
             "often each is asked is said by --avg_samples 32 (for AIME and AMC alone) or by "
             "--samples 32; --avg_samples 1 asks all of them once"
         )
-    if config.avg_samples > 1 and not any(benchmark(q.source) in SMALL for q in questions):
-        raise ValueError(
-            "--avg_samples is for AIME and AMC, and none is here: --samples is for all"
-        )
     config.reward = reward_of(questions, config.reward)
     _fit_positions(config, questions)
     with claim(config.output), make_verifier(config) as verifier:

@@ -221,8 +221,6 @@ class Experience:
     @property
     def is_retiring(self) -> bool:
         """Whether questions solved K of K leave the stream (lines 25-26)."""
-        if self.knobs.difficulty == "spread":
-            return False
         if self.knobs.retire == "auto":
             return self.knobs.rho > 0
         return self.knobs.retire == "on"
@@ -391,7 +389,7 @@ class Experience:
                 if self.is_retiring:
                     self.buffer.retire(q)
                 else:
-                    self.buffer.shelve(q)  # out of its bucket, so not replayed; responses stay
+                    self.buffer.shelve(q)  # not replayed until it fails again
             elif self.started and k > 0:  # a stored one drawn fresh, with k = 0, keeps its bucket
                 new = self._worth_storing(group)
                 # A stored question moves to bucket k even if it brings nothing new to store: if
