@@ -381,10 +381,10 @@ class Experience:
         """
         self.stream = plan.stream
         self.buffer.reinstate(plan.reinstated)
-        K = self.knobs.num_rollouts
+        knobs = self.knobs
         for group, k in zip(groups, self._buckets(groups)):
             q = group.question.id
-            solved = self.knobs.difficulty == "success" and k == K
+            solved = knobs.difficulty == "success" and k == knobs.num_rollouts
             if solved:
                 if self.is_retiring:
                     self.buffer.retire(q)
