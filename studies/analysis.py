@@ -6,7 +6,7 @@ Scores are shares of right answers, 0 to 1; differences are in points, hundredth
 import numpy as np
 from scipy import stats
 
-from studies.arms import BLOCKS, CHOOSING, OWN, RATED, RIVAL, ROWS, STEPS, Row, Run
+from studies.arms import BLOCKS, CHOOSING, RATED, ROWS, STEPS, Row, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
@@ -25,9 +25,9 @@ def grouped(records: dict[Run, dict]) -> dict[str, Groups]:
 
 def report(blocks: dict[str, Groups]) -> str:
     """All tables."""
-    parts = [gates(blocks["rates"]), chosen(blocks["rates"]), rival(blocks["rival"])]
+    parts = [gates(blocks["rates"]), chosen(blocks["rates"])]
     parts += [outcomes(groups) for groups in blocks.values()]
-    parts += [compared(blocks[name], rows) for name, rows in ROWS.items()]
+    parts.append(compared(blocks["main"], ROWS))
     return "\n\n".join(parts)
 
 
@@ -180,13 +180,3 @@ def compared(groups: Groups, rows: list[Row]) -> str:
             verdict = [decided, f"{ps[row]:.3g}", f"{sign_flip(found[0]):.3g}"]
         lines.append([row.phrase, row.pair, *map(shown, found), *verdict])
     return table(["", "", *COMPARED, "", "p, t test", "p, sign flips"], lines)
-
-
-def rival(groups: Groups) -> str:
-    """On questions chosen beforehand: step 60, less step 120 of R0, at equal tokens generated."""
-    cells = []
-    for name in ("near", "far"):
-        at_60 = [curve(record, name)[3] for record in groups[RIVAL]]
-        at_120 = [curve(record, name)[-1] for record in groups[OWN["R0"]]]
-        cells.append(shown(np.subtract(at_60, at_120)))
-    return table(["the rival's step 60 less R0's step 120", "near", "far"], [["", *cells]])

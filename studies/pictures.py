@@ -42,7 +42,7 @@ def draw_rows(groups: Groups) -> plt.Figure:
     """A line for each comparison: a dot a seed, the mean with its 95% interval."""
     figure, axis = plt.subplots(figsize=(9, 4))
     labels = []
-    for y, row in enumerate(ROWS["main"]):
+    for y, row in enumerate(ROWS):
         values = 100 * differences(groups, row)
         axis.plot(values, [y - 0.18] * len(values), ".", color="0.6")
         axis.hlines(y, *interval(values))
