@@ -5,8 +5,8 @@
     python -m bench sampler                   a step's draw and moves, at two sizes of the buffer
     python -m bench grader                    answers a second
 
-Earlier figures, and what they mean, are in bench/README.md. TRL is needed by `step` only. Without it
-our step is timed alone.
+Earlier figures, and what they mean, are in bench/README.md. `step` alone needs TRL; without it our
+step is timed alone.
 """
 
 import argparse
