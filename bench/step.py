@@ -152,7 +152,7 @@ def bench_step(dtypes: Iterable[str]) -> Iterator[tuple[str, str, str]]:
             before, phases = time_ours(model, questions, dtype, directory / f"{dtype}-before")
             yield f"ours, {dtype}, before", str(before), phases
             if not has_trl:
-                yield "TRL", "left out", "not installed: see python -m bench --help"
+                yield "TRL", "left out", "not installed: see requirements.txt"
                 continue
             peers = []
             for processes in TRL_PROCESSES[dtype]:

@@ -36,9 +36,10 @@ def loop(monkeypatch):
     return module
 
 
-def test_of_ours_it_needs_the_island_and_the_world():
+@pytest.mark.parametrize("file", ["your_loop.py", "your_trl.py"])
+def test_of_ours_it_needs_the_island_and_the_world(file):
     """It imports nothing else of this project."""
-    ours = imported(FILE) & (ROOT | {"worlds", "runtime", "verifier", "tools"})
+    ours = imported(FILE.with_name(file)) & (ROOT | {"worlds", "runtime", "verifier", "tools"})
     assert ours == (ISLAND - {"sampler"}) | {"worlds"}
 
 

@@ -4,8 +4,6 @@ import random
 import time
 
 import pytest
-from hypothesis import HealthCheck, given, settings
-from hypothesis import strategies as st
 
 from reward import Verifier, graded_text
 
@@ -30,8 +28,11 @@ PIECES += ["\0", "\n", r"\lim_{x \to 0}", "d x", "½", "٣", "√", "∞", "ﷺ"
 
 
 def mutant(rng: random.Random) -> str:
-    """A soup of pieces, or a real answer with up to three pieces put in, taken out or doubled."""
-    if rng.random() < 0.6:
+    """A soup of characters or pieces, or a real answer with some put in, taken out or doubled."""
+    kind = rng.random()
+    if kind < 0.1:
+        return "".join(chr(rng.randrange(0x110000)) for _ in range(rng.randint(1, 10)))
+    if kind < 0.6:
         return "".join(rng.choice(PIECES) for _ in range(rng.randint(1, 10)))
     text = rng.choice(REAL)
     for _ in range(rng.randint(1, 3)):
@@ -132,22 +133,9 @@ def test_hostile_answers():
         pool.fire(handmade(), r"\sqrt{2}")
     with Verifier(workers=2, timeout=TIMEOUT, memory=MEMORY) as verifier:
         pool.verifier = verifier
-
-        @settings(
-            max_examples=40,
-            deadline=None,
-            derandomize=True,
-            suppress_health_check=list(HealthCheck),
-        )
-        @given(st.randoms(), st.text(), st.sampled_from(REAL))
-        def fire(rng, text, gold):
-            contents = [text, *(mutant(rng) for _ in range(10))]
-            pool.fire([rf"\boxed{{{content}}}" for content in contents], gold)
-
-        fire()
         rng = random.Random(0)
         while len(pool.seen) < 1_000:
-            pool.fire([rf"\boxed{{{mutant(rng)}}}" for _ in range(100)], rng.choice(REAL))
+            pool.fire([rf"\boxed{{{mutant(rng)}}}" for _ in range(50)], rng.choice(REAL))
         assert verifier.timeouts < len(pool.seen) / 50
         for worker in verifier.workers:
             with open(f"/proc/{worker.process.pid}/status") as status:
