@@ -14,12 +14,10 @@ from typing import TextIO
 from runtime import ranks
 from runtime.faults import say
 
-STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
-
 
 def directories(root: Path) -> list[Path]:
     """Return the checkpoints that are there, oldest first, whole or not."""
-    found = [path for path in root.glob("step-*") if STEP_DIRECTORY.fullmatch(path.name)]
+    found = [path for path in root.glob("step-*") if re.fullmatch(r"step-\d{7,}", path.name)]
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 
@@ -40,22 +38,18 @@ def is_restart(run_dir: Path) -> bool:
     return restarts() > 0 and owner.exists() and owner.read_text() == job()
 
 
-def refuse_obstacles(run_dir: Path) -> None:
-    """Raise ValueError where the run could not write into run_dir in the end."""
-    there = run_dir.absolute()
+def refuse_remains(run_dir: str, resume: bool) -> None:
+    """Raise ValueError where run_dir has an earlier run, unless this one goes on with it.
+
+    The same where nothing can be written there. Ranks that torchrun restarts go on with the run
+    that they have begun.
+    """
+    checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
+    there = Path(run_dir).absolute()
     while not there.exists():
         there = there.parent
     if not os.access(there, os.W_OK):
         raise ValueError(f"{there} cannot be written to: choose another --run_dir")
-
-
-def refuse_remains(run_dir: str, resume: bool) -> None:
-    """Raise ValueError where run_dir has an earlier run, unless this one goes on with it.
-
-    Ranks that torchrun restarts go on with the run that they have begun.
-    """
-    checkpoints = directories(Path(run_dir) / "checkpoints")[-1:]
-    refuse_obstacles(Path(run_dir))
     metrics = Path(run_dir) / "metrics.jsonl"
     model = Path(run_dir) / "model"
     remains = [path.name for path in checkpoints]
