@@ -160,13 +160,10 @@ class Checkpoints:
         try:
             self._write(final, step, tensors, state, save_buffer, metrics)
         except (OSError, SafetensorError) as error:
-            size = sum(t.numel() * t.element_size() for t in tensors.values()) / 1e6
-            free = shutil.disk_usage(self.root.parent).free / 1e6
             self._remove_partial()
             raise Failure(
-                f"{final} could not be written: {error}. A rank's weights and optimiser state take"
-                f" {size:.0f} MB beside the buffer, {free:.0f} MB are free. Make room, and"
-                " --resume from the checkpoint before"
+                f"{final} could not be written: {error}. Make room, and --resume from the"
+                " checkpoint before"
             ) from None
         if ranks.rank() == 0:
             self._prune(metrics)

@@ -1,6 +1,5 @@
 """Show foreign text on a terminal safely: data, prompts, responses, names of files."""
 
-import sys
 import unicodedata
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,11 +7,6 @@ from contextlib import contextmanager
 # Unicode's categories of what a terminal acts on or hides: control, format (bidirectional
 # overrides, zero width), lone surrogates, private use, line and paragraph separators.
 HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
-
-
-def open_streams() -> None:
-    """Write what cannot be printed as escapes."""
-    sys.stdout.reconfigure(errors="backslashreplace")
 
 
 def printable(text: str) -> str:

@@ -29,7 +29,7 @@ from pathlib import Path
 import psutil
 import yaml
 
-from runtime.console import open_streams, printable
+from runtime.console import printable
 
 # Seconds between the stacks of neighbouring ranks, which would be mixed up on the console.
 TURN = 0.5
@@ -244,7 +244,7 @@ def or_refuse(read: Callable):
     The refusal is one sentence on stderr, without traceback; torchrun's summary repeats it. What
     `read()` prints there itself, as tyro does, is one rank's, too.
     """
-    open_streams()
+    sys.stdout.reconfigure(errors="backslashreplace")  # an ASCII terminal shows escapes
     try:
         with contextlib.redirect_stderr(sys.stderr if is_first() else io.StringIO()):
             return read()

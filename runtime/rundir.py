@@ -14,12 +14,10 @@ from typing import TextIO
 from runtime import ranks
 from runtime.faults import say
 
-STEP_DIRECTORY = re.compile(r"step-(\d{7,})")
-
 
 def directories(root: Path) -> list[Path]:
     """Return the checkpoints that are there, oldest first, whole or not."""
-    found = [path for path in root.glob("step-*") if STEP_DIRECTORY.fullmatch(path.name)]
+    found = [path for path in root.glob("step-*") if re.fullmatch(r"step-\d{7,}", path.name)]
     return sorted(found, key=lambda path: int(path.name[5:]))
 
 

@@ -57,7 +57,6 @@ class Tracker:
             self._keep({name: math.nan if value is None else value for name, value in row.items()})
         self.bar.update(self.rows[-1]["step"] if self.rows else 0)
         if self.main:
-            self.run_dir.mkdir(parents=True, exist_ok=True)
             (self.run_dir / "metrics.jsonl").write_text(text)
             cut_samples(self.run_dir / "samples.jsonl", step)
             if self.knobs["tracker"] != "none":
@@ -208,7 +207,7 @@ class Tracker:
             for name in series:
                 points = [(row["step"], row[name]) for row in self.rows if name in row]
                 steps, values = zip(*points) if points else ([], [])
-                axis.plot(steps, values, label=printable(name.partition("/")[2]), lw=1.2)
+                axis.plot(steps, values, label=printable(name.partition("/")[2]))
             axis.set(title=title, xlabel="step")
             axis.grid(alpha=0.3)
             if len(series) > 1:
