@@ -2,7 +2,6 @@
 
 import sys
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -22,14 +21,13 @@ from exgrpo import Experience, Knobs
 DOCS = Path(__file__).parent.parent.parent / "docs"
 sys.path.append(str(DOCS))
 import your_loop  # noqa: E402
-from your_trl import ExGRPOTrainer  # noqa: E402
+from your_trl import NEEDED, ExGRPOTrainer  # noqa: E402
 
 your_loop.TEMPERATURE = 0.9
-# All of one length: TRL pads prompts on the left, and RoPE is rounded to float32 at every place.
-LONG = [question for question in your_loop.read_questions() if len(question.text) == 22][:40]
-QUESTIONS = [replace(question, id=row) for row, question in enumerate(LONG)]
+QUESTIONS = your_loop.read_questions()[:40]
+# TRL itself pads prompts on the left, and RoPE is rounded to float32 at every place.
+OF_ONE_LENGTH = [question for question in QUESTIONS if len(question.text) == 22]
 KNOBS = {"rho": 0.5, "start_threshold": 0.1}
-SIZES = {"batch_size": 8, "num_rollouts": 4, "num_mini_batches": 2}
 
 
 def is_odd(completions, **_):
@@ -38,29 +36,20 @@ def is_odd(completions, **_):
 
 
 def train(
-    directory,
-    questions=QUESTIONS,
-    *,
-    accumulated=1,
-    reward=is_odd,
-    beside=None,
-    checkpoint=None,
-    **changes,
+    directory, questions=QUESTIONS, *, reward=is_odd, beside=None, checkpoint=None, **changes
 ):
     """The trainer after four batches, with its plans and groups; `changes` are of GRPOConfig.
 
     `beside` makes a callback of it. Without knobs it is TRL's own trainer.
     """
     knobs = changes.pop("knobs", KNOBS)
+    accumulated = changes.get("gradient_accumulation_steps", 1)
     config = {
         "per_device_train_batch_size": 16 // accumulated,
-        "gradient_accumulation_steps": accumulated,
         "steps_per_generation": 2 * accumulated,
         "num_generations": 4,
         "max_completion_length": your_loop.L_MAX,
         "temperature": your_loop.TEMPERATURE,
-        "loss_type": "dr_grpo",
-        "scale_rewards": "none",
         "max_steps": 8,
         "save_steps": 2,
         "logging_steps": 1,
@@ -69,9 +58,9 @@ def train(
         "bf16": False,
         "use_cpu": True,
     }
+    config = GRPOConfig(str(directory), **NEEDED | config | changes)
     prompts = [[{"role": "user", "content": question.text}] for question in questions]
-    rows = Dataset.from_dict({"prompt": prompts})
-    given = (str(your_loop.BASE), reward, GRPOConfig(str(directory), **config | changes), rows)
+    given = str(your_loop.BASE), reward, config, Dataset.from_dict({"prompt": prompts})
     trainer = ExGRPOTrainer(*given, knobs=knobs) if knobs else GRPOTrainer(*given)
     trainer.steps = []
     if knobs:
@@ -88,59 +77,68 @@ def logged(trainer, name):
     return [row[name] for row in trainer.state.log_history if name in row]
 
 
+def checksums(trainer):
+    """Of the groups of each batch."""
+    return [[group.checksum for group in groups] for _, groups in trainer.steps]
+
+
+def gradient(model):
+    """As one vector."""
+    return torch.cat([p.grad.flatten() for p in model.parameters()])
+
+
 class Loop(TrainerCallback):
     """docs/your_loop.py beside a trainer: it takes the tokens of its new answers, and no more."""
 
     def __init__(self, trainer):
         self.trainer = trainer
-        self.experience = Experience(Knobs(seed=42, **SIZES, **KNOBS), QUESTIONS)
+        sizes = {"batch_size": 8, "num_rollouts": 4, "num_mini_batches": 2}
+        self.experience = Experience(Knobs(seed=42, **sizes, **KNOBS), QUESTIONS)
         self.losses = trainer.losses_of_loop = []
 
     def on_pre_optimizer_step(self, args, state, control, model, **_):
         """Compares the gradient of every update and, before the first one, all groups."""
         step, place = divmod(state.global_step, 2)
+        plan, theirs = self.trainer.steps[-1]
         if place == 0:
-            self.mini_batches = self.experience.mini_batches(step, self.groups(model, step))
-        found = torch.cat([p.grad.flatten() for p in model.parameters()])
+            groups = self.groups(model, step, theirs)
+            self.mini_batches = self.experience.mini_batches(step, groups)
+        found = gradient(model)
         model.zero_grad()
-        clip_eps = self.trainer.steps[-1][0].clip_eps
-        loss = your_loop.loss_of(model, self.mini_batches[place], clip_eps)
+        loss = your_loop.loss_of(model, self.mini_batches[place], plan.clip_eps)
         loss.backward()
-        expected = torch.cat([p.grad.flatten() for p in model.parameters()])
+        expected = gradient(model)
         assert (found - expected).norm() <= 1e-5 * expected.norm()
         self.losses.append(loss.item())
 
-    def groups(self, model, step):
+    def groups(self, model, step, theirs):
         """Its own groups with advantages, which must be the trainer's."""
         experience = self.experience
         drawn = experience.draw(step)
         entropies = your_loop.mean_entropies(model, experience.candidates(drawn))
         plan = experience.plan(step, drawn, entropies)
-        _, theirs = self.trainer.steps[-1]
         rollouts = []
         for group in theirs:
             asked = [(group.question.prompt_ids, t.token_ids) for t in group.new]
-            scores = [logprobs for logprobs, _ in your_loop.split_scores(model, asked)]
-            texts = [your_loop.TOKENIZER.decode(t.token_ids[:-1]) for t in group.new]
-            rewards = is_odd([[{"content": text}] for text in texts])
-            made = zip(group.new, scores, rewards)
-            rollouts.append([Trajectory(t.token_ids, p, step, reward) for t, p, reward in made])
+            new = []
+            for (_, ids), (logprobs, _) in zip(asked, your_loop.split_scores(model, asked)):
+                [reward] = is_odd([[{"content": your_loop.TOKENIZER.decode(ids[:-1])}]])
+                new.append(Trajectory(ids, logprobs, step, reward))
+            rollouts.append(new)
         groups = experience.form_groups(plan, rollouts)
         experience.store(plan, groups)
-        groups = experience.with_advantages(groups)
-        for mine, other in zip(groups, experience.with_advantages(theirs), strict=True):
-            assert mine.question.id == other.question.id
-            np.testing.assert_array_equal(mine.advantages, other.advantages)
-            for t, u in zip(mine.trajectories, other.trajectories, strict=True):
-                np.testing.assert_array_equal(t.token_ids, u.token_ids)
+        assert [group.checksum for group in groups] == checksums(self.trainer)[-1]
+        for mine, other in zip(groups, theirs):
+            for t, u in zip(mine.trajectories, other.trajectories):
                 np.testing.assert_allclose(t.logprobs, u.logprobs, atol=1e-5)
-        return groups
+        return experience.with_advantages(groups)
 
 
 @pytest.fixture(scope="module", params=[1, 2])
 def run(request, tmp_path_factory):
     """A trainer with the loop beside it; param: gradient accumulation."""
-    return train(tmp_path_factory.mktemp("run"), accumulated=request.param, beside=Loop)
+    directory = tmp_path_factory.mktemp("run")
+    return train(directory, beside=Loop, gradient_accumulation_steps=request.param)
 
 
 def test_of_ours_it_needs_the_island_and_the_world():
@@ -153,36 +151,20 @@ def test_it_computes_what_the_loop_computes(run):
     """Groups, advantages, losses and gradients are the same, with and without CLIP and an o*."""
     np.testing.assert_allclose(logged(run, "loss"), run.losses_of_loop, rtol=1e-5, atol=1e-7)
     assert [plan.clip_eps for plan, _ in run.steps] == [0.2, None, None, None]
-    assert [len(plan.stars) > 0 for plan, _ in run.steps] == [False, False, True, True]
-
-
-def test_an_o_star_is_a_stored_answer(run):
-    """Returning questions are logged; each o* has the tokens and the log-probs of its step."""
-    made = {}
-    stars = []
-    for plan, groups in run.steps:
-        stars.append(len(plan.stars))
-        for question, star in plan.stars.items():
-            logprobs = made[question, star.step, star.token_ids.tobytes()]
-            np.testing.assert_array_equal(star.logprobs, logprobs)
-        for group in groups:
-            for t in group.new:
-                made[group.question.id, plan.step, t.token_ids.tobytes()] = t.logprobs
+    stars = [len(plan.stars) for plan, _ in run.steps]
+    assert stars[:2] == [0, 0] and min(stars[2:]) > 0
     assert logged(run, "replay/questions") == stars
 
 
-def test_a_resumed_run_plans_what_the_run_left_alone_plans(run, tmp_path):
-    """From the checkpoint of its second batch: the same questions, and the same o*."""
-    resumed = train(
-        tmp_path,
-        accumulated=run.args.gradient_accumulation_steps,
-        checkpoint=f"{run.args.output_dir}/checkpoint-4",
-    )
-    plans = []
-    for steps in (run.steps[2:], resumed.steps):
-        stars = [{q: t.token_ids.tolist() for q, t in plan.stars.items()} for plan, _ in steps]
-        plans.append(([plan.fresh for plan, _ in steps], stars))
-    assert plans[0] == plans[1]
+def test_a_resumed_run_goes_on_as_the_run_left_alone(run, tmp_path):
+    """From the checkpoint of its second batch: the same groups. None is inside a batch."""
+    accumulated = run.args.gradient_accumulation_steps
+    checkpoint = f"{run.args.output_dir}/checkpoint-4"
+    resumed = train(tmp_path, checkpoint=checkpoint, gradient_accumulation_steps=accumulated)
+    assert checksums(resumed) == checksums(run)[2:]
+    longer = {"steps_per_generation": 8, "per_device_train_batch_size": 4, "save_steps": 8}
+    with pytest.raises(ValueError, match="inside a generation batch"):
+        train(tmp_path, checkpoint=checkpoint, **longer)
 
 
 def canned(trainer, prompt_ids, *_):
@@ -199,9 +181,11 @@ def canned(trainer, prompt_ids, *_):
 def test_without_replay_it_is_dr_grpo_of_trl(tmp_path, monkeypatch):
     """Three updates on the same answers to the same questions have the same losses and weights."""
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", canned)
+    sizes = {"per_device_train_batch_size": 16, "steps_per_generation": 2}  # one update a batch
     changes = {"gradient_accumulation_steps": 2, "optim": "sgd", "learning_rate": 1, "max_steps": 3}
     theirs, ours = [
-        train(tmp_path, QUESTIONS[:8], knobs=knobs, **changes) for knobs in (None, {"rho": 0.0})
+        train(tmp_path, OF_ONE_LENGTH[:8], knobs=knobs, **sizes, **changes)
+        for knobs in (None, {"rho": 0.0})
     ]
     assert np.abs(logged(theirs, "loss")).min() > 1e-4
     np.testing.assert_allclose(logged(theirs, "loss"), logged(ours, "loss"), rtol=0, atol=1e-6)
@@ -210,10 +194,10 @@ def test_without_replay_it_is_dr_grpo_of_trl(tmp_path, monkeypatch):
 
 
 def on_this_rank(directory, processes):
-    """Its groups, and the losses of a run on canned answers."""
+    """The checksums and the losses of a run on canned answers."""
     GRPOTrainer._generate_single_turn = canned
     one = train(directory, per_device_train_batch_size=16 // processes)
-    return [[group.checksum for group in groups] for _, groups in one.steps], logged(one, "loss")
+    return checksums(one), logged(one, "loss")
 
 
 def test_two_processes_train_as_one(tmp_path, monkeypatch):
@@ -227,14 +211,26 @@ def test_two_processes_train_as_one(tmp_path, monkeypatch):
 
 
 def test_a_run_whose_questions_run_out_stops(tmp_path):
-    """Where all is solved, twenty questions are two batches of eight."""
-    solved = train(tmp_path, QUESTIONS[:20], reward=lambda prompts, **_: [1] * len(prompts))
+    """Where all is solved, twenty questions are two batches of eight; resumed, it ends at once."""
+    given = {"questions": QUESTIONS[:20], "reward": lambda prompts, **_: [1] * len(prompts)}
+    solved = train(tmp_path, save_steps=6, **given)
     assert logged(solved, "buckets/retired") == [8, 16]
-    assert solved.state.global_step == 4
+    resumed = train(tmp_path, checkpoint=f"{tmp_path}/checkpoint-4", **given)
+    assert resumed.state.global_step == solved.state.global_step == 4
 
 
-@pytest.mark.parametrize("change", [{"beta": 0.1}, {"loss_type": "grpo"}, {"save_steps": 3}])
-def test_what_would_be_ignored_is_refused_by_name(tmp_path, change):
-    """KL and another loss, and a checkpoint between the mini-batches of a batch."""
-    with pytest.raises(ValueError, match=[*change][0]):
-        train(tmp_path, **change)
+@pytest.mark.parametrize(
+    "sentence, change",
+    [
+        ("beta=0.0", {"beta": 0.1}),
+        ("loss_type='dr_grpo'", {"loss_type": "grpo"}),
+        ("disable_dropout=True", {"disable_dropout": False}),
+        ("save_steps to n . 2", {"save_steps": 3}),
+        ("steps_per_generation to n . 4", {"gradient_accumulation_steps": 4}),
+        ("reward nan", {"reward": lambda prompts, **_: [None] * len(prompts)}),
+    ],
+)
+def test_what_would_go_wrong_is_refused(tmp_path, sentence, change):
+    """What would be ignored, checkpoints and updates that split a batch, ungraded answers."""
+    with pytest.raises(ValueError, match=sentence):
+        train(tmp_path, **{"steps_per_generation": 2} | change)
