@@ -6,8 +6,8 @@
 Copy this file with the four. `ExGRPOTrainer` takes what GRPOTrainer takes, LoRA included, and
 `knobs`: those of `exgrpo.Knobs`, but for seed, clip_eps (epsilon), num_rollouts (num_generations),
 batch_size and num_mini_batches, which GRPOConfig sets. A generation batch is a step of Algorithm 1,
-and its optimiser steps are the mini-batches. An answer is a success if its rewards, weighed and summed as
-in TRL, exceed 0.5; unlike there, None from all reward functions ends the run. `_generate` and
+its optimiser steps are the mini-batches. An answer is a success if its rewards, weighed and summed
+as in TRL, exceed 0.5; unlike there, None from all reward functions ends the run. `_generate` and
 `_calculate_rewards` are the two halves of TRL's `_generate_and_score_completions`, which is not
 called in training: it wants K new responses to every question. Several processes plan alike; each
 answers and scores its share, and gathers the others'. vLLM, FSDP and DeepSpeed are untried.
