@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ARITHMETIC, ROOT, toy_config
+from conftest import ARITHMETIC, ROOT, shell, toy_config
 
 from config import AUTO, DEFAULT_MODEL, Config, parse_config
 from eval import EvalConfig, parse_command
@@ -244,18 +244,11 @@ def test_impossible_values_fail_with_the_reason(knobs, reason):
         toy_config(**knobs)
 
 
-def test_what_stdout_cannot_show_ends_no_command():
+def test_what_stdout_cannot_show_ends_no_command(monkeypatch):
     """One of ASCII shows escapes."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     program = "from runtime.faults import or_refuse; or_refuse(lambda: print('café – θ'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "caf\\xe9 \\u2013 \\u03b8\n")
+    assert shell(sys.executable, "-c", program) == "caf\\xe9 \\u2013 \\u03b8\n"
 
 
 def test_vllm_without_shared_memory_is_told_early(monkeypatch):

@@ -54,17 +54,22 @@ def make_plan(run: Experience, step: int, score=by_last_token) -> Plan:
     return run.plan(step, drawn, score(run.candidates(drawn)))
 
 
-def answer(run: Experience, plan: Plan, successes) -> list[Group]:
-    """A plan's groups, in which the first `successes(q)` new responses are right; none alike."""
+def form_groups(run: Experience, plan: Plan, rewards: list[list[float]]) -> list[Group]:
+    """A plan's groups with these rewards of new responses, none of which are alike."""
     rollouts = []
-    for q, seeds in zip(plan.question_ids, run.seeds(plan)):
-        right = successes(q)
-        new = [
-            response(q, plan.step, i, reward=float(i < right), step=plan.step)
-            for i in range(len(seeds))
-        ]
+    for q, row in zip(plan.question_ids, rewards):
+        new = [response(q, plan.step, i, reward=r, step=plan.step) for i, r in enumerate(row)]
         rollouts.append(new)
     return run.form_groups(plan, rollouts)
+
+
+def answer(run: Experience, plan: Plan, successes) -> list[Group]:
+    """A plan's groups, in which the first `successes(q)` new responses are right."""
+    rewards = []
+    for q, seeds in zip(plan.question_ids, run.seeds(plan)):
+        right = successes(q)
+        rewards.append([float(i < right) for i in range(len(seeds))])
+    return form_groups(run, plan, rewards)
 
 
 def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
@@ -112,7 +117,7 @@ def test_delayed_start_is_exact_and_latched():
 def test_the_start_counts_successes_not_rewards():
     """Rewards of 0.45 have a mean above 0.35 and no success among them: nothing starts."""
     run = experience(2, start_threshold=0.35)
-    continuous(run, 0, [0.45] * 8, [0.45] * 8)
+    continuous(run, [0.45] * 8, [0.45] * 8)
     assert not run.started
 
 
@@ -485,27 +490,26 @@ def test_reinstatement():
 
 
 @pytest.mark.parametrize(
-    "num_retired, num_left, every, back",
+    "num_retired, num_left, back",
     [
-        (17, 8, 10, 0),  # 8 are left, which is B
-        (20, 5, 10, 3),  # B needs 3, a tenth would be 2
-        (100, 7, 10, 10),  # B needs 1, and a tenth is more
-        (18, 7, 0, None),  # none comes back: the run ends
+        (17, 8, 0),  # 8 are left, which is B
+        (20, 5, 3),  # B needs 3, a tenth would be 2
+        (100, 7, 10),  # B needs 1, and a tenth is more
     ],
 )
-def test_a_batch_is_never_smaller_than_B(num_retired, num_left, every, back):
+def test_a_batch_is_never_smaller_than_B(num_retired, num_left, back):
     """As many retired questions return as B needs, at least a tenth; or the run ends."""
-    run = experience(num_retired + num_left, reinstate_every=every)
+    run = experience(num_retired + num_left, reinstate_every=10)
     for q in range(num_retired):
         run.buffer.retire(q)
-    if back is None:
-        assert run.is_exhausted
-        with pytest.raises(RuntimeError, match="fewer questions are left"):
-            make_plan(run, 7)
-    else:
-        plan, _ = take_step(run, 7, lambda q: 0)  # 7 is no multiple of 10
-        assert not run.is_exhausted and len(set(plan.question_ids)) == 8
-        assert len(plan.reinstated) == num_retired - len(run.buffer.retired) == back
+    plan, _ = take_step(run, 7, lambda q: 0)  # 7 is no multiple of 10
+    assert not run.is_exhausted and len(set(plan.question_ids)) == 8
+    assert len(plan.reinstated) == num_retired - len(run.buffer.retired) == back
+    ends = experience(8)
+    ends.buffer.retire(0)
+    assert ends.is_exhausted
+    with pytest.raises(RuntimeError, match="fewer questions are left"):
+        make_plan(ends, 0)
 
 
 def test_fewer_questions_than_a_batch_are_refused():
@@ -517,13 +521,9 @@ def test_fewer_questions_than_a_batch_are_refused():
 # ---- continuous rewards (Sec. 5.3) ---------------------------------------------------------------
 
 
-def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan, list[Group]]:
-    plan = make_plan(run, step)
-    rollouts = [
-        [response(q, step, i, reward=r) for i, r in enumerate(row)]
-        for q, row in zip(plan.question_ids, rewards)
-    ]
-    groups = run.form_groups(plan, rollouts)
+def continuous(run: Experience, *rewards: list[float]) -> tuple[Plan, list[Group]]:
+    plan = make_plan(run, 0)
+    groups = form_groups(run, plan, rewards)
     run.store(plan, groups)
     return plan, groups
 
@@ -534,13 +534,13 @@ def test_continuous_rewards_go_by_their_spread():
     Where all groups spread alike, σ̃ = 0, and what says something is in bucket 1.
     """
     run = experience(3, num_rollouts=4, difficulty="spread")
-    plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
+    plan, _ = continuous(run, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
     _, middle, widest = plan.fresh
     assert run.buffer.buckets == {2: [middle], 4: [widest]} and not run.buffer.retired
     for q in (middle, widest):
         assert stored(run, q) == [[q, 0, 1], [q, 0, 3]]
     alike = experience(2, num_rollouts=4, difficulty="spread")
-    plan, _ = continuous(alike, 0, [0, 1, 0, 1], [0, 1, 0, 1])
+    plan, _ = continuous(alike, [0, 1, 0, 1], [0, 1, 0, 1])
     assert alike.buffer.buckets == {1: plan.fresh}
 
 
@@ -548,7 +548,7 @@ def test_a_replayed_response_keeps_its_reward():
     """o* enters mean, spread and advantages with the reward it was stored with, not with 1."""
     run = experience(2, num_rollouts=4, difficulty="spread")
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
-    _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75])
+    _, groups = continuous(run, [0, 0, 0, 0], [0.25, 0.5, 0.75])
     groups = run.with_advantages(groups)
     assert groups[1].rewards.tolist() == [0.5, 0.25, 0.5, 0.75]
     assert groups[1].advantages.tolist() == [0, -0.25, 0, 0.25]

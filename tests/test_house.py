@@ -6,8 +6,6 @@ import sys
 from dataclasses import asdict, fields
 from pathlib import Path
 
-import pytest
-
 from config import parse_config
 from exgrpo import Knobs
 
@@ -59,36 +57,6 @@ def wrong_arrows(house: Path) -> list[str]:
 def test_arrows():
     """Imports go from tools and bench to the root, then to the low rooms, never up or round."""
     assert wrong_arrows(HOUSE) == []
-
-
-@pytest.mark.parametrize(
-    "file, line, wrong",
-    [
-        ("loss.py", "def f():\n    from tools.doctor import main", ["loss.py: tools"]),
-        (
-            "runtime/ranks.py",
-            "if TYPE_CHECKING:\n    from config import Config",
-            ["runtime/ranks.py: config"],
-        ),
-        ("data.py", "def f():\n    import loss", ["data.py: in a circle", "loss.py: in a circle"]),
-        (
-            "runtime/peft.py",
-            "from peft import LoraConfig",
-            ["runtime/peft.py: a library of that name"],
-        ),
-    ],
-)
-def test_a_wrong_arrow_is_found(tmp_path, file, line, wrong):
-    """A file added to a made-up house of right arrows is reported exactly where it breaks one."""
-    house = {
-        "train.py": "from runtime import ranks\nimport loss",
-        "loss.py": "import data",
-        "data.py": "",
-    }
-    for name, text in (house | {file: line}).items():
-        (tmp_path / name).parent.mkdir(exist_ok=True)
-        (tmp_path / name).write_text(text)
-    assert wrong_arrows(tmp_path) == wrong
 
 
 def test_the_root_is_the_twelve_modules():

@@ -29,10 +29,10 @@ def load(directory, attention="packed"):
 def draw_sequences():
     """(prompt ids, response ids) of different lengths, also of one token."""
     rng = np.random.default_rng(0)
-    sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(3)]
-    sequences = [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
-    same = sequences[1][0]  # one prompt, three responses in a row
-    return sequences[:2] + [(same.copy(), r) for _, r in sequences[2:4]] + sequences[4:]
+    sizes = [(1, 6), (4, 1), (4, 7), (4, 2), (9, 5)]
+    draw = [[rng.integers(0, 100, size).astype(np.int32) for size in pair] for pair in sizes]
+    prompt = draw[1][0]  # of three responses in a row
+    return [(prompt.copy() if len(p) == 4 else p, response) for p, response in draw]
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
