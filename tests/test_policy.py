@@ -39,14 +39,13 @@ def make_groups(policy):
     for prompt, lengths in sizes:
         prompt_ids = rng.integers(0, 100, prompt).astype(np.int32)
         responses = [np.append(rng.integers(0, 100, n - 1), 2).astype(np.int32) for n in lengths]
-        scores = policy.score([(prompt_ids, ids) for ids in responses])
-        trajectories = [
-            Trajectory(ids, (p + 0.4 * rng.standard_normal(len(p))).astype(np.float32))
-            for ids, (p, _) in zip(responses, scores)
-        ]
+        trajectories = []
+        for ids, (p, _) in zip(responses, policy.score([(prompt_ids, ids) for ids in responses])):
+            near = p + 0.4 * rng.standard_normal(len(p))
+            trajectories.append(Trajectory(ids, near.astype(np.float32)))
         advantages = rng.standard_normal(len(lengths)).astype(np.float32)
-        question = Question(len(groups), "", prompt_ids, "", "")
         star = trajectories.pop(0) if len(lengths) > 1 else None
+        question = Question(len(groups), "", prompt_ids, "", "")
         groups.append(Group(question, star, trajectories, advantages))
     return groups
 
@@ -154,7 +153,7 @@ CASES = {  # name: knobs
 def report(directory, groups, save_to=None):
     """What one rank sees of every case, of scoring, and of a model that is trained and saved."""
     policy, pairs = make_policy(directory), pairs_of(groups)
-    seen = {"score": policy.score(pairs), "score one": policy.score(pairs[:1])}
+    seen = {"scores": policy.score(pairs) + policy.score(pairs[:1])}
     for name, knobs in CASES.items():
         some = groups[1:2] if name == "a rank without work" else groups
         seen[name] = gradients(make_policy(directory, **knobs), some)
@@ -181,20 +180,18 @@ def reports(device, tiny_model, groups, tmp_path_factory):
 def test_one_gradient_on_any_ranks_and_micro_batches(case, reports):
     """One and two ranks and every split give the same gradients and metrics to 1e-5."""
     alone, pair, _ = reports
-    reference = alone["a rank without work" if case == "a rank without work" else "one micro-batch"]
+    metrics, grads = alone[case if case == "a rank without work" else "one micro-batch"]
     for seen in (alone, *pair):
-        metrics, grads = seen[case]
-        assert_same_gradients(grads, reference[1])
-        assert metrics == pytest.approx(reference[0], rel=1e-5, abs=1e-7)
+        assert_same_gradients(seen[case][1], grads)
+        assert seen[case][0] == pytest.approx(metrics, rel=1e-5, abs=1e-7)
 
 
 def test_scores_do_not_depend_on_ranks(reports):
     """Log-probs and entropies, also of a single sequence, are those of one rank."""
     alone, pair, _ = reports
     for seen in pair:
-        for name in ("score", "score one"):
-            for mine, reference in zip(seen[name], alone[name], strict=True):
-                np.testing.assert_allclose(mine, reference, atol=1e-5)
+        for mine, reference in zip(seen["scores"], alone["scores"], strict=True):
+            np.testing.assert_allclose(mine, reference, atol=1e-5)
 
 
 def test_ranks_train_and_save_one_model(reports, groups):
@@ -205,7 +202,7 @@ def test_ranks_train_and_save_one_model(reports, groups):
         for seen in pair:
             assert np.array_equal(tensor.numpy(), seen["trained weights"][name]), name
     for sequence, (logprobs, _), (before, _) in zip(
-        pairs_of(groups), pair[0]["trained"], alone["score"]
+        pairs_of(groups), pair[0]["trained"], alone["scores"]
     ):
         expected = plain_scores(lm, *sequence, KNOBS["temperature"])[0].detach().numpy()
         np.testing.assert_allclose(logprobs, expected, atol=1e-4)
