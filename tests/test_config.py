@@ -278,11 +278,10 @@ def test_help_says_what_every_knob_is(parse, cls, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         parse(["--help"])
     assert end.value.code == 0
-    said = capsys.readouterr().out.replace("│", "").split()
-    options = re.split(" (?=--)", " ".join(said))
+    said = " ".join(capsys.readouterr().out.replace("│", "").split())
     for field in dataclasses.fields(cls):
         about = rf"--{field.name} (\[STR \[STR ...\]\]|\S+) .{{8,}} \(default: .*"
-        assert any(re.fullmatch(about, option) for option in options), field.name
+        assert any(re.fullmatch(about, option) for option in re.split(" (?=--)", said)), field.name
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from buffer import Trajectory
 from data import Question
+from eval import means
 from exgrpo import Experience, Group, Knobs, Plan
-from policy import Policy
 from runtime.metrics import step_metrics
 from sampler import sample_seed
 from verifier.worker import TAKEN
@@ -233,41 +233,25 @@ def test_question_selection():
     assert frequencies(sigma=2.0, mu=0.0)[1] == pytest.approx(1 / (1 + np.exp(-15 / 8)), abs=0.05)
 
 
-class KnownScores(Policy):
-    """A policy that is told its scores of stored responses: {token ids: (log-probs, entropies)}."""
-
-    def __init__(self, known: dict):
-        self.known = known
-
-    def score(self, sequences):
-        known = [self.known[tuple(tokens.tolist())] for _, tokens in sequences]
-        return [tuple(np.array(values, dtype=np.float32) for values in scores) for scores in known]
-
-
-# These are stored responses to one question, named by what they are lowest in.
-SURE, UNSURE, LIKELY = (1,) * 20, (2,) * 3, (3,) * 6
-KNOWN = {  # their log-probs and entropies, token by token
-    SURE: ([-0.9] * 20, [0.10] * 20),  # mean entropy 0.10, total 2.0
-    UNSURE: ([-0.8] * 3, [0.50] * 3),  # mean entropy 0.50, total 1.5
-    LIKELY: ([-0.2] * 6, [0.40] * 6),  # mean entropy 0.40, total 2.4, NLL 0.2
-}
+MEAN_ENTROPIES, NLLS = [0.1, 0.5, 0.4], [0.9, 0.8, 0.2]  # of 20, 3 and 6 tokens
 
 
 @pytest.mark.parametrize(
-    "rule, score, chosen",
+    "rule, scores, place",
     [
-        ("entropy", "mean_entropy", SURE),
-        ("official", "mean_entropy", UNSURE),
-        ("highest_entropy", "mean_entropy", UNSURE),
-        ("nll", "mean_nll", LIKELY),
+        ("entropy", MEAN_ENTROPIES, 0),
+        ("official", MEAN_ENTROPIES, 1),
+        ("highest_entropy", MEAN_ENTROPIES, 1),
+        ("nll", NLLS, 2),
     ],
 )
-def test_o_star_by_each_rule(rule, score, chosen):
+def test_o_star_by_each_rule(rule, scores, place):
     """Ours has the lowest mean, the longest here; the official sum takes the short unsure one."""
     run = experience(trajectory_selection=rule)
-    store(run, 0, 4, *KNOWN)
-    plan = make_plan(run, 0, getattr(KnownScores(KNOWN), score))
-    assert tuple(plan.stars[0].token_ids) == chosen
+    responses = [(1,) * 20, (2,) * 3, (3,) * 6]
+    store(run, 0, 4, *responses)
+    plan = make_plan(run, 0, lambda _: scores)
+    assert tuple(plan.stars[0].token_ids) == responses[place]
 
 
 def test_random_takes_any_response_unscored():
@@ -341,13 +325,11 @@ def test_a_group_of_another_size_is_refused(new, named):
 
 
 def test_a_malformed_response_forms_no_group():
-    """One without a finite reward, or with log-probs above 0, is refused; a cut one trains."""
+    """One without tokens or without a finite reward is refused; a cut one trains."""
     run = experience(1, rho=0.0, num_rollouts=2)
     plan = make_plan(run, 0)
     run.form_groups(plan, [[response(1), response(2, finished=False)]])
-    lucky = response(2)
-    lucky.logprobs[:] = 0.5
-    for malformed in (response(), response(2, reward=np.nan), response(2, reward=np.inf), lucky):
+    for malformed in (response(), response(2, reward=np.nan), response(2, reward=np.inf)):
         with pytest.raises(ValueError, match="a response needs"):
             run.form_groups(plan, [[response(1), malformed]])
 
@@ -430,7 +412,7 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
 
 
 def test_a_further_reward_is_a_mean_over_the_responses_that_have_it():
-    """Of 4 responses 2 have `form`, 1 and 0, and one ran out of time: 0.5 of 2."""
+    """Of 4 responses 2 have `form`, 1 and 0, and one ran out of time: 0.5 of 2, also validated."""
     rows = [[response(0, i) for i in range(4)]]
     for t, form in zip(rows[0], (1.0, 0.0)):
         t.named_rewards = {"form": form}
@@ -440,6 +422,10 @@ def test_a_further_reward_is_a_mean_over_the_responses_that_have_it():
     metrics = step_metrics(plan, run.form_groups(plan, rows), run)
     assert metrics["reward/form"] == 0.5 and metrics["reward/form/count"] == 2
     assert metrics["reward/timeouts"] == 0.25
+    same = dict.fromkeys(("reward", "success", "length", "truncated", "timeout"), 1.0)
+    judged = {"reward_form": 1.0}, {}, {"reward_form": 0.0}
+    validated = means([same | {"source": "s", "judged": values} for values in judged])
+    assert validated["reward_form/s"] == 0.5 and validated["reward_form/s/count"] == 2
 
 
 def test_the_latest_count_wins_and_zero_changes_nothing():

@@ -67,12 +67,10 @@ def test_gradient_of_a_new_token_in_closed_form():
     new = torch.tensor([1.1, 1.5, 0.5, 1.1, 1.5, 0.5]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
     none = torch.zeros(6, dtype=torch.bool)
-    loss, ratio, weight = run([new, torch.zeros(6), advantages, none], clip_eps=0.2)
+    loss, *_ = run([new, torch.zeros(6), advantages, none], clip_eps=0.2)
     loss.backward()
     expected = -torch.tensor([1.1, 0.0, 0.5, -1.1, -1.5, 0.0]) / (L_MAX * N)
     assert new.grad.tolist() == pytest.approx(expected.tolist())
-    assert weight.tolist() == pytest.approx([1.1, 0.0, 0.5, 1.1, 1.5, 0.0])
-    assert ratio.tolist() == pytest.approx(new.exp().tolist())
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, None])
@@ -103,8 +101,6 @@ def test_the_weight_on_both_sides_of_the_clamp(distance, beta, clip_eps):
     torch.testing.assert_close(grad, -weight * advantages / (L_MAX * N), rtol=1e-4, atol=atol)
     if distance > MAX_LOG_RATIO:
         assert not weight.any()
-    elif clip_eps is None:  # or a new token with w far above 1 may be cut
-        assert weight[4:].all() and (beta or weight.all())
 
 
 def test_what_would_train_wrongly_in_silence():

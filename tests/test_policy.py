@@ -198,15 +198,14 @@ def test_ranks_train_and_save_one_model(reports, groups):
     """After two steps two ranks hold the same weights, and transformers loads these."""
     alone, pair, saved = reports
     lm = AutoModelForCausalLM.from_pretrained(saved)
-    for name, tensor in lm.state_dict().items():
-        for seen in pair:
-            assert np.array_equal(tensor.numpy(), seen["trained weights"][name]), name
-    for sequence, (logprobs, _), (before, _) in zip(
-        pairs_of(groups), pair[0]["trained"], alone["scores"]
-    ):
+    weights = {name: tensor.numpy() for name, tensor in lm.state_dict().items()}
+    for seen in pair:
+        assert_same_weights(seen["trained weights"], weights)
+    trained = pair[0]["trained"]
+    for sequence, (mine, _), (before, _) in zip(pairs_of(groups), trained, alone["scores"]):
         expected = plain_scores(lm, *sequence, KNOBS["temperature"])[0].detach().numpy()
-        np.testing.assert_allclose(logprobs, expected, atol=1e-4)
-        assert np.abs(logprobs - before).max() > 1e-2
+        np.testing.assert_allclose(mine, expected, atol=1e-4)
+        assert np.abs(mine - before).max() > 1e-2
 
 
 def test_mean_entropy_counts_eos(policy, groups, tiny_model):

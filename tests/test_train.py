@@ -80,9 +80,8 @@ def test_the_trained_model_is_an_ordinary_directory(finished_run, world):
     directory = finished_run / "model"
     before = AutoModelForCausalLM.from_pretrained(world / "model").state_dict()
     after = AutoModelForCausalLM.from_pretrained(directory).state_dict()
-    assert before.keys() == after.keys()
     assert all(torch.isfinite(weight).all() for weight in after.values())
-    assert not any(torch.equal(before[name], after[name]) for name in after)
+    assert not any(torch.equal(weight, after[name]) for name, weight in before.items())
     tokenizer = AutoTokenizer.from_pretrained(directory)
     turns = [{"role": "user", "content": "3a+4"}]
     assert tokenizer.apply_chat_template(turns, tokenize=False) == "<bos><user>3a+4"
