@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from conftest import ARITHMETIC, ROOT, toy_config
+from conftest import ARITHMETIC, ROOT, shell, toy_config
 
 from config import AUTO, DEFAULT_MODEL, Config, parse_config
 from eval import EvalConfig, parse_command
@@ -107,24 +107,23 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path, all_is
     assert parse_config(["--config", ARITHMETIC, file, "--shaping"]).shaping is True
 
 
-@pytest.mark.parametrize(
-    "text, values",
-    [
-        ("lr: 1e-6\nrho: 1\nsigma: '2'\n", dict(lr=1e-6, rho=1.0, sigma=2.0)),
-        ("run_dir: ~/x\n", dict(run_dir=os.path.expanduser("~/x"))),
-        (
-            "shaping: off\nrequire_box: true\nclip: off\n",
-            dict(shaping=False, require_box=True, clip="off"),
-        ),
-        ("max_drift: auto\n", dict(max_drift=None)),
-        (
-            'start_threshold: -1\nresponse_prefix: "<think>\\n"\n',
-            dict(start_threshold=-1.0, response_prefix="<think>\n"),
-        ),
-    ],
-)
-def test_a_file_is_read_as_flags_are(tmp_path, all_is_there, text, values):
+def test_a_file_is_read_as_flags_are(tmp_path, all_is_there):
     """A value is the text that stands there, and becomes what its knob is."""
+    text = r"""
+lr: 1e-6
+rho: 1
+sigma: '2'
+start_threshold: -1
+run_dir: ~/x
+response_prefix: "<think>\n"
+shaping: off
+require_box: true
+clip: off
+max_drift: auto
+"""
+    values = dict(lr=1e-6, rho=1.0, sigma=2.0, start_threshold=-1.0, max_drift=None, clip="off")
+    values |= dict(run_dir=os.path.expanduser("~/x"), response_prefix="<think>\n")
+    values |= dict(shaping=False, require_box=True)
     config = parse_config(["--config", ARITHMETIC, write(tmp_path, text)])
     assert config == dataclasses.replace(parse_config(["--config", ARITHMETIC]), **values)
     assert all(type(getattr(config, name)) is type(value) for name, value in values.items())
@@ -194,15 +193,16 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, capsys, monkeypatch):
 def test_a_refusal_comes_before_the_long_imports(tmp_path, argv, reason):
     """It comes without a traceback, from one rank, and is in torchrun's summary."""
     (tmp_path / "metrics.jsonl").write_text("{}\n")
-    words = "def score(response, answer, row):\n return row['colour']\n"
-    death = "def death(response, answer):\n __import__('os')._exit(1)"
-    (tmp_path / "words.py").write_text(words + death)
+    (tmp_path / "words.py").write_text(
+        "def score(response, answer, row):\n return row['colour']\n"
+        "def death(response, answer):\n __import__('os')._exit(1)"
+    )
     turn = {"role": "user", "content": "Of grass?"}
     row = {"data_source": "x", "prompt": [turn], "reward_model": {"ground_truth": "green"}}
     (tmp_path / "q.jsonl").write_text(json.dumps(row))
     (tmp_path / "checkpoints" / "step-0000007").mkdir(parents=True)
     command = [sys.executable, "-X", "importtime", *argv.format(tmp_path=tmp_path).split()]
-    for rank in "01":
+    for rank in "01" if argv == "train.py" else "0":
         summary = tmp_path / rank
         environment = os.environ | {"LOCAL_RANK": rank, "TORCHELASTIC_ERROR_FILE": str(summary)}
         environment["PYTHONPATH"] = str(tmp_path)
@@ -210,8 +210,7 @@ def test_a_refusal_comes_before_the_long_imports(tmp_path, argv, reason):
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60
         )
         said = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
-        assert done.returncode == 1
-        assert done.stdout == ""
+        assert (done.returncode, done.stdout) == (1, "")
         assert not re.search(r"\| +(transformers|vllm)$", done.stderr, re.MULTILINE)
         told = json.loads(summary.read_text())["message"]["extraInfo"]["py_callstack"]
         assert re.search(reason, told)
@@ -245,18 +244,11 @@ def test_impossible_values_fail_with_the_reason(knobs, reason):
         toy_config(**knobs)
 
 
-def test_what_stdout_cannot_show_ends_no_command():
+def test_what_stdout_cannot_show_ends_no_command(monkeypatch):
     """One of ASCII shows escapes."""
+    monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     program = "from runtime.faults import or_refuse; or_refuse(lambda: print('café – θ'))"
-    done = subprocess.run(
-        [sys.executable, "-c", program],
-        cwd=ROOT,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
-        capture_output=True,
-        text=True,
-        timeout=60,
-    )
-    assert (done.returncode, done.stderr, done.stdout) == (0, "", "caf\\xe9 \\u2013 \\u03b8\n")
+    assert shell(sys.executable, "-c", program) == "caf\\xe9 \\u2013 \\u03b8\n"
 
 
 def test_vllm_without_shared_memory_is_told_early(monkeypatch):
@@ -286,21 +278,16 @@ def test_help_says_what_every_knob_is(parse, cls, capsys, monkeypatch):
     with pytest.raises(SystemExit) as end:
         parse(["--help"])
     assert end.value.code == 0
-    said = capsys.readouterr().out.replace("│", "").split()
-    options = re.split(" (?=--)", " ".join(said))
+    said = " ".join(capsys.readouterr().out.replace("│", "").split())
     for field in dataclasses.fields(cls):
         about = rf"--{field.name} (\[STR \[STR ...\]\]|\S+) .{{8,}} \(default: .*"
-        assert any(re.fullmatch(about, option) for option in options), field.name
+        assert any(re.fullmatch(about, option) for option in re.split(" (?=--)", said)), field.name
 
 
 @pytest.mark.parametrize(
     "file", sorted((ROOT / "configs").glob("*.yaml")), ids=lambda file: file.stem
 )
 def test_every_file_in_configs_loads(file, all_is_there):
-    """Each shipped file is valid, alone and over another, changes something, and says why."""
+    """Each shipped file is valid, alone and over another, and changes something."""
     assert parse_config(["--config", str(file)]) != parse_config([])
     assert parse_config(["--config", ARITHMETIC, str(file)])
-    if file.stem in ("arithmetic", "own-model", "paper-text", "official-code"):
-        lines = file.read_text().splitlines()
-        values = [line for line in lines if line and not line.startswith("#")]
-        assert [line for line in values if not re.search(r"\S +# .{6,}", line)] == []

@@ -10,7 +10,6 @@ from buffer import Trajectory
 from data import Question
 from eval import means
 from exgrpo import Experience, Group, Knobs, Plan
-from policy import Policy
 from runtime.metrics import step_metrics
 from sampler import sample_seed
 from verifier.worker import TAKEN
@@ -27,13 +26,13 @@ def questions(n: int) -> list[Question]:
 
 def experience(n: int = 40, **knobs) -> Experience:
     """A run on n questions; replay starts at once unless the knobs say otherwise."""
-    knobs = {"batch_size": min(n, 8), "start_threshold": -1.0} | knobs
-    return Experience(Knobs(**{"batch_size": 32} | knobs), questions(n))
+    knobs = {"batch_size": min(n, 8), "num_mini_batches": 1, "start_threshold": -1.0} | knobs
+    return Experience(Knobs(**knobs), questions(n))
 
 
 def alone(**knobs) -> Experience:
     """A run on question 0 alone, which is replayed once a response to it is stored."""
-    return experience(1, batch_size=1, rho=1.0, num_mini_batches=1, **knobs)
+    return experience(1, rho=1.0, **knobs)
 
 
 def response(
@@ -54,17 +53,22 @@ def make_plan(run: Experience, step: int, score=by_last_token) -> Plan:
     return run.plan(step, drawn, score(run.candidates(drawn)))
 
 
-def answer(run: Experience, plan: Plan, successes) -> list[Group]:
-    """A plan's groups, in which the first `successes(q)` new responses are right; none alike."""
+def form_groups(run: Experience, plan: Plan, rewards: list[list[float]]) -> list[Group]:
+    """A plan's groups with these rewards of new responses, none of which are alike."""
     rollouts = []
-    for q, seeds in zip(plan.question_ids, run.seeds(plan)):
-        right = successes(q)
-        new = [
-            response(q, plan.step, i, reward=float(i < right), step=plan.step)
-            for i in range(len(seeds))
-        ]
+    for q, row in zip(plan.question_ids, rewards):
+        new = [response(q, plan.step, i, reward=r, step=plan.step) for i, r in enumerate(row)]
         rollouts.append(new)
     return run.form_groups(plan, rollouts)
+
+
+def answer(run: Experience, plan: Plan, successes) -> list[Group]:
+    """A plan's groups, in which the first `successes(q)` new responses are right."""
+    rewards = []
+    for q, seeds in zip(plan.question_ids, run.seeds(plan)):
+        right = successes(q)
+        rewards.append([float(i < right) for i in range(len(seeds))])
+    return form_groups(run, plan, rewards)
 
 
 def take_step(run: Experience, step: int, successes) -> tuple[Plan, list[Group]]:
@@ -111,8 +115,8 @@ def test_delayed_start_is_exact_and_latched():
 
 def test_the_start_counts_successes_not_rewards():
     """Rewards of 0.45 have a mean above 0.35 and no success among them: nothing starts."""
-    run = experience(2, batch_size=2, num_mini_batches=1, start_threshold=0.35)
-    continuous(run, 0, [0.45] * 8, [0.45] * 8)
+    run = experience(2, start_threshold=0.35)
+    continuous(run, [0.45] * 8, [0.45] * 8)
     assert not run.started
 
 
@@ -132,30 +136,18 @@ def test_resuming_with_another_rho_or_threshold(tmp_path, before, after, started
     assert new.started is started and new.clip_eps_now == (None if started else 0.2)
 
 
-@pytest.mark.parametrize(
-    "knobs, clip_before, clip_after",
-    [
-        ({"clip_eps": 0.3}, 0.3, None),
-        ({"clip": "on"}, 0.2, 0.2),
-        ({"clip": "off"}, None, None),
-        ({"rho": 0.0}, 0.2, 0.2),
-    ],
-)
-def test_clip(knobs, clip_before, clip_after):
-    """`auto` clips until replay starts, and always when ρ = 0; `on` and `off` do as they say."""
-    run = experience(**{"start_threshold": 0.1} | knobs)
-    assert [take_step(run, step, lambda q: 4)[0].clip_eps for step in (0, 1)] == [
-        clip_before,
-        clip_after,
-    ]
+def test_clip_can_be_set():
+    """`on` clips by ε after the start, too, and `off` not even before it."""
+    assert experience(clip="on", clip_eps=0.3).clip_eps_now == 0.3
+    assert experience(clip="off", start_threshold=0.9).clip_eps_now is None
 
 
 def test_rho_zero_is_the_plain_baseline():
     """Nothing is stored, replayed or retired, whatever the Pass@1; `retire on` only retires."""
     run, retiring = experience(10, rho=0.0), experience(10, rho=0.0, retire="on")
     for step in range(5):
-        plan, groups = take_step(run, step, lambda q: q % 9)
-        assert len(plan.fresh) == 8 and not plan.stars and not any(g.star for g in groups)
+        plan, _ = take_step(run, step, lambda q: q % 9)
+        assert len(plan.fresh) == 8 and not plan.stars
         take_step(retiring, step, lambda q: q % 9)
     assert not run.started and len(run.buffer) == len(run.buffer.retired) == 0
     assert retiring.buffer.retired == {8} and len(retiring.buffer) == 0
@@ -187,19 +179,17 @@ def test_number_of_replayed_questions(rho, batch_size, buffered, n):
 def test_the_plan_depends_on_seed_step_and_buffer_only():
     """Equal histories plan alike, other seeds and steps do not."""
 
-    def plans(seed):
-        run, chosen = experience(seed=seed), []
-        for step in range(6):
-            plan, _ = take_step(run, step, lambda q, step=step: (q * 5 + step) % 9)
-            replayed = [(q, t.token_ids.tolist()) for q, t in plan.stars.items()]
-            chosen.append((plan.fresh, replayed))
-        return chosen
+    def planned(seed, step):
+        run = experience(seed=seed, trajectory_selection="random")
+        for q in range(40):
+            store(run, q, 4, (5,), (6,))
+        plan = make_plan(run, step)
+        return plan.fresh, {q: t.token_ids.tolist() for q, t in plan.stars.items()}
 
-    assert plans(3) == plans(3) != plans(4)
-    run = experience()
-    for q in range(40):
-        store(run, q, 4)
-    assert list(make_plan(run, 1).stars) != list(make_plan(run, 2).stars)
+    first = planned(3, 1)
+    assert first == planned(3, 1)
+    for other in (planned(4, 1), planned(3, 2)):
+        assert first[0] != other[0] and first[1] != other[1]
 
 
 def test_a_plan_changes_nothing(tmp_path):
@@ -215,12 +205,9 @@ def test_a_plan_changes_nothing(tmp_path):
         run.buffer.save(tmp_path / "buffer")
         return run.state_dict(), (tmp_path / "buffer").read_bytes()
 
-    before = state()
-    first = make_plan(run, 5)
-    another = make_plan(run, 10)
+    before, first, another = state(), make_plan(run, 5), make_plan(run, 10)
     assert first.reinstated and first != another
-    assert make_plan(run, 5) == first
-    assert state() == before
+    assert make_plan(run, 5) == first and state() == before
     run.store(first, answer(run, first, lambda q: 3))
     assert run.stream == first.stream and run.buffer.retired.isdisjoint(first.reinstated)
 
@@ -233,62 +220,48 @@ def frequencies(**knobs) -> dict[int, float]:
     run = experience(rho=0.125, **knobs)
     for q in range(10):
         store(run, q, 4 if q == 0 else 1)
-    drawn = Counter(run.buffer.bucket_of(*make_plan(run, step).stars) for step in range(600))
-    return {k: n / 600 for k, n in drawn.items()}
+    drawn = Counter(run.buffer.bucket_of(*make_plan(run, step).stars) for step in range(300))
+    return {k: n / 300 for k, n in drawn.items()}
 
 
 def test_question_selection():
     """Gaussian draws go by the counts, 1 : exp(-9/2), and uniform ones by the sizes, 1 : 9."""
     gaussian, uniform = frequencies()[4], frequencies(question_selection="uniform")[4]
-    # It is 0.989, and the standard error is 0.004.
+    # It is 0.989, and the standard error is 0.006.
     assert gaussian == pytest.approx(1 / (1 + np.exp(-4.5)), abs=0.02)
-    assert uniform == pytest.approx(0.1, abs=0.05)  # standard error 0.012
+    assert uniform == pytest.approx(0.1, abs=0.05)  # standard error 0.017
     assert frequencies(sigma=2.0, mu=0.0)[1] == pytest.approx(1 / (1 + np.exp(-15 / 8)), abs=0.05)
 
 
-class KnownScores(Policy):
-    """A policy that is told its scores of stored responses: {token ids: (log-probs, entropies)}."""
-
-    def __init__(self, known: dict):
-        self.known = known
-
-    def score(self, sequences):
-        known = [self.known[tuple(tokens.tolist())] for _, tokens in sequences]
-        return [tuple(np.array(values, dtype=np.float32) for values in scores) for scores in known]
+MEAN_ENTROPIES, NLLS = [0.1, 0.5, 0.4], [0.9, 0.8, 0.2]  # of 20, 3 and 6 tokens
 
 
-# These are stored responses to one question, named by what they are lowest in.
-SURE, UNSURE, LIKELY = (1,) * 20, (2,) * 3, (3,) * 6
-KNOWN = {  # their log-probs and entropies, token by token
-    SURE: ([-0.9] * 20, [0.10] * 20),  # mean entropy 0.10, total 2.0
-    UNSURE: ([-0.8] * 3, [0.50] * 3),  # mean entropy 0.50, total 1.5
-    LIKELY: ([-0.2] * 6, [0.40] * 6),  # mean entropy 0.40, total 2.4, NLL 0.2
-}
-
-
-def select(rule: str, score) -> tuple[int, ...]:
+@pytest.mark.parametrize(
+    "rule, scores, place",
+    [
+        ("entropy", MEAN_ENTROPIES, 0),
+        ("official", MEAN_ENTROPIES, 1),
+        ("highest_entropy", MEAN_ENTROPIES, 1),
+        ("nll", NLLS, 2),
+    ],
+)
+def test_o_star_by_each_rule(rule, scores, place):
+    """Ours has the lowest mean, the longest here; the official sum takes the short unsure one."""
     run = experience(trajectory_selection=rule)
-    store(run, 0, 4, *KNOWN)
-    return tuple(make_plan(run, 0, score).stars[0].token_ids.tolist())
+    responses = [(1,) * 20, (2,) * 3, (3,) * 6]
+    store(run, 0, 4, *responses)
+    plan = make_plan(run, 0, lambda _: scores)
+    assert tuple(plan.stars[0].token_ids) == responses[place]
 
 
-def test_lowest_mean_entropy_where_the_official_rule_errs():
-    """Ours takes the lowest mean, the longest here; the official sum takes the short unsure one."""
-    assert select("entropy", KnownScores(KNOWN).mean_entropy) == SURE
-    assert select("official", KnownScores(KNOWN).mean_entropy) == UNSURE
-
-
-def test_other_trajectory_selections():
-    """highest_entropy and nll take the extreme of their score, random any candidate unscored."""
-    policy = KnownScores(KNOWN)
-    assert select("highest_entropy", policy.mean_entropy) == UNSURE
-    assert select("nll", policy.mean_nll) == LIKELY
+def test_random_takes_any_response_unscored():
+    """Each of three is o* a third of the time, and none is a candidate to be scored."""
     run = experience(trajectory_selection="random")
-    store(run, 0, 4, *KNOWN)
+    store(run, 0, 4, (5,), (6,), (7,))
     assert run.candidates([0]) == []
-    picks = Counter(tuple(make_plan(run, step).stars[0].token_ids.tolist()) for step in range(600))
+    picks = Counter(make_plan(run, step).stars[0].token_ids[0] for step in range(600))
     # The standard error is 0.019.
-    assert all(picks[c] / 600 == pytest.approx(1 / 3, abs=0.08) for c in KNOWN)
+    assert all(picks[token] / 600 == pytest.approx(1 / 3, abs=0.08) for token in (5, 6, 7))
 
 
 def test_only_contested_choices_are_scored():
@@ -302,7 +275,6 @@ def test_only_contested_choices_are_scored():
         return by_last_token(sequences)
 
     plan = make_plan(run, 0, score)
-    assert experience().candidates([]) == []
     assert {q: t.token_ids.tolist() for q, t in plan.stars.items()} == {0: [5, 1], 1: [5, 9]}
     assert sorted(asked) == [([1, 100], [5, i]) for i in (1, 2, 3)]
     metrics = step_metrics(plan, answer(run, plan, lambda q: 1), run)
@@ -311,39 +283,35 @@ def test_only_contested_choices_are_scored():
     assert (metrics["reward/pass_at_1"], metrics["reward/pass_at_1_fresh"]) == (10 / 64, 1 / 8)
     run.knobs.trajectory_selection = "official"  # two tokens each
     metrics = step_metrics(make_plan(run, 0, score), answer(run, plan, lambda q: 1), run)
-    sums = metrics["replay/entropy_sum_chosen"], metrics["replay/entropy_sum_candidates"]
-    assert sums == (2, 4) and "replay/entropy_chosen" not in metrics
+    assert metrics["replay/entropy_sum_chosen"] == 2 and "replay/entropy_chosen" not in metrics
 
 
 # ---- seeds and groups ----------------------------------------------------------------------------
 
 
-def test_seeds():
-    """K seeds if fresh, K - 1 if replayed, of (run seed, step, question, index)."""
-    run = experience(seed=5)
-    for q in range(4):
-        store(run, q, 4)
-    plan = make_plan(run, 1)
-    for q, seeds in zip(plan.question_ids, run.seeds(plan), strict=True):
-        indices = range(1, K) if q in plan.stars else range(K)
-        assert seeds == [sample_seed(5, 1, q, i) for i in indices]
-
-
 def test_a_mixed_group_is_o_star_and_its_new_responses():
-    """o* stands first as it was stored, counts in k, and shares one mean with K - 1 new ones."""
-    run = experience(20)
+    """o* stands first as it was stored, counts in k, and shares one mean with K - 1 new ones.
+
+    Their seeds are those of (run seed, step, question, place). `normalize_std` divides by the
+    group's standard deviation (GRPO).
+    """
+    run = experience(seed=5)
     store(run, 3, 4, (9, 9, 9))
-    plan = make_plan(run, 0)
-    groups = answer(run, plan, lambda q: 2)
-    mixed = next(g for g in groups if g.star)
+    plan = make_plan(run, 1)
+    of_question = dict(zip(plan.question_ids, run.seeds(plan), strict=True))
+    for q, seeds in of_question.items():
+        assert seeds == [sample_seed(5, 1, q, i) for i in range(q == 3, K)]
+    (mixed,) = [g for g in answer(run, plan, lambda q: 2) if g.star]
     assert mixed.question.id == 3 and len(mixed.trajectories) == K and mixed.num_success == 3
     assert mixed.trajectories[0].token_ids.tolist() == [9, 9, 9]
-    assert mixed.trajectories == [mixed.star, *mixed.new]
     assert mixed.trajectories[0].logprobs.tolist() == [-0.125, -0.25, -0.375]
     assert mixed.rewards.tolist() == [1, 1, 1, 0, 0, 0, 0, 0]
 
-    mixed = run.with_advantages([mixed])[0]
-    assert mixed.advantages.tolist() == [0.625] * 3 + [-0.375] * 5  # 1 - 3/8, 0 - 3/8
+    by_hand = [0.625] * 3 + [-0.375] * 5  # 1 - 3/8, 0 - 3/8
+    assert run.with_advantages([mixed])[0].advantages.tolist() == by_hand
+    run.knobs.normalize_std = True
+    std = np.sqrt((3 * 0.625**2 + 5 * 0.375**2) / 7)
+    assert run.with_advantages([mixed])[0].advantages == pytest.approx(np.array(by_hand) / std)
 
 
 @pytest.mark.parametrize("new, named", [(K, "8 new"), (K - 2, "6 new")])
@@ -357,13 +325,11 @@ def test_a_group_of_another_size_is_refused(new, named):
 
 
 def test_a_malformed_response_forms_no_group():
-    """One without a finite reward, or with log-probs above 0, is refused; a cut one trains."""
-    run = experience(1, batch_size=1, rho=0.0, num_rollouts=2, num_mini_batches=1)
+    """One without tokens or without a finite reward is refused; a cut one trains."""
+    run = experience(1, rho=0.0, num_rollouts=2)
     plan = make_plan(run, 0)
     run.form_groups(plan, [[response(1), response(2, finished=False)]])
-    lucky = response(2)
-    lucky.logprobs[:] = 0.5
-    for malformed in (response(), response(2, reward=np.nan), response(2, reward=np.inf), lucky):
+    for malformed in (response(), response(2, reward=np.nan), response(2, reward=np.inf)):
         with pytest.raises(ValueError, match="a response needs"):
             run.form_groups(plan, [[response(1), malformed]])
 
@@ -389,12 +355,7 @@ def replay_one(successes: int, **knobs) -> tuple[Experience, list[list[int]]]:
 
 @pytest.mark.parametrize(
     "successes, bucket, new",
-    [
-        (0, 1, 0),  # only o* itself is right: k = 1
-        (2, 3, 2),
-        (5, 6, 5),
-        (3, 4, 3),
-    ],
+    [(0, 1, 0), (2, 3, 2), (5, 6, 5), (3, 4, 3)],  # in the first only o* itself is right
 )
 def test_a_replayed_group_moves_its_question(successes, bucket, new):
     """The latest k, with o*, is the bucket, and new successes are stored."""
@@ -413,29 +374,26 @@ def test_a_replayed_group_that_is_all_right_retires():
     run, now = replay_one(7)
     assert run.buffer.retired == {0} and len(run.buffer) == 0 and now == []
     run, now = replay_one(7, retire="off")
-    assert (
-        not run.buffer.retired and not run.buffer.buckets and len(run.buffer) == 0 and len(now) == 2
-    )
+    assert not run.buffer.retired and not run.buffer.buckets and len(now) == 2
     plan, _ = take_step(run, 2, lambda q: 5)
     assert plan.fresh == [0] and run.buffer.bucket_of(0) == 5 and len(stored(run, 0)) == 7
 
 
-@pytest.mark.parametrize(
-    "k, threshold, bucket",
-    [(0, -1.0, None), (1, -1.0, 1), (7, -1.0, 7), (8, -1.0, None), (3, 1.0, None), (8, 1.0, None)],
-)
-def test_what_a_fresh_group_stores(k, threshold, bucket):
+@pytest.mark.parametrize("threshold", [-1.0, 1.0])
+@pytest.mark.parametrize("k", [0, 1, 7, 8])
+def test_what_a_fresh_group_stores(k, threshold):
     """0 < k < K stores all successes in bucket k once replay starts; k = K always retires."""
     run = alone(start_threshold=threshold)
     take_step(run, 0, lambda q: k)
-    assert run.buffer.buckets == ({bucket: [0]} if bucket else {})
-    assert stored(run, 0) == ([[0, 0, i] for i in range(k)] if bucket else [])
-    assert run.buffer.retired == ({0} if k == 8 else set())
+    new = range(k if k < K and threshold < 0 else 0)
+    assert run.buffer.buckets == ({k: [0]} if new else {})
+    assert stored(run, 0) == [[0, 0, i] for i in new]
+    assert run.buffer.retired == ({0} if k == K else set())
 
 
 def test_a_response_that_was_cut_counts_and_is_not_stored():
     """A right one cut at L_max counts in k and is not in E, and cut ones alone store nothing."""
-    run = experience(2, batch_size=2, num_mini_batches=1)
+    run = experience(2)
     plan = make_plan(run, 0)
     rows = [
         [response(q, i, reward=float(i < 3), finished=i > last) for i in range(8)]
@@ -454,22 +412,19 @@ def test_a_response_that_was_cut_counts_and_is_not_stored():
 
 
 def test_a_further_reward_is_a_mean_over_the_responses_that_have_it():
-    """Of 4 responses 2 have `form`, 1 and 0, and one ran out of time: 0.5 of 2 in both places."""
-    named = [{"form": 1.0}, {}, {"form": 0.0}, {"timeouts": 1.0}]
+    """Of 4 responses 2 have `form`, 1 and 0, and one ran out of time: 0.5 of 2, also validated."""
     rows = [[response(0, i) for i in range(4)]]
-    for t, rewards in zip(rows[0], named):
-        t.named_rewards = rewards
-    run = experience(1, batch_size=1, num_rollouts=4, num_mini_batches=1, rho=0.0)
+    for t, form in zip(rows[0], (1.0, 0.0)):
+        t.named_rewards = {"form": form}
+    rows[0][3].named_rewards = {"timeouts": 1.0}
+    run = experience(1, num_rollouts=4, rho=0.0)
     plan = make_plan(run, 0)
     metrics = step_metrics(plan, run.form_groups(plan, rows), run)
     assert metrics["reward/form"] == 0.5 and metrics["reward/form/count"] == 2
     assert metrics["reward/timeouts"] == 0.25
     same = dict.fromkeys(("reward", "success", "length", "truncated", "timeout"), 1.0)
-    records = [
-        same | {"source": "s", "judged": {f"reward_{n}": v for n, v in r.items() if n == "form"}}
-        for r in named
-    ]
-    validated = means(records)
+    judged = {"reward_form": 1.0}, {}, {"reward_form": 0.0}
+    validated = means([same | {"source": "s", "judged": values} for values in judged])
     assert validated["reward_form/s"] == 0.5 and validated["reward_form/s/count"] == 2
 
 
@@ -489,59 +444,53 @@ def test_a_replayed_question_that_the_cap_pushed_out():
     run = experience(8, max_trajectories=4, rho=0.125)
     store(run, 0, 4)
     plan, _ = take_step(run, 1, lambda q: 0 if q == 0 else 4)
-    assert (
-        list(plan.stars) == [0] and 0 not in run.buffer.stored and run.buffer.num_trajectories == 4
-    )
+    assert [*plan.stars] == [0] and 0 not in run.buffer.stored
+    assert run.buffer.num_trajectories == 4
 
 
 def test_reinstatement():
     """At steps 25, 50, ... a seeded tenth of S returns to the epoch, not to E (Table 7)."""
 
     def returned(seed):
-        run, drawn = experience(400, reinstate_every=25, seed=seed), []
+        run, drawn = experience(reinstate_every=25, seed=seed), []
         for q in range(30):
             run.buffer.retire(q)
-        for step in range(46):  # 25 batches of 8 before, 21 after: an epoch of 370 is nearly over
+        for step in (0, 24, 25, 26):
             plan, _ = take_step(run, step, lambda q: 0)
             drawn += plan.fresh
             assert len(run.buffer.retired) == (30 if step < 25 else 27)
         back = set(range(30)) - run.buffer.retired
-        assert sorted(q for q in drawn + run.stream.queue if q in back) == sorted(back)  # once each
-        assert (
-            run.stream.epoch == 0 and len(run.buffer) == 0 and {q for q in drawn if q < 30} <= back
-        )
+        assert back <= {*drawn, *run.stream.queue} and len(run.buffer) == 0
         return back
 
     assert returned(0) == returned(0) != returned(1)
 
 
 @pytest.mark.parametrize(
-    "num_retired, num_left, every, back",
+    "num_retired, num_left, back",
     [
-        (17, 8, 10, 0),  # 8 are left, which is B
-        (20, 5, 10, 3),  # B needs 3, a tenth would be 2
-        (100, 7, 10, 10),  # B needs 1, and a tenth is more
-        (18, 7, 0, None),  # none comes back: the run ends
+        (17, 8, 0),  # 8 are left, which is B
+        (20, 5, 3),  # B needs 3, a tenth would be 2
+        (100, 7, 10),  # B needs 1, and a tenth is more
     ],
 )
-def test_a_batch_is_never_smaller_than_B(num_retired, num_left, every, back):
+def test_a_batch_is_never_smaller_than_B(num_retired, num_left, back):
     """As many retired questions return as B needs, at least a tenth; or the run ends."""
-    run = experience(num_retired + num_left, reinstate_every=every)
+    run = experience(num_retired + num_left, reinstate_every=10)
     for q in range(num_retired):
         run.buffer.retire(q)
-    if back is None:
-        assert run.is_exhausted
-        with pytest.raises(RuntimeError, match="fewer questions are left"):
-            make_plan(run, 7)
-    else:
-        plan, _ = take_step(run, 7, lambda q: 0)  # 7 is no multiple of 10
-        assert not run.is_exhausted and len(set(plan.question_ids)) == 8
-        assert len(plan.reinstated) == num_retired - len(run.buffer.retired) == back
+    plan, _ = take_step(run, 7, lambda q: 0)  # 7 is no multiple of 10
+    assert not run.is_exhausted and len(set(plan.question_ids)) == 8
+    assert len(plan.reinstated) == num_retired - len(run.buffer.retired) == back
+    ends = experience(8)
+    ends.buffer.retire(0)
+    assert ends.is_exhausted
+    with pytest.raises(RuntimeError, match="fewer questions are left"):
+        make_plan(ends, 0)
 
 
 def test_fewer_questions_than_a_batch_are_refused():
     """The sentence names the knob."""
-    experience(8, batch_size=8)
     with pytest.raises(ValueError, match="7 questions .* batch of 8: lower --batch_size"):
         experience(7, batch_size=8)
 
@@ -549,43 +498,34 @@ def test_fewer_questions_than_a_batch_are_refused():
 # ---- continuous rewards (Sec. 5.3) ---------------------------------------------------------------
 
 
-def continuous(run: Experience, step: int, *rewards: list[float]) -> tuple[Plan, list[Group]]:
-    plan = make_plan(run, step)
-    rollouts = [
-        [response(q, step, i, reward=r) for i, r in enumerate(row)]
-        for q, row in zip(plan.question_ids, rewards)
-    ]
-    groups = run.form_groups(plan, rollouts)
+def continuous(run: Experience, *rewards: list[float]) -> tuple[Plan, list[Group]]:
+    plan = make_plan(run, 0)
+    groups = form_groups(run, plan, rewards)
     run.store(plan, groups)
     return plan, groups
 
 
 def test_continuous_rewards_go_by_their_spread():
-    """σ = 0, 0.25, 0.5 (K = 4) are buckets 0, 2, 4; all but 0 store what is above their means."""
-    run = experience(3, num_rollouts=4, batch_size=3, difficulty="spread")
-    plan, _ = continuous(run, 0, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
+    """σ = 0, 0.25, 0.5 (K = 4) are buckets 0, 2, 4; all but 0 store what is above their means.
+
+    Where all groups spread alike, σ̃ = 0, and what says something is in bucket 1.
+    """
+    run = experience(3, num_rollouts=4, difficulty="spread")
+    plan, _ = continuous(run, [1, 1, 1, 1], [0.2, 0.7, 0.2, 0.7], [0, 1, 0, 1])
     _, middle, widest = plan.fresh
-    assert run.buffer.buckets == {2: [middle], 4: [widest]}
+    assert run.buffer.buckets == {2: [middle], 4: [widest]} and not run.buffer.retired
     for q in (middle, widest):
         assert stored(run, q) == [[q, 0, 1], [q, 0, 3]]
-    assert not run.buffer.retired
-
-
-@pytest.mark.parametrize("other", [[0, 1, 0, 1], [1, 1, 1, 1]], ids=["alike", "silent"])
-def test_a_group_that_says_something_is_stored_whatever_the_others_do(other):
-    """Where all groups spread alike, σ̃ = 0 and the bucket is 1; one alone has σ̃ = 1: bucket K."""
-    run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread")
-    plan, _ = continuous(run, 0, [0, 1, 0, 1], other)
-    first, second = plan.fresh
-    alone = np.ptp(other) == 0
-    assert run.buffer.buckets == ({4: [first]} if alone else {1: [first, second]})
+    alike = experience(2, num_rollouts=4, difficulty="spread")
+    plan, _ = continuous(alike, [0, 1, 0, 1], [0, 1, 0, 1])
+    assert alike.buffer.buckets == {1: plan.fresh}
 
 
 def test_a_replayed_response_keeps_its_reward():
     """o* enters mean, spread and advantages with the reward it was stored with, not with 1."""
-    run = experience(2, num_rollouts=4, batch_size=2, difficulty="spread", num_mini_batches=1)
+    run = experience(2, num_rollouts=4, difficulty="spread")
     run.buffer.add(1, 2, [response(5, 1, reward=0.5)])
-    _, groups = continuous(run, 0, [0, 0, 0, 0], [0.25, 0.5, 0.75])
+    _, groups = continuous(run, [0, 0, 0, 0], [0.25, 0.5, 0.75])
     groups = run.with_advantages(groups)
     assert groups[1].rewards.tolist() == [0.5, 0.25, 0.5, 0.75]
     assert groups[1].advantages.tolist() == [0, -0.25, 0, 0.25]
@@ -593,68 +533,50 @@ def test_a_replayed_response_keeps_its_reward():
 
 def test_a_checkpoint_that_names_other_questions_is_refused(tmp_path):
     """Ids in the buffer, the retired set or the stream must be those of questions there are."""
-    for spoil in (
+    spoilers = [
         lambda run: store(run, 5, 4),
         lambda run: run.buffer.retire(7),
         lambda run: run.stream.queue.append(-1),
-    ):
-        run, resumed = experience(3), experience(3)
-        run.buffer.save(tmp_path / "buffer")
-        resumed.load_state_dict(run.state_dict(), tmp_path / "buffer")
+    ]
+    for spoil in spoilers:
+        run = experience(3)
         spoil(run)
         run.buffer.save(tmp_path / "buffer")
         with pytest.raises(ValueError, match="names question (5|7|-1), which this run has not"):
-            resumed.load_state_dict(run.state_dict(), tmp_path / "buffer")
+            experience(3).load_state_dict(run.state_dict(), tmp_path / "buffer")
 
 
 # ---- the batch of Eq. 4 --------------------------------------------------------------------------
 
 
-def one_batch(replayed: int = 4, batch_size: int = 8, **knobs):
-    run = experience(batch_size=batch_size, **knobs)
-    for q in range(replayed):
-        store(run, q, 4)
-    return run, answer(run, make_plan(run, 0), lambda q: q % 9)
-
-
-def ids(part: list[Group]) -> list[int]:
-    return [g.question.id for g in part]
-
-
 @pytest.mark.parametrize("replayed, batch_size, parts", [(3, 8, 2), (0, 8, 2), (5, 10, 3)])
 def test_mini_batches_are_fair_and_lose_nothing(replayed, batch_size, parts):
     """Sizes and numbers of replayed groups differ by at most one, and every group is in one."""
-    run, groups = one_batch(replayed, batch_size, num_mini_batches=parts)
-    split = run.mini_batches(0, groups)
+    run = experience(batch_size=batch_size, num_mini_batches=parts)
+    for q in range(replayed):
+        store(run, q, 4)
+    plan = make_plan(run, 0)
+    split = run.mini_batches(0, answer(run, plan, lambda q: 1))
     assert len(split) == parts
-    assert sorted(q for part in split for q in ids(part)) == sorted(ids(groups))
-    assert np.ptp([len(part) for part in split]) <= 1
-    assert np.ptp([sum(g.star is not None for g in part) for part in split]) <= 1
+    assert sorted(g.question.id for part in split for g in part) == sorted(plan.question_ids)
+    for sizes in ([len(part) for part in split], [sum(bool(g.star) for g in p) for p in split]):
+        assert np.ptp(sizes) <= 1
 
 
 def test_mini_batches_are_shuffled_by_seed_and_step():
     """The same seed and step give the same split, and others give others."""
-    run, groups = one_batch()
-    splits = set()
-    for seed in range(5):
-        run.knobs.seed = seed
+    run, splits = experience(num_mini_batches=2), set()
+    groups = answer(run, make_plan(run, 0), lambda q: 1)
+    for run.knobs.seed in range(5):
         for step in (0, 1, 0):
-            splits.add(str([ids(part) for part in run.mini_batches(step, groups)]))
+            parts = run.mini_batches(step, groups)
+            splits.add(str([[g.question.id for g in part] for part in parts]))
     assert len(splits) == 10
 
 
 def test_masked_grpo():
     """Groups outside Eq. 14's closed interval of k/K stay in N, with advantage 0."""
-    run = experience(9, batch_size=9, num_mini_batches=1, rho=0.0, alpha_low=0.25, alpha_high=0.75)
+    run = experience(9, batch_size=9, rho=0.0, alpha_low=0.25, alpha_high=0.75)
     groups = answer(run, make_plan(run, 0), lambda q: q)  # question q has k = q
     (part,) = run.mini_batches(0, run.with_advantages(groups))
     assert len(part) == 9 and {g.question.id for g in part if g.advantages.any()} == {2, 3, 4, 5, 6}
-
-
-def test_advantages_with_standard_deviation():
-    """`normalize_std` divides by the group's standard deviation (GRPO)."""
-    run = alone(normalize_std=True)
-    groups = answer(run, make_plan(run, 0), lambda q: 4)
-    std = np.sqrt(8 * 0.5**2 / 7)
-    groups = run.with_advantages(groups)
-    assert groups[0].advantages.tolist() == pytest.approx([0.5 / std] * 4 + [-0.5 / std] * 4)

@@ -67,12 +67,10 @@ def test_gradient_of_a_new_token_in_closed_form():
     new = torch.tensor([1.1, 1.5, 0.5, 1.1, 1.5, 0.5]).log().requires_grad_()
     advantages = torch.tensor([1.0, 1.0, 1.0, -1.0, -1.0, -1.0])
     none = torch.zeros(6, dtype=torch.bool)
-    loss, ratio, weight = run([new, torch.zeros(6), advantages, none], clip_eps=0.2)
+    loss, *_ = run([new, torch.zeros(6), advantages, none], clip_eps=0.2)
     loss.backward()
     expected = -torch.tensor([1.1, 0.0, 0.5, -1.1, -1.5, 0.0]) / (L_MAX * N)
     assert new.grad.tolist() == pytest.approx(expected.tolist())
-    assert weight.tolist() == pytest.approx([1.1, 0.0, 0.5, 1.1, 1.5, 0.0])
-    assert ratio.tolist() == pytest.approx(new.exp().tolist())
 
 
 @pytest.mark.parametrize("beta", [0.1, 0.5, None])
@@ -88,37 +86,21 @@ def test_the_weight_is_what_autograd_finds(beta):
 
 @pytest.mark.parametrize("clip_eps", [0.2, None])
 @pytest.mark.parametrize("beta", [0.1, None])
-@pytest.mark.parametrize("distance", [19.9, 20.1])
+@pytest.mark.parametrize("distance", [19.9, 20.1, 1e4])
 def test_the_weight_on_both_sides_of_the_clamp(distance, beta, clip_eps):
-    """It is what autograd finds where log w is just within ±20, and 0 just beyond."""
+    """It is what autograd finds where log w is just within ±20, and 0 beyond: all stays finite."""
     signs = torch.tensor([1.0, -1.0]).repeat(4)  # of log w
     advantages = torch.tensor([1.0, 1.0, -1.0, -1.0]).repeat(2)
     replayed = torch.arange(8) < 4
     new = (distance * signs).requires_grad_()
     case = [new, torch.zeros(8), advantages, replayed]
-    loss, _, weight = run(case, clip_eps=clip_eps, beta=beta)
+    loss, ratio, weight = run(case, clip_eps=clip_eps, beta=beta)
+    assert loss.isfinite() and ratio.isfinite().all()
     (grad,) = torch.autograd.grad(loss, new)
     atol = 1e-9 if beta else 0  # of f near 1 autograd's differences are rounded
     torch.testing.assert_close(grad, -weight * advantages / (L_MAX * N), rtol=1e-4, atol=atol)
     if distance > MAX_LOG_RATIO:
         assert not weight.any()
-    elif clip_eps is None:  # or a new token with w far above 1 may be cut
-        assert weight[4:].all() and (beta or weight.all())
-
-
-@pytest.mark.parametrize("beta", [0.1, None])
-@pytest.mark.parametrize("log_ratio", [1e4, -1e4])
-def test_huge_ratios_stay_finite(log_ratio, beta):
-    """Log-ratios beyond exp's range give finite losses, gradients, ratios and weights."""
-    new = torch.full((4,), log_ratio, requires_grad=True)
-    advantages = torch.tensor([1.0, -1.0, 1.0, -1.0])
-    replayed = torch.tensor([True, True, False, False])
-    loss, ratio, weight = run([new, torch.zeros(4), advantages, replayed], beta=beta)
-    loss.backward()
-    assert loss.isfinite() and new.grad.isfinite().all()
-    assert ratio.isfinite().all() and weight.isfinite().all()
-    if beta:  # f(∞) = 1, f(0) = 0: a token that far off no longer pulls
-        assert new.grad[:2].abs().max() == 0
 
 
 def test_what_would_train_wrongly_in_silence():
@@ -149,17 +131,16 @@ def test_micro_batches_add_up():
 
     A part without tokens adds 0.
     """
-    case = make_case(n=8)
-    whole = case[0].clone().requires_grad_()
-    loss, *_ = run([whole, *case[1:]], clip_eps=0.2)
-    loss.backward()
-    parts, total = case[0].clone().requires_grad_(), 0.0
+    new, *rest = make_case(n=8)
+    new.requires_grad_()
+    loss, *_ = run([new, *rest], clip_eps=0.2)
+    parts = []
     for some in (slice(0, 1), slice(1, 20), slice(20, 20), slice(20, None)):
-        part, *_ = run([parts[some], *(x[some] for x in case[1:])], clip_eps=0.2)
-        part.backward()
-        total += part.item()
-    assert total == pytest.approx(loss.item(), rel=1e-5)
-    assert torch.allclose(parts.grad, whole.grad, rtol=1e-6, atol=0)
+        part, *_ = run([x[some] for x in (new, *rest)], clip_eps=0.2)
+        parts.append(part)
+    assert sum(parts).item() == pytest.approx(loss.item(), rel=1e-5)
+    mine, whole = (torch.autograd.grad(total, new)[0] for total in (sum(parts), loss))
+    assert torch.allclose(mine, whole, rtol=1e-6, atol=0)
 
 
 def test_half_precision_inputs_are_computed_in_float32():
@@ -177,12 +158,10 @@ def test_advantages_by_hand():
     expected = torch.tensor([[0.75, -0.25, -0.25, -0.25], [0.0] * 4, [0.0] * 4])
     assert torch.equal(group_advantages(rewards), expected)
     expected[0] /= 0.5  # std of (1, 0, 0, 0): sqrt((0.75² + 3 · 0.25²) / 3) = 0.5
-    assert torch.allclose(
-        group_advantages(rewards, normalize_std=True), expected, rtol=1e-6, atol=0
-    )
+    normalized = group_advantages(rewards, normalize_std=True)
+    assert torch.allclose(normalized, expected, rtol=1e-6, atol=0)
     assert group_advantages(rewards.int()).dtype == torch.float32
     equal = torch.full((1, 7), 0.1)  # their mean rounds to another number
     assert (equal != equal.mean()).all()
-    assert (
-        not group_advantages(equal).any() and not group_advantages(equal, normalize_std=True).any()
-    )
+    for normalize_std in (False, True):
+        assert not group_advantages(equal, normalize_std).any()

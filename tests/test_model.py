@@ -29,10 +29,10 @@ def load(directory, attention="packed"):
 def draw_sequences():
     """(prompt ids, response ids) of different lengths, also of one token."""
     rng = np.random.default_rng(0)
-    sizes = [(1, 6), (4, 1)] + [tuple(rng.integers(2, 12, 2)) for _ in range(3)]
-    sequences = [tuple(rng.integers(0, 100, k).astype(np.int32) for k in pair) for pair in sizes]
-    same = sequences[1][0]  # one prompt, three responses in a row
-    return sequences[:2] + [(same.copy(), r) for _, r in sequences[2:4]] + sequences[4:]
+    sizes = [(1, 6), (4, 1), (4, 7), (4, 2), (9, 5)]
+    draw = [[rng.integers(0, 100, size).astype(np.int32) for size in pair] for pair in sizes]
+    prompt = draw[1][0]  # of three responses in a row
+    return [(prompt.copy() if len(p) == 4 else p, response) for p, response in draw]
 
 
 @pytest.fixture(params=[False, True], ids=["untied", "tied"])
@@ -65,9 +65,8 @@ def by_definition(
     query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
 ):
     """Attention of each sequence by itself, (M, H, D) -> (M, H, D), as the kernel for GPUs."""
-    assert (
-        cu_seq_q is cu_seq_k and max_q == max_k == cu_seq_q.diff().max() and window_size == (-1, 0)
-    )
+    assert cu_seq_q is cu_seq_k and window_size == (-1, 0)
+    assert max_q == max_k == cu_seq_q.diff().max()
     out = []
     for start, end in zip(cu_seq_q.tolist(), cu_seq_q.tolist()[1:]):
         q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))  # (h, L, D)
@@ -82,47 +81,27 @@ def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
 
     Its kernel is replaced by a loop that is called as the kernel's signature allows.
     """
-    packing, g, signature = (
-        pack(draw_sequences()),
-        torch.Generator(),
-        inspect.signature(varlen.varlen_attn),
-    )
+    packing, g = pack(draw_sequences()), torch.Generator()
+    signature = inspect.signature(varlen.varlen_attn)
 
     def kernel(*args, **kwargs):
         bound = signature.bind(*args, **kwargs).arguments
         return by_definition(**bound)
 
     monkeypatch.setattr(varlen, "varlen_attn", kernel)
-    qkv = [
-        torch.randn(
-            1,
-            h,
-            packing.input_ids.shape[1],
-            8,
-            generator=g,
-            dtype=torch.float64,
-            requires_grad=True,
-        )
-        for h in (4, kv_heads, kv_heads)
-    ]
+    length, options = packing.input_ids.shape[1], dict(generator=g, dtype=torch.float64)
+    heads = (4, kv_heads, kv_heads)
+    qkv = [torch.randn(1, h, length, 8, requires_grad=True, **options) for h in heads]
     mine, reference = (f(*qkv, 0.3, packing) for f in (model.attend_in_a_row, model.attend_padded))
     torch.testing.assert_close(mine, reference)
     mix = torch.randn(mine.shape, generator=g, dtype=mine.dtype)
-    torch.testing.assert_close(
-        *(torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference))
-    )
+    gradients = [torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference)]
+    torch.testing.assert_close(*gradients)
 
 
 def test_the_example_of_pack_is_right():
-    """The docstrings' examples of packing and of the chunked head's gradient are right."""
+    """The docstrings' examples are right: what neighbours share, and the chunked gradient."""
     assert doctest.testmod(model).attempted >= 6 and not doctest.testmod(model).failed
-
-
-def test_only_neighbours_share_a_prompt():
-    """Responses in a row share their prompt, and one that comes again later is laid out again."""
-    a, b = np.array([5, 6]), np.array([7])
-    sequences = [(a, np.array([1, 2])), (a, np.array([3])), (b, np.array([4])), (a, np.array([8]))]
-    assert pack(sequences).input_ids.tolist() == [[5, 6, 1, 2, 3, 7, 4, 5, 6, 8]]
 
 
 def random_head(rows=11, hidden=6, vocabulary=13):
@@ -192,9 +171,9 @@ def peak_tensor_bytes(function) -> int:
 def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
     """Beside the head's own gradient more than one chunk of 4 MiB is held, and less than three.
 
-    One copy of the logits, of 4,096 tokens and 32k words, would be 512 MiB.
+    One copy of the logits, of 1,024 tokens and 32k words, would be 128 MiB.
     """
-    rows, hidden, vocabulary = 4096, 64, 32_000
+    rows, hidden, vocabulary = 1024, 64, 32_000
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", 2**20)  # 4 MiB
     h, w, y = random_head(rows, hidden, vocabulary)
 

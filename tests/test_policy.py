@@ -2,13 +2,12 @@
 
 import math
 from dataclasses import replace
-from functools import partial
 
 import numpy as np
 import pytest
 import torch
 from conftest import on_ranks, plain_scores, toy_config
-from transformers import AutoConfig, AutoModelForCausalLM, GenerationConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from buffer import Trajectory
 from data import Question
@@ -40,14 +39,13 @@ def make_groups(policy):
     for prompt, lengths in sizes:
         prompt_ids = rng.integers(0, 100, prompt).astype(np.int32)
         responses = [np.append(rng.integers(0, 100, n - 1), 2).astype(np.int32) for n in lengths]
-        scores = policy.score([(prompt_ids, ids) for ids in responses])
-        trajectories = [
-            Trajectory(ids, (p + 0.4 * rng.standard_normal(len(p))).astype(np.float32))
-            for ids, (p, _) in zip(responses, scores)
-        ]
+        trajectories = []
+        for ids, (p, _) in zip(responses, policy.score([(prompt_ids, ids) for ids in responses])):
+            near = p + 0.4 * rng.standard_normal(len(p))
+            trajectories.append(Trajectory(ids, near.astype(np.float32)))
         advantages = rng.standard_normal(len(lengths)).astype(np.float32)
-        question = Question(len(groups), "", prompt_ids, "", "")
         star = trajectories.pop(0) if len(lengths) > 1 else None
+        question = Question(len(groups), "", prompt_ids, "", "")
         groups.append(Group(question, star, trajectories, advantages))
     return groups
 
@@ -87,6 +85,10 @@ def full_weights(policy):
     return {name: tensor.numpy().copy() for name, tensor in policy.full_weights()}
 
 
+def assert_same_weights(mine, reference):
+    assert all(np.array_equal(mine[name], weight) for name, weight in reference.items())
+
+
 @pytest.fixture(scope="module")
 def policy(device, tiny_model):
     """A policy on one rank that no test may train."""
@@ -98,19 +100,25 @@ def groups(policy):
     return make_groups(policy)
 
 
+@pytest.fixture(scope="module")
+def reference(tiny_model, groups):
+    """(metrics, gradients) of an update by the groups."""
+    return gradients(make_policy(tiny_model), groups)
+
+
 def assert_same_gradients(mine, reference, tolerance=1e-5):
     assert mine.keys() == reference.keys()
     for name, expected in reference.items():
         assert np.linalg.norm(mine[name] - expected) <= tolerance * np.linalg.norm(expected), name
 
 
-def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, groups):
+def test_gradient_is_eq_4_by_plain_autograd(tiny_model, reference, groups):
     """An update's gradient is that of plain forward passes, one response at a time.
 
     The loss is -Σ (CLIP(w, A) or f(w*) A, plus the entropy bonus) / (L_max N), and both parts are
-    metrics.
+    metrics. With max_grad_norm the gradient has that norm and the same direction.
     """
-    metrics, mine = gradients(make_policy(tiny_model), groups)
+    metrics, mine = reference
     lm = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.float64)
     loss, bonus, responses = 0.0, 0.0, rows(groups)
     for group, t, advantage, is_star in responses:
@@ -129,16 +137,8 @@ def test_gradient_is_eq_4_by_plain_autograd(tiny_model, device, groups):
     assert metrics["loss/total"] == pytest.approx((loss - bonus).item(), rel=1e-5)
     norm = torch.cat([p.grad.flatten() for p in lm.parameters()]).norm()
     assert metrics["loss/grad_norm"] == pytest.approx(float(norm), rel=1e-5)
-
-
-def test_a_copied_star_trains_as_replayed(tiny_model, groups, monkeypatch):
-    """The place in the group decides: where its trajectories are copies, the step is the same."""
-    metrics, expected = gradients(make_policy(tiny_model), groups)
-    copies = property(lambda g: [replace(t) for t in [g.star, *g.new] if t])
-    monkeypatch.setattr(Group, "trajectories", copies)
-    of_copies, mine = gradients(make_policy(tiny_model), groups)
-    assert of_copies == metrics and metrics["replay/token_share"] > 0
-    assert_same_gradients(mine, expected)
+    _, clipped = gradients(make_policy(tiny_model, max_grad_norm=norm / 100), groups)
+    assert_same_gradients({name: 100 * g for name, g in clipped.items()}, mine, 1e-3)
 
 
 CASES = {  # name: knobs
@@ -153,7 +153,7 @@ CASES = {  # name: knobs
 def report(directory, groups, save_to=None):
     """What one rank sees of every case, of scoring, and of a model that is trained and saved."""
     policy, pairs = make_policy(directory), pairs_of(groups)
-    seen = {"score": policy.score(pairs), "score one": policy.score(pairs[:1])}
+    seen = {"scores": policy.score(pairs) + policy.score(pairs[:1])}
     for name, knobs in CASES.items():
         some = groups[1:2] if name == "a rank without work" else groups
         seen[name] = gradients(make_policy(directory, **knobs), some)
@@ -180,35 +180,32 @@ def reports(device, tiny_model, groups, tmp_path_factory):
 def test_one_gradient_on_any_ranks_and_micro_batches(case, reports):
     """One and two ranks and every split give the same gradients and metrics to 1e-5."""
     alone, pair, _ = reports
-    reference = alone["a rank without work" if case == "a rank without work" else "one micro-batch"]
+    metrics, grads = alone[case if case == "a rank without work" else "one micro-batch"]
     for seen in (alone, *pair):
-        metrics, grads = seen[case]
-        assert_same_gradients(grads, reference[1])
-        assert metrics == pytest.approx(reference[0], rel=1e-5, abs=1e-7)
+        assert_same_gradients(seen[case][1], grads)
+        assert seen[case][0] == pytest.approx(metrics, rel=1e-5, abs=1e-7)
 
 
 def test_scores_do_not_depend_on_ranks(reports):
     """Log-probs and entropies, also of a single sequence, are those of one rank."""
     alone, pair, _ = reports
     for seen in pair:
-        for name in ("score", "score one"):
-            for mine, reference in zip(seen[name], alone[name], strict=True):
-                np.testing.assert_allclose(mine, reference, atol=1e-5)
+        for mine, reference in zip(seen["scores"], alone["scores"], strict=True):
+            np.testing.assert_allclose(mine, reference, atol=1e-5)
 
 
 def test_ranks_train_and_save_one_model(reports, groups):
     """After two steps two ranks hold the same weights, and transformers loads these."""
     alone, pair, saved = reports
     lm = AutoModelForCausalLM.from_pretrained(saved)
-    for name, tensor in lm.state_dict().items():
-        for seen in pair:
-            assert np.array_equal(tensor.numpy(), seen["trained weights"][name]), name
-    for sequence, (logprobs, _), (before, _) in zip(
-        pairs_of(groups), pair[0]["trained"], alone["score"]
-    ):
+    weights = {name: tensor.numpy() for name, tensor in lm.state_dict().items()}
+    for seen in pair:
+        assert_same_weights(seen["trained weights"], weights)
+    trained = pair[0]["trained"]
+    for sequence, (mine, _), (before, _) in zip(pairs_of(groups), trained, alone["scores"]):
         expected = plain_scores(lm, *sequence, KNOBS["temperature"])[0].detach().numpy()
-        np.testing.assert_allclose(logprobs, expected, atol=1e-4)
-        assert np.abs(logprobs - before).max() > 1e-2
+        np.testing.assert_allclose(mine, expected, atol=1e-4)
+        assert np.abs(mine - before).max() > 1e-2
 
 
 def test_mean_entropy_counts_eos(policy, groups, tiny_model):
@@ -220,14 +217,9 @@ def test_mean_entropy_counts_eos(policy, groups, tiny_model):
     pairs = pairs_of(groups)
     with torch.no_grad():
         plain = [plain_scores(lm, *pair, KNOBS["temperature"]) for pair in pairs]
-    np.testing.assert_allclose(
-        policy.mean_entropy(pairs), [float(e.mean()) for _, e in plain], atol=1e-5
-    )
-    np.testing.assert_allclose(
-        policy.mean_nll(pairs), [-float(p.mean()) for p, _ in plain], atol=1e-5
-    )
-    assert policy.score([]) == []
-    assert abs(policy.mean_entropy(pairs[1:2])[0] - float(plain[1][1][:-1].mean())) > 1e-3
+    entropies, nlls = zip(*[(float(e.mean()), -float(p.mean())) for p, e in plain])
+    np.testing.assert_allclose(policy.mean_entropy(pairs), entropies, atol=1e-5)
+    np.testing.assert_allclose(policy.mean_nll(pairs), nlls, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +232,7 @@ def test_a_bad_step_is_skipped_and_counted(knobs, spoil, tiny_model, groups):
     policy, bad = make_policy(tiny_model, **knobs), spoilt(groups, spoil)
     before = full_weights(policy)
     assert policy.update([bad, bad], None)["loss/skipped"] == 2 and not policy.optimizer.state
-    assert all(np.array_equal(before[name], after) for name, after in full_weights(policy).items())
+    assert_same_weights(before, full_weights(policy))
 
 
 def test_three_bad_steps_in_a_row_stop_the_run(tiny_model, groups):
@@ -268,7 +260,7 @@ def test_drift_stops_the_run_with_numbers(tiny_model, policy, groups):
     before = full_weights(checked)
     with pytest.raises(RuntimeError, match=r"1\.00e-01 nats a token, bound max_drift=0\.01"):
         checked.update([shifted(policy, groups, fresh=0.1, replayed=0.0)], None)
-    assert all(np.array_equal(before[name], after) for name, after in full_weights(checked).items())
+    assert_same_weights(before, full_weights(checked))
     metrics = checked.update([shifted(policy, groups, fresh=0.001, replayed=2.0)], None)
     assert metrics["engine/drift"] < 0.0011 and metrics["rollout/mismatch"] == 0
     assert metrics["engine/drift_bound_share"] == pytest.approx(metrics["engine/drift"] / 0.01)
@@ -280,12 +272,12 @@ def test_recomputed_log_probs_are_the_policys(tiny_model, policy, groups):
     The drift it finds is what update reports.
     """
     made = make_policy(tiny_model, max_drift=0.01, behavior_logprobs="recompute")
-    changed = shifted(policy, groups, fresh=0.001, replayed=0.5)
-    engines = [t.logprobs.copy() for _, t, *_ in rows(changed)]
-    given, changed = changed, made.recompute(changed)
-    assert all(np.array_equal(t.logprobs, was) for (_, t, *_), was in zip(rows(given), engines))
-    for (_, t, _, is_star), (expected, _) in zip(rows(changed), policy.score(pairs_of(changed))):
-        np.testing.assert_allclose(t.logprobs, expected - (0.5 if is_star else 0.0), atol=1e-5)
+    given = shifted(policy, groups, fresh=0.001, replayed=0.5)
+    changed = made.recompute(given)
+    scores = policy.score(pairs_of(groups))
+    for (_, old, *_), (_, new, _, is_star), (now, _) in zip(rows(given), rows(changed), scores):
+        np.testing.assert_array_equal(old.logprobs, now - np.float32(0.5 if is_star else 0.001))
+        np.testing.assert_allclose(new.logprobs, now - (0.5 if is_star else 0.0), atol=1e-5)
     assert made.update([changed], None)["engine/drift"] == pytest.approx(0.001, rel=1e-2)
 
 
@@ -296,18 +288,18 @@ def test_ratios_by_option(tiny_model, policy, groups):
     log-probs are left alone.
     """
     off = shifted(policy, groups, fresh=0.0, replayed=0.5)
-    stored = [t.logprobs.copy() for _, t, _, _ in rows(off)]
-    make = partial(make_policy, tiny_model, lr=1e-2)
-    assert make().update([off], None)["replay/ratio"] == pytest.approx(math.exp(0.5), rel=1e-4)
-    metrics = make(importance_correction=False).update([off], None)
-    assert (
-        metrics["replay/ratio"] == pytest.approx(1.0, rel=1e-5)
-        and metrics["replay/gradient_share"] > 0
-    )
-    assert metrics["loss/ratio"] == pytest.approx(1.0, rel=1e-5)
-    two_steps = make(importance_correction=False).update([off, off], None)
-    assert abs(two_steps["replay/ratio"] - 1) > 1e-3
-    assert all(np.array_equal(t.logprobs, was) for (_, t, _, _), was in zip(rows(off), stored))
+    stored = [t.logprobs.copy() for _, t, *_ in rows(off)]
+
+    def update(*parts, **knobs):
+        return make_policy(tiny_model, lr=1e-2, **knobs).update([*parts], None)
+
+    assert update(off)["replay/ratio"] == pytest.approx(math.exp(0.5), rel=1e-4)
+    metrics = update(off, importance_correction=False)
+    for name in ("loss/ratio", "replay/ratio"):
+        assert metrics[name] == pytest.approx(1.0, rel=1e-5)
+    assert metrics["replay/gradient_share"] > 0
+    assert abs(update(off, off, importance_correction=False)["replay/ratio"] - 1) > 1e-3
+    assert all(np.array_equal(t.logprobs, was) for (_, t, *_), was in zip(rows(off), stored))
 
 
 def save_small(family, directory, **knobs):
@@ -372,21 +364,15 @@ def test_a_model_with_dropout_has_the_scores_of_one_without(device, family, tmp_
     np.testing.assert_allclose(logprobs, plain, atol=1e-5)
 
 
-def test_a_model_with_odd_generation_settings_is_saved(tiny_model, device, tmp_path):
-    """A temperature without sampling, which transformers does not write, costs no model."""
-    lm = AutoModelForCausalLM.from_pretrained(tiny_model)
-    lm.generation_config = GenerationConfig()
-    lm.save_pretrained(tmp_path / "odd")
-    (tmp_path / "odd/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.6}')
-    make_policy(tmp_path / "odd").save_pretrained(tmp_path / "saved")
-    assert (tmp_path / "saved/model.safetensors").exists()
-
-
 @pytest.mark.parametrize("lora_rank", [0, 2])
 def test_a_model_is_saved_in_the_dtype_it_came_in(tiny_model, device, groups, tmp_path, lora_rank):
-    """Trained in float32, of which a checkpoint is made, a bfloat16 model leaves in bfloat16."""
+    """Trained in float32, of which a checkpoint is made, a bfloat16 model leaves in bfloat16.
+
+    Odd settings, a temperature without sampling, which transformers does not write, cost no model.
+    """
     lm = AutoModelForCausalLM.from_pretrained(tiny_model, dtype=torch.bfloat16)
     lm.save_pretrained(tmp_path / "half")
+    (tmp_path / "half/generation_config.json").write_text('{"temperature": 0.9, "top_p": 0.6}')
     policy = make_policy(tmp_path / "half", lr=1e-2, lora_rank=lora_rank)
     policy.update([groups], None)
     assert {shard.dtype for shard in policy.shards().values()} == {torch.float32}
@@ -399,14 +385,12 @@ def test_a_model_is_saved_in_the_dtype_it_came_in(tiny_model, device, groups, tm
         assert torch.equal(saved.state_dict()[name], torch.from_numpy(weight).bfloat16())
 
 
-def test_bfloat16_compute_keeps_float32_weights(tiny_model, policy, groups, device):
+def test_bfloat16_compute_keeps_float32_weights(tiny_model, reference, groups):
     """Gradients, too, are float32, and point where the float32 gradient points."""
     half = make_policy(tiny_model, dtype="bfloat16")
-    _, reference = gradients(make_policy(tiny_model), groups)
     _, grads = gradients(half, groups)
-    assert {x.dtype for x in (*grads.values(), *full_weights(half).values())} == {
-        np.dtype("float32")
-    }
-    a, b = (np.concatenate([g[name].ravel() for name in reference]) for g in (grads, reference))
+    for array in (*grads.values(), *full_weights(half).values()):
+        assert array.dtype == np.float32
+    a, b = (np.concatenate([g[name].ravel() for name in grads]) for g in (grads, reference[1]))
     assert a @ b > 0.99 * np.linalg.norm(a) * np.linalg.norm(b)
     assert np.linalg.norm(a) == pytest.approx(np.linalg.norm(b), rel=0.05)

@@ -29,16 +29,9 @@ def by_weight(buckets, n, generator):
     return sample_questions(buckets, n, K, generator)
 
 
-DRAWS = [by_weight, sample_uniform]
-
-
 def far_buckets(sizes):
     """Buckets of any size without memory: in bucket 4 are the ids 4,000,000 and up."""
     return {k: range(1_000_000 * k, 1_000_000 * k + n) for k, n in sizes.items()}
-
-
-def counts_by_bucket(drawn):
-    return {k: sum(q // 1_000_000 == k for q in drawn) for k in range(K + 1)}
 
 
 def assert_multinomial(counts, n, p):
@@ -61,7 +54,7 @@ def test_the_papers_text_is_sigma_8():
     density = [math.exp(-((k / K - 0.5) ** 2) / 2) for k in range(1, K)]
     expected = np.array(density) / sum(density)
     assert bucket_weights(range(1, K), K, sigma=8.0) == pytest.approx(expected)
-    assert 0.93 < expected.min() / expected.max() < 0.94
+    assert expected.min() / expected.max() > 0.93
 
 
 @pytest.mark.parametrize("sigma", [0.001, 0.01])
@@ -74,13 +67,19 @@ def test_a_tiny_sigma_leaves_the_nearest_buckets(sigma):
 # ---- Algorithm 2 ----
 
 
-def test_bucket_counts_are_multinomial():
-    """Of 50,000 drawn, each bucket's share is its weight; the buckets' sizes do not matter."""
-    buckets = far_buckets(
-        {1: 60_000, 2: 700_000, 3: 55_000, 4: 900_000, 5: 60_000, 6: 50_001, 7: 999_999}
-    )
-    counts = counts_by_bucket(sample_questions(buckets, 50_000, K, rng()))
-    assert_multinomial([counts[k] for k in buckets], 50_000, bucket_weights(list(buckets), K))
+@pytest.mark.parametrize("of_medium", [900_000, 10])
+def test_bucket_counts_are_multinomial(of_medium):
+    """Of 50,000 drawn, each bucket's share is its weight; the buckets' sizes do not matter.
+
+    What a bucket lacks is split over the others by their weights.
+    """
+    sizes = {1: 60_000, 2: 700_000, 3: 55_000, 5: 60_000, 6: 50_001, 7: 999_999, 4: of_medium}
+    drawn = sample_questions(far_buckets(sizes), 50_000, K, rng())
+    counts = [sum(q // 1_000_000 == k for q in drawn) for k in sizes]
+    if of_medium == 10:
+        assert counts.pop() == 10
+    assert len(set(drawn)) == 50_000
+    assert_multinomial(counts, sum(counts), bucket_weights([*sizes][: len(counts)], K))
 
 
 def test_uniform_inside_a_bucket():
@@ -93,25 +92,13 @@ def test_uniform_inside_a_bucket():
 
 def test_uniform_sampling_ignores_the_buckets():
     """A question's chance depends neither on its bucket nor on that one's size (Table 6)."""
-    generator, buckets, seen = (
-        rng(),
-        {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []},
-        np.zeros(10),
-    )
+    buckets = {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []}
+    generator, seen = rng(), np.zeros(10)
     for _ in range(2_000):
         drawn = sample_uniform(buckets, 3, generator)
         assert len(set(drawn)) == 3
         seen[drawn] += 1
     assert_multinomial(seen, 2_000, [0.3] * 10)
-
-
-def test_a_deficit_goes_to_the_others_by_their_weights():
-    """What bucket 4 lacks is split over buckets 3 and 2 as exp(-1/2) : exp(-2)."""
-    drawn = sample_questions(far_buckets({4: 10, 3: 500_000, 2: 500_000}), 40_000, K, rng())
-    counts = counts_by_bucket(drawn)
-    assert counts[4] == 10 and counts[2] + counts[3] == 39_990 and len(set(drawn)) == 40_000
-    share = math.exp(-0.5) / (math.exp(-0.5) + math.exp(-2))
-    assert_multinomial([counts[3], counts[2]], 39_990, [share, 1 - share])
 
 
 def test_the_example_of_the_redistribution_is_right():
@@ -123,40 +110,34 @@ def test_redistribution_goes_on_until_all_are_drawn():
     """The nearest come first, and the others even where their weights vanish."""
     buckets = {1: [1], 2: [20, 21], 4: [40, 41], 5: [], 7: [70, 71, 72]}
     everything = {1, 20, 21, 40, 41, 70, 71, 72}
-    for n in (8, 9, 1_000):
-        drawn = sample_questions(buckets, n, K, rng(), sigma=0.001)
-        assert len(drawn) == 8 and set(drawn) == everything
+    for n in (8, 1_000):
+        assert set(sample_questions(buckets, n, K, rng(), sigma=0.001)) == everything
     assert set(sample_questions(buckets, 4, K, rng(), sigma=0.001)) == {40, 41, 20, 21}
 
 
-@pytest.mark.parametrize("seed", range(20))
-@pytest.mark.parametrize("draw", DRAWS)
-def test_drawn_questions_are_distinct_and_as_many_as_asked(seed, draw):
-    """min(n, total) different ids are drawn, all from the buckets, as Python ints."""
-    generator = rng(seed)
-    sizes = generator.integers(0, 12, K + 1)
-    buckets = {k: np.arange(100 * k, 100 * k + size) for k, size in enumerate(sizes.tolist())}
-    n = int(generator.integers(0, 60))
-    drawn = draw(buckets, n, generator)
-    assert len(drawn) == len(set(drawn)) == min(n, sizes.sum())
-    assert all(type(q) is int and q in buckets[q // 100] for q in drawn)
-
-
-@pytest.mark.parametrize("buckets", [{}, {3: []}, {1: [], 2: []}])
-def test_nothing_to_draw(buckets):
-    """No questions, no buckets or n = 0 give an empty list, no error."""
-    assert sample_questions(buckets, 5, K, rng()) == sample_uniform(buckets, 5, rng()) == []
-    assert sample_questions({3: [1]}, 0, K, rng()) == sample_uniform({3: [1]}, 0, rng()) == []
+@pytest.mark.parametrize("draw", [by_weight, sample_uniform])
+def test_drawn_questions_are_distinct_and_as_many_as_asked(draw):
+    """min(n, total) different ids are drawn, all from the buckets, as Python ints; often none."""
+    cases = [({}, 5), ({3: []}, 5), ({3: [300]}, 0)]
+    for seed in range(10):
+        sizes = rng(seed).integers(0, 12, K + 1).tolist()
+        buckets = {k: np.arange(100 * k, 100 * k + size) for k, size in enumerate(sizes)}
+        cases.append((buckets, 6 * seed))
+    for buckets, n in cases:
+        drawn = draw(buckets, n, rng(1))
+        assert len(drawn) == len(set(drawn)) == min(n, sum(map(len, buckets.values())))
+        assert all(type(q) is int and q in buckets[q // 100] for q in drawn)
 
 
 def test_the_generator_decides_everything():
     """Neither the mapping's order nor global state matters, and another seed does."""
     buckets = far_buckets({2: 50, 4: 20_000, 5: 700})
     before = random.getstate(), np.random.get_state()[1].tolist()
-    reversed_buckets = dict(reversed(buckets.items()))
-    for draw in DRAWS:
+    for draw in (by_weight, sample_uniform):
         drawn = draw(buckets, 64, rng(5))
-        assert drawn == draw(reversed_buckets, 64, rng(5)) != draw(buckets, 64, rng(6))
+        assert (
+            drawn == draw(dict(reversed(buckets.items())), 64, rng(5)) != draw(buckets, 64, rng(6))
+        )
     assert (random.getstate(), np.random.get_state()[1].tolist()) == before
 
 
@@ -168,26 +149,22 @@ def test_an_epoch_is_a_permutation():
     stream = FreshStream(range(10), seed=3)
     drawn = [q for _ in range(5) for q in stream.draw(4, ())]
     assert sorted(drawn[:10]) == sorted(drawn[10:]) == list(range(10)) and drawn[:10] != drawn[10:]
-    again, other = (FreshStream(range(10), seed).draw(10, ()) for seed in (3, 4))
-    assert again == drawn[:10] != other
+    assert FreshStream(range(10), 3).draw(10, ()) == drawn[:10]
+    assert FreshStream(range(10), 4).draw(10, ()) != drawn[:10]
 
 
 def test_retired_questions_are_never_drawn():
     """Retirement takes effect at once, also for what is left of the epoch."""
-    stream = FreshStream(range(10), seed=0)
-    stream.draw(3, ())
-    rest = list(reversed(stream.queue))
-    retired = set(rest[:2])
-    assert stream.draw(5, retired) == rest[2:7]
-    assert not retired & {q for _ in range(20) for q in stream.draw(4, retired)}
+    stream = FreshStream(range(10), seed=0, queue=[4, 3, 2, 1, 0])
+    assert stream.draw(3, {0, 2}) == [1, 3, 4]
+    assert not {0, 2} & {q for _ in range(20) for q in stream.draw(4, {0, 2})}
 
 
 def test_skipped_questions_come_back_first():
     """What is replayed in a batch is not fresh in it, and opens the next one in its order."""
-    stream = FreshStream(range(8), seed=1)
-    order = FreshStream(range(8), seed=1).draw(8, ())
-    assert stream.draw(3, (), skip=[order[0], order[2]]) == [order[1], order[3], order[4]]
-    assert stream.draw(3, ()) == [order[0], order[2], order[5]]
+    stream = FreshStream(range(8), seed=0, queue=[5, 4, 3, 2, 1, 0])
+    assert stream.draw(3, (), skip=[0, 2]) == [1, 3, 4]
+    assert stream.draw(3, ()) == [0, 2, 5]
 
 
 def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
@@ -202,7 +179,7 @@ def test_what_is_always_skipped_waits_once_for_each_epoch_at_most():
 
 def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
     """The second epoch's copies of what a batch has wait for the next batch."""
-    for seed in range(50):
+    for seed in range(20):
         stream = FreshStream(range(7), seed)
         batches = [stream.draw(5, ()) for _ in range(14)]
         assert all(len(set(batch)) == 5 for batch in batches)
@@ -212,12 +189,10 @@ def test_no_question_twice_in_a_batch_across_the_epoch_boundary():
 def test_the_batch_shrinks_and_ends():
     """A batch has what is left, once each, and at last nothing, without looping for ever."""
     stream = FreshStream(range(6), seed=0)
-    assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
     assert sorted(stream.draw(10, {0, 1}, skip=[2])) == [3, 4, 5]
-    assert stream.draw(10, {0, 1, 2}, skip=[3, 4, 5]) == []
-    assert stream.draw(4, set(range(6))) == [] == stream.draw(0, ())
-    assert sorted(stream.draw(10, set(range(5)))) == [5]
-    assert FreshStream(range(0), seed=0).draw(3, ()) == []
+    assert stream.draw(10, {0, 1, 2}, skip=[3, 4, 5]) == stream.draw(4, set(range(6))) == []
+    assert sorted(stream.draw(10, ())) == [0, 1, 2, 3, 4, 5]
+    assert FreshStream([], seed=0).draw(3, ()) == []
 
 
 def test_inserted_questions_are_drawn_within_the_epoch():
@@ -226,24 +201,19 @@ def test_inserted_questions_are_drawn_within_the_epoch():
     One that retired and was put back before its turn came does not stand in the epoch twice.
     """
     seen = set()
-    for seed in range(40):
-        stream = FreshStream(range(10), seed=0)
-        stream.draw(2, ())
-        left = [q for q in stream.queue if q not in (3, 4)]
-        stream.queue = [*left]
-        stream.insert([3, 4, left[0]], rng(seed))
-        drawn = [q for _ in [*left, 3, 4] for q in stream.draw(1, ())]
-        assert sorted(drawn) == sorted([*left, 3, 4])
+    for seed in range(20):
+        stream = FreshStream([], seed=0, queue=[6, 5, 7])
+        stream.insert([3, 4, 5], rng(seed))
+        drawn = stream.queue[::-1]
+        assert sorted(drawn) == [3, 4, 5, 6, 7] and [q for q in drawn if q > 4] == [7, 5, 6]
         seen.add(drawn.index(3))
-    assert len(seen) > 4
+    assert len(seen) == 5
 
 
 def test_purposes_do_not_share_random_numbers():
     """Equal keys give equal numbers for one purpose only, be it the stream's or the plan's."""
-    purposes = ("stream", "plan", "mini-batches")
-    drawn = {int(rng_for(purpose, 0, n).integers(2**60)) for purpose in purposes for n in range(5)}
-    assert len(drawn) == 15
-    assert rng_for("plan", 0, 3).integers(2**60) == rng_for("plan", 0, 3).integers(2**60)
+    drawn = {rng_for(p, 0, n).integers(2**60) for p in ("stream", "plan") for n in range(5)}
+    assert len(drawn) == 10 and rng_for("plan", 0, 3).integers(2**60) in drawn
 
 
 def test_sample_seeds_are_distinct_and_fixed():

@@ -5,19 +5,17 @@ import json
 import math
 import shutil
 import sys
-from filecmp import cmpfiles
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import TORCHRUN, arguments, jsonl, on_ranks, shell, write_jsonl
+from conftest import arguments, jsonl, on_ranks, shell, write_jsonl
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
 from config import parse_config
 from data import load_questions
-from exgrpo import Experience
 from policy import Policy
 from tools import export
 from train import train
@@ -36,20 +34,6 @@ def metrics(run_dir: Path) -> list[dict]:
     return jsonl(run_dir / "metrics.jsonl")
 
 
-@pytest.fixture(scope="module")
-def run(finished_run) -> tuple[Path, str]:
-    """Directory and output of a finished run."""
-    return finished_run, (finished_run.parent / "output.txt").read_text()
-
-
-def test_the_last_words_show_what_was_learned(run):
-    """A question stands there with the base's kept response and the trained model's."""
-    directory, output = run
-    kept = (directory / "example.txt").read_text()
-    last = output.rsplit("base     ", 1)[1]
-    assert last.startswith(f"{kept}\ntrained  ") and "reward: " in last
-
-
 def test_a_run_logs_what_it_did(finished_run):
     """Every step has finite numbers, little drift and its times, and replay begins in step 2."""
     start, *rows = metrics(finished_run)
@@ -61,34 +45,34 @@ def test_a_run_logs_what_it_did(finished_run):
         assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0 and row["loss/entropy"] > 0
         assert all(row.get(f"time/{phase}", 0) > 0 for phase in PHASES)
         assert row["replay/questions"] == (4 if number else 0)
-        assert row["rollout/tokens"] > 0
         assert row["buckets/questions"] == sum(row[f"buckets/k={k}"] for k in range(1, 8))
-    for row in rows[1:]:
-        assert 0.5 < row["replay/ratio"] < 2 and row["replay/ratio_max"] < 10
-        assert 0 < row["replay/gradient_share"] < 0.5
-        candidates = row.get("replay/entropy_candidates", 0)  # none where no o* had a rival
-        assert row.get("replay/entropy_chosen", 0) <= candidates
+        if number:
+            assert 0.5 < row["replay/ratio"] < 2 and row["replay/ratio_max"] < 10
+            assert 0 < row["replay/gradient_share"] < 0.5
 
 
-def test_a_run_ends_with_table_curve_and_scores(run):
-    """Validation comes first, every second step and last; table and result.json have the ends."""
-    directory, output = run
+def test_a_run_ends_with_table_curve_scores_and_an_example(finished_run):
+    """Validation comes first, every second step and last; table and result.json have the ends.
+
+    A question stands there with the base's kept response and the trained model's.
+    """
     scores = [
         {name.removeprefix("val/"): v for name, v in row.items() if name.startswith("val/")}
-        for row in metrics(directory)
+        for row in metrics(finished_run)
     ]
     assert [bool(s) for s in scores] == [True, False, True, True]
-    assert json.loads((directory / "result.json").read_text()) == {
-        "base": scores[0],
-        "trained": scores[-1],
-    }
+    ends = {"base": scores[0], "trained": scores[-1]}
+    assert json.loads((finished_run / "result.json").read_text()) == ends
     names = ("pass_at_1", "reward", "valid", "shortcut", "length", "truncated", "timeout")
     sources = ("arithmetic", "arithmetic-ood")
     assert {f"{name}/{source}" for name in names for source in sources} == set(scores[-1])
-    assert "trained" in output and f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
-    assert (directory / "curve.png").read_bytes().startswith(b"\x89PNG") and output.count(
-        "\nstep "
-    ) == STEPS
+    assert (finished_run / "curve.png").read_bytes().startswith(b"\x89PNG")
+    output = (finished_run.parent / "output.txt").read_text()
+    assert output.count("\nstep ") == STEPS
+    assert f"{scores[-1]['pass_at_1/arithmetic']:8.3f}" in output
+    kept = (finished_run / "example.txt").read_text()
+    last = output.rsplit("base     ", 1)[1]
+    assert last.startswith(f"{kept}\ntrained  ") and "reward: " in last
 
 
 def test_the_trained_model_is_an_ordinary_directory(finished_run, world):
@@ -96,10 +80,8 @@ def test_the_trained_model_is_an_ordinary_directory(finished_run, world):
     directory = finished_run / "model"
     before = AutoModelForCausalLM.from_pretrained(world / "model").state_dict()
     after = AutoModelForCausalLM.from_pretrained(directory).state_dict()
-    assert before.keys() == after.keys()
     assert all(torch.isfinite(weight).all() for weight in after.values())
-    assert not any(torch.equal(before[name], after[name]) for name in after)
-    assert list(directory.glob("*.safetensors")) and not list(directory.glob("*.bin"))
+    assert not any(torch.equal(weight, after[name]) for name, weight in before.items())
     tokenizer = AutoTokenizer.from_pretrained(directory)
     turns = [{"role": "user", "content": "3a+4"}]
     assert tokenizer.apply_chat_template(turns, tokenize=False) == "<bos><user>3a+4"
@@ -109,12 +91,11 @@ def test_a_checkpoint_becomes_a_model(finished_run, tmp_path, capsys):
     """The export of the last one is the run's model, file for file, and overwrites nothing."""
     (checkpoint,) = finished_run.glob("checkpoints/step-*")
     export.main([str(checkpoint), "--output", str(tmp_path / "model")])
-    names, exported = (
-        sorted(path.name for path in (d / "model").iterdir()) for d in (finished_run, tmp_path)
+    files, exported = (
+        {path.name: path.read_bytes() for path in (d / "model").iterdir()}
+        for d in (finished_run, tmp_path)
     )
-    assert "model.safetensors" in names and names == exported
-    same, _, _ = cmpfiles(finished_run / "model", tmp_path / "model", names, shallow=False)
-    assert same == names
+    assert "model.safetensors" in files and files == exported
     saved = json.loads((checkpoint / "state.json").read_text())["config"]
     going_on = tmp_path / "new"  # a run without a model of its own yet
     old = saved | {"model": "org/Name", "k_max": 5, "grader": "both"}  # removed since
@@ -126,9 +107,8 @@ def test_a_checkpoint_becomes_a_model(finished_run, tmp_path, capsys):
         export.main([str(checkpoint), "--output", str(tmp_path / "model")])
     shutil.copytree(checkpoint, tmp_path / "damaged")
     (tmp_path / "damaged" / "buffer.safetensors").write_bytes(b"")
-    with pytest.raises(
-        ValueError, match="no whole checkpoint: buffer.safetensors is not what was written"
-    ):
+    damage = "no whole checkpoint: buffer.safetensors is not what was written"
+    with pytest.raises(ValueError, match=damage):
         export.main([str(tmp_path / "damaged"), "--output", str(tmp_path / "other")])
 
 
@@ -138,12 +118,10 @@ def evaluate_args(world: Path, run_dir: Path) -> list[str]:
     return ["--model", f"{run_dir}/model", "--data", *files, *limits]
 
 
-def test_eval_repeats_the_last_validation(finished_run, world):
-    """eval.py, on one rank, gives exactly the scores that training ended with on two."""
-    output = shell(sys.executable, "eval.py", *evaluate_args(world, finished_run))
-    report = json.loads(output[output.index("{\n") :])
+def test_eval_repeats_the_last_validation(finished_run, world, device):
+    """Evaluation on one rank gives exactly the scores that training ended with on two."""
     trained = json.loads((finished_run / "result.json").read_text())["trained"]
-    assert {name: report[name] for name in trained} == trained
+    assert evaluation.main(evaluate_args(world, finished_run)) == trained
 
 
 def test_a_turn_that_ends_otherwise_ends_in_run_and_export_alike(world, tmp_path, device):
@@ -185,17 +163,16 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
         max_position_embeddings=4096,
     )
     torch.manual_seed(0)
-    model, rng = AutoModelForCausalLM.from_config(auto), np.random.default_rng(0)
+    model = AutoModelForCausalLM.from_config(auto)
     optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    prompts = torch.tensor(np.array([question.prompt_ids for question in questions]))
+    texts = [rf"So.</think>\boxed{{{n}}}{tokenizer.eos_token}" for n in (2, 3)]
+    answers = torch.tensor(tokenizer(texts)["input_ids"])
     for _ in range(60):
-        loss = 0.0
-        for question in rng.choice(questions, 4):
-            text = rf"So.</think>\boxed{{{rng.integers(2, 4)}}}"
-            answer = [*tokenizer(text)["input_ids"], tokenizer.eos_token_id]
-            ids = torch.tensor([[*question.prompt_ids, *answer]])
-            logits = model(ids).logits[0, -len(answer) - 1 : -1]
-            loss = loss + torch.nn.functional.cross_entropy(logits, torch.tensor(answer))
-        loss.backward()
+        answer = answers[torch.randint(2, [len(prompts)])]
+        ids = torch.cat([prompts, answer], dim=1)
+        logits = model(ids).logits[:, prompts.shape[1] - 1 : -1]
+        torch.nn.functional.cross_entropy(logits.flatten(0, 1), answer.flatten()).backward()
         optimizer.step()
         optimizer.zero_grad()
     model.save_pretrained(directory)
@@ -206,7 +183,7 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
 @pytest.mark.parametrize(
     "name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"]
 )
-def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
+def test_a_shipped_configuration_runs(name, tmp_path, tokenizer, device):
     """A small model of its architecture is trained for two steps, with replay in the second.
 
     The file says all but sizes and lengths. The Llama runs on two ranks. Engine and policy agree in
@@ -214,7 +191,6 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
     """
     if "lora" in name:
         pytest.importorskip("peft")
-    base, run_dir, file = tmp_path / "base", tmp_path / "run", str(tmp_path / "differences.jsonl")
     system = {"role": "system", "content": "Think, then box."}
     rows = [
         {
@@ -222,42 +198,37 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer):
             "prompt": [system, {"role": "user", "content": f"{n + 2}-{n}=?"}],
             "reward_model": {"ground_truth": "2"},
         }
-        for n in range(16)
+        for n in range(10, 26)
     ]
-    write_jsonl(Path(file), rows)
-    argv = [
-        "--config",
-        f"configs/{name}.yaml",
-        "--model",
-        str(base),
-        "--train_files",
-        file,
-        "--val_files",
-        file,
-        "--run_dir",
-        str(run_dir),
-        "--batch_size",
-        "8",
-        "--steps",
-        "2",
-        "--max_response_length",
-        "40",
-        "--start_threshold",
-        "-1",
-        "--engine",
-        ENGINE if name == "qwen2.5-math-7b" else "hf",
-    ]
+    file = write_jsonl(tmp_path / "differences.jsonl", rows)
+    base, run_dir = tmp_path / "base", tmp_path / "run"
+    argv = f"""
+        --config configs/{name}.yaml
+        --model {base}
+        --train_files {file}
+        --val_files {file}
+        --run_dir {run_dir}
+        --batch_size 8
+        --steps 2
+        --max_response_length 40
+        --start_threshold -1
+        --engine {ENGINE if name == "qwen2.5-math-7b" else "hf"}
+    """.split()
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
-    half_right("llama" if "llama" in name else "qwen2", questions, tokenizer, base)
-    program = [*TORCHRUN, "train.py"] if "llama" in name else [sys.executable, "train.py"]
-    shell(*program, *argv)
-    _, one, two = metrics(run_dir)
-    for row in (one, two):
+    if "llama" in name:
+        half_right("llama", questions, tokenizer, base)
+        on_ranks(2, train_from, argv, timeout=300)
+    else:
+        half_right("qwen2", questions, tokenizer, base)
+        # A process may have one engine on a GPU, and other tests have theirs in this one.
+        shell(sys.executable, "train.py", *argv) if "vllm" in argv else train_from(argv)
+    _, *steps = metrics(run_dir)
+    for row in steps:
         assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift_bound_share"] < 1
         assert row["loss/skipped"] == 0 and row["loss/grad_norm"] > 0
-    assert one["replay/questions"] == 0 and two["replay/questions"] == 4
-    assert 0 < two["replay/gradient_share"] < 0.5
+    assert [row["replay/questions"] for row in steps] == [0, 4]
+    assert 0 < steps[1]["replay/gradient_share"] < 0.5
     saved = AutoConfig.from_pretrained(run_dir / "model")
     assert saved.max_position_embeddings == (config.max_position_embeddings or 4096)
     rope = AutoConfig.from_pretrained(base).rope_parameters
@@ -270,26 +241,21 @@ class Recorded(Exception):
 
 
 def first_step(argv: list[str]) -> dict:
-    """Responses, rewards and metrics of the first step of a run, in a process of its own."""
-    record = {}
-    store, update = Experience.store, Policy.update
+    """Mini-batches, metrics and weights of the first step of a run, in a process of its own."""
+    record, update = {}, Policy.update
 
-    def recorded_store(self, plan, groups):
-        all_of_step = [(g.question.id, t) for g in groups for t in g.trajectories]
-        record["responses"] = [(q, t.token_ids.tolist(), t.reward) for q, t in all_of_step]
-        record["logprobs"] = np.concatenate([t.logprobs for _, t in all_of_step])
-        store(self, plan, groups)
-        record["buffer"] = self.buffer.buckets
-
-    def recorded_update(self, mini_batches, clip_eps):
-        record["mini_batches"] = [
-            [(g.question.id, g.advantages.tolist()) for g in part] for part in mini_batches
-        ]
+    def recorded(self, mini_batches, clip_eps):
+        record["questions"] = [[(g.question.id, g.replayed) for g in p] for p in mini_batches]
+        groups = sum(mini_batches, [])
+        record["advantages"] = [g.advantages.tolist() for g in groups]
+        responses = [t for g in groups for t in g.trajectories]
+        record["responses"] = [(t.token_ids.tolist(), t.reward) for t in responses]
+        record["logprobs"] = np.concatenate([t.logprobs for t in responses])
         record["metrics"] = update(self, mini_batches, clip_eps)
         record["weights"] = {name: tensor.numpy().copy() for name, tensor in self.full_weights()}
         raise Recorded
 
-    Experience.store, Policy.update = recorded_store, recorded_update
+    Policy.update = recorded
     try:
         train_from(argv)
     except Recorded:
@@ -302,7 +268,7 @@ def test_the_first_step_is_the_same_on_one_rank_and_on_two(world, tmp_path):
     argv = arguments(world, tmp_path, *knobs)
     (one,) = on_ranks(1, first_step, [*argv, "--run_dir", str(tmp_path / "one")])
     two, other = on_ranks(2, first_step, [*argv, "--run_dir", str(tmp_path / "two")])
-    for name in ("responses", "buffer", "mini_batches"):
+    for name in ("questions", "advantages", "responses"):
         assert one[name] == two[name] == other[name], name
     np.testing.assert_allclose(one["logprobs"], two["logprobs"], atol=1e-5)
     for name in ("loss/policy", "loss/entropy", "loss/grad_norm", "loss/ratio"):
