@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import on_ranks
-from test_house import ISLAND, ROOT, imported
 
 pytest.importorskip("trl")
 from datasets import Dataset
@@ -143,31 +142,12 @@ def run(request, tmp_path_factory):
     return train(tmp_path_factory.mktemp("run"), accumulated=request.param, beside=Loop)
 
 
-def test_of_ours_it_needs_the_island_and_the_world():
-    """It imports nothing else of this project."""
-    ours = imported(DOCS / "your_trl.py") & (ROOT | {"worlds", "runtime", "verifier", "tools"})
-    assert ours == (ISLAND - {"sampler"}) | {"worlds"}
-
-
 def test_it_computes_what_the_loop_computes(run):
-    """Groups, advantages, losses and gradients are the same, with and without CLIP and an o*."""
+    """Groups, o*, advantages, losses and gradients are the same, with and without CLIP."""
     np.testing.assert_allclose(logged(run, "loss"), run.losses_of_loop, rtol=1e-5, atol=1e-7)
     assert [plan.clip_eps for plan, _ in run.steps] == [0.2, None, None, None]
-    assert [len(plan.stars) > 0 for plan, _ in run.steps] == [False, False, True, True]
-
-
-def test_an_o_star_is_a_stored_answer(run):
-    """Returning questions are logged; each o* has the tokens and the log-probs of its step."""
-    made = {}
-    stars = []
-    for plan, groups in run.steps:
-        stars.append(len(plan.stars))
-        for question, star in plan.stars.items():
-            logprobs = made[question, star.step, star.token_ids.tobytes()]
-            np.testing.assert_array_equal(star.logprobs, logprobs)
-        for group in groups:
-            for t in group.new:
-                made[group.question.id, plan.step, t.token_ids.tobytes()] = t.logprobs
+    stars = [len(plan.stars) for plan, _ in run.steps]
+    assert [n > 0 for n in stars] == [False, False, True, True]
     assert logged(run, "replay/questions") == stars
 
 
