@@ -63,17 +63,3 @@ def test_the_recorder_overrides_what_is_there():
         for name in {n for n, f in vars(mine).items() if inspect.isfunction(f)}:
             theirs = inspect.signature(getattr(mine.__mro__[1], name)).parameters
             assert list(inspect.signature(getattr(mine, name)).parameters) == list(theirs), name
-
-
-def test_the_step_is_the_runs_own(printed):
-    """The notebook's plan, loss and share of replay are those that the run logged."""
-    text = "".join(printed)
-    assert "as in the run: True" in text
-    loss, logged = re.search(
-        r"mean (-\d\.\d+)\nthe run logged loss/policy = (-\d\.\d+)", text
-    ).groups()
-    assert loss == logged
-    share, logged = re.search(
-        r"with shaping +(\S+) .*\n.*\n.*gradient_share = (\S+)", text
-    ).groups()
-    assert share == logged

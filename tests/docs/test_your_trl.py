@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 import torch
 from conftest import on_ranks
-from test_house import ISLAND, ROOT, imported
 
 pytest.importorskip("trl")
 from datasets import Dataset
@@ -141,14 +140,8 @@ def run(request, tmp_path_factory):
     return train(directory, beside=Loop, gradient_accumulation_steps=request.param)
 
 
-def test_of_ours_it_needs_the_island_and_the_world():
-    """It imports nothing else of this project."""
-    ours = imported(DOCS / "your_trl.py") & (ROOT | {"worlds", "runtime", "verifier", "tools"})
-    assert ours == (ISLAND - {"sampler"}) | {"worlds"}
-
-
 def test_it_computes_what_the_loop_computes(run):
-    """Groups, advantages, losses and gradients are the same, with and without CLIP and an o*."""
+    """Groups, o*, advantages, losses and gradients are the same, with and without CLIP."""
     np.testing.assert_allclose(logged(run, "loss"), run.losses_of_loop, rtol=1e-5, atol=1e-7)
     assert [plan.clip_eps for plan, _ in run.steps] == [0.2, None, None, None]
     stars = [len(plan.stars) for plan, _ in run.steps]

@@ -1,6 +1,6 @@
 """docs/own-task.md works as it stands: its numbered steps, in order, in a fresh copy.
 
-Only the runs on three seeds are made on two, as they take as long as all the rest.
+Only the runs on three seeds are made on one, as they take as long as all the rest.
 """
 
 import importlib.util
@@ -55,7 +55,7 @@ def done(tmp_path_factory) -> tuple[Path, list[str]]:
     }
     script = f"\necho '{BREAK}'\n".join(steps()).replace("8000", free_port())
     assert "for seed in 1 2 3;" in script
-    script = script.replace("for seed in 1 2 3;", "for seed in 1 2;")
+    script = script.replace("for seed in 1 2 3;", "for seed in 1;")
     script = "trap 'jobs -p | xargs -r kill' EXIT\n" + script  # a server must not outlive a failure
     with open(directory / "script.log", "w") as log:
         shell = subprocess.run(
@@ -78,21 +78,17 @@ def test_the_guide_runs_to_its_end(done):
     directory, printed = done
     assert len(printed) == 8 + VLLM
     row = r"\| digits \(Pass@1\) \| [\d.]+ \[[\d., ]+\] \| [\d.]+ \[[\d., ]+\] \|"
-    assert re.search(row, printed[6])
-    assert re.search(r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|", printed[6])
-    assert "| runs/before | runs/after |" in printed[6]
+    difference = r"\| digits \| [+-][\d.]+ \[.*\] of 25 \|"
+    heads = {6: "| runs/before | runs/after |", 7: "| on-policy | ExGRPO |"}
+    for step, head in heads.items():
+        text = printed[step]
+        assert head in text and re.search(row, text) and re.search(difference, text)
     assert "differs" not in printed[6]
-    assert "| minus on-policy, in points, same questions | ExGRPO |" in printed[7]
-    assert re.search(r"\| digits \| [+-][\d.]+ \([+-][\d.]+ to [+-][\d.]+\) \|", printed[7])
-    assert "Mean over 2 pairs of runs" in printed[7]
     assert "3 runs" in printed[7]
-    assert any(
-        row.get("replay/questions") for row in jsonl(directory / "runs/rho0.5-1/metrics.jsonl")
-    )
+    assert "the same command with --resume goes on" in printed[5] and "resumed from" in printed[5]
+    replayed = jsonl(directory / "runs/rho0.5-1/metrics.jsonl")
+    assert any(row.get("replay/questions") for row in replayed)
     assert (directory / "report.html").stat().st_size > 10_000
-    assert {"curve.png", "model", "step-4"} <= {
-        path.name for path in (directory / "runs/digits").iterdir()
-    }
 
 
 @pytest.mark.slow
@@ -102,34 +98,6 @@ def test_the_share_of_silent_questions_is_as_the_page_says(done):
     shown = re.search(r"^# (\d+% are never right, .+)$", page, flags=re.M)[1]
     form = re.sub(r"\d+%", r"\\d+%", shown)
     assert re.search(f"^{form}$", (done[0] / "script.log").read_text(), flags=re.M)
-
-
-@pytest.mark.slow
-def test_the_interrupted_run_went_on(done):
-    """The run was saved before its last step and resumed on one rank, with each step once."""
-    directory, printed = done
-    rows = jsonl(directory / "runs/digits/metrics.jsonl")
-    assert [row["step"] for row in rows] == [0, 1, 2, 3, 4]
-    assert "the same command with --resume goes on" in printed[5]
-    assert "resumed from" in printed[5]
-    assert all(row["engine/drift"] < 1e-4 for row in rows[1:])
-
-
-@pytest.mark.slow
-def test_the_readers_reward_decides(done):
-    """Each of the 25 responses is worth what the guide's function says of it and its row.
-
-    The named rewards of training are logged.
-    """
-    rows = jsonl(done[0] / "runs/before/responses.jsonl")
-    reward = {}
-    exec((done[0] / "digits.py").read_text(), reward)
-    assert len(rows) == 25
-    for r in rows:
-        row = {"prompt": [{"role": "user", "content": r["text"]}], "data_source": "digits"}
-        assert r["reward"] == reward["score"](r["response"], r["gold"], row)["score"]
-    steps = jsonl(done[0] / "runs/digits/metrics.jsonl")[1:]
-    assert any(0 < step["reward/worked"] < 1 for step in steps)
 
 
 @pytest.mark.slow
