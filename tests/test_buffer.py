@@ -118,6 +118,12 @@ def test_what_is_stored_cannot_be_changed():
     assert not (stored.token_ids.flags.writeable or stored.logprobs.flags.writeable)
 
 
+def test_a_success_exceeds_one_half_in_float32():
+    """As the update sees rewards: there 0.5000000000000001 is 0.5."""
+    rewards = (0.5, 0.5000000000000001, 0.50000007)
+    assert [response(1, reward=r).is_success for r in rewards] == [False, False, True]
+
+
 MALFORMED = {
     "lengths differ": Trajectory(np.int32([1, 2]), np.float32([-1]), reward=1.0),
     "two axes": Trajectory(np.int32([[1]]), np.float32([[-1]]), reward=1.0),

@@ -96,7 +96,8 @@ def test_scores_are_those_of_the_checkpoint_and_the_chosen_one_has_the_lowest_me
 )
 def test_steps_are_judged_where_they_stand(said, verdict):
     """Each written step has its tokens and its verdict by hand, and the chain has its own."""
-    question = Question(0, "3a+4b*2c-5", np.zeros(0), "9", "x")
+    row = {"prompt": [{"role": "user", "content": "3a+4b*2c-5"}]}
+    question = Question(0, "3a+4b*2c-5", np.zeros(0), "9", "x", row)
     assert judge(question, [*said, "<eos>"], [len(said)]) == verdict
 
 
