@@ -71,7 +71,7 @@ def test_a_hostile_answer_costs_only_itself():
     golds = [str(i) for i in range(40)]
     texts = [rf"\boxed{{{gold}}}" for gold in golds]
     texts[7] = BOMB
-    with Verifier(workers=2, timeout=1.0) as verifier, ThreadPoolExecutor(1) as thread:
+    with Verifier(workers=2, timeout=3.0) as verifier, ThreadPoolExecutor(1) as thread:
         scores = thread.submit(verifier.score, texts, golds).result(timeout=30)
         assert scores == [float(i != 7) for i in range(40)]
         assert verifier.timeouts == 1
