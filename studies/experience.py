@@ -16,20 +16,20 @@ import exgrpo
 class Noted(exgrpo.Experience):
     """Experience that writes down its groups."""
 
-    step = None
     drawn_from = {}  # returned question -> the bucket it came from
 
-    def plan(self, step, drawn, entropies):
-        self.step = step
+    def plan(self, step, drawn, scores):
+        """Plan as ever, and note the buckets: by the time of `store` nobody knows them."""
         self.drawn_from = {q: self.buffer.bucket_of(q) for q in drawn}
-        return super().plan(step, drawn, entropies)
+        return super().plan(step, drawn, scores)
 
     def store(self, plan, groups):
+        """Write a line a group, on rank 0, then store as ever."""
         if os.environ.get("RANK", "0") == "0":
             lines = []
             for group in groups:
                 q = group.question.id
-                lines.append([self.step, q, group.num_success, self.drawn_from.get(q)])
+                lines.append([plan.step, q, group.num_success, self.drawn_from.get(q)])
             with open(os.environ["GROUPS_FILE"], "a") as file:
                 file.writelines(json.dumps(line) + "\n" for line in lines)
         return super().store(plan, groups)
@@ -39,13 +39,16 @@ class WithoutStar(Noted):
     """What ExGRPO would replay is asked again, as if fresh: K new answers, which k counts."""
 
     def candidates(self, drawn):
+        """Compare nothing."""
         return []
 
-    def choose(self, step, drawn, entropies):
+    def choose(self, step, drawn, scores):
+        """Choose no o*."""
         return []
 
-    def plan(self, step, drawn, entropies):
-        plan = super().plan(step, drawn, entropies)
+    def plan(self, step, drawn, scores):
+        """Plan as ever, and ask the drawn questions as fresh ones."""
+        plan = super().plan(step, drawn, scores)
         plan.fresh += drawn
         return plan
 
