@@ -10,7 +10,8 @@ its optimiser steps are the mini-batches. An answer is a success if its rewards,
 as in TRL, exceed 0.5; unlike there, None from all reward functions ends the run. `_generate` and
 `_calculate_rewards` are the two halves of TRL's `_generate_and_score_completions`, which is not
 called in training: it wants K new responses to every question. Several processes plan alike; each
-answers and scores its share, and gathers the others'. vLLM, FSDP and DeepSpeed are untried.
+answers and scores its share, and gathers the others'. vLLM, FSDP and DeepSpeed are untried. Other
+internals of TRL 1.16 in use: what is overridden, and `_get_per_token_logps_and_entropies`.
 """
 
 import json
@@ -116,7 +117,7 @@ class ExGRPOTrainer(trl.GRPOTrainer):
         return parts[self.accelerator.process_index :: self.accelerator.num_processes]
 
     def _roll_out(self, plan: Plan) -> list[list[Trajectory]]:
-        """K new responses to a question, or K - 1 beside an o*, with rewards and π_old."""
+        """K new responses to a question, K - 1 beside an o* (none is wasted): rewards, π_old."""
         counts = [self.num_generations - (q in plan.stars) for q in plan.question_ids]
         asked = np.repeat(plan.question_ids, counts).tolist()
         prompt_ids = [self.experience.questions[q].prompt_ids for q in asked]
@@ -216,5 +217,4 @@ if __name__ == "__main__":
     sizes = {"per_device_train_batch_size": 64, "steps_per_generation": 2}  # B = 16, K = 8
     steps = {"max_steps": 16, "logging_steps": 2, "learning_rate": 4.5e-4, "bf16": False}
     args = trl.GRPOConfig("runs/trl", max_completion_length=72, **NEEDED, **sizes, **steps)
-    base = str(Path(__file__).parent.parent / "worlds/base")
-    ExGRPOTrainer(base, reward, args, data, knobs={"start_threshold": -1}).train()
+    ExGRPOTrainer("worlds/base", reward, args, data, knobs={"start_threshold": -1}).train()
