@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
-# torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU. Who has
-# set it, by its older name perhaps, keeps it.
+# torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU. A value
+# that is set stays, also under the older name.
 if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
@@ -40,6 +40,8 @@ class Config(Knobs):
     --config FILE [FILE ...] reads knobs from YAML files; later files win, and flags over all.
     A list is [a, b] in a file and --train_files a b as a flag; empty it is [], and the bare flag.
     """
+
+    # `auto` is None until `fill_in`. It is None | str, as `auto` would be a text for str | None.
 
     # ---- model and data --------------------------------------------------------------------------
 

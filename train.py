@@ -31,7 +31,7 @@ def train(config: Config) -> dict:
     """Set up, run Algorithm 1, save the model; returns the last validation scores."""
     device = ranks.setup(config.hang_timeout)
     tokenizer = load_tokenizer(config, config.model)
-    ends = turn_ends(config.model, tokenizer)
+    ends = turn_ends(config.model, tokenizer)  # ids of the tokens that end a response
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier, ends)
         questions, tests, origins = read_questions(
@@ -112,7 +112,7 @@ def algorithm_1(
             engine.wake(policy.full_weights(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience)
-        run.sample(groups, grader.text)
+        run.sample(groups, grader.text)  # a few responses, for people to read
         if run.validation_is_due:
             with run.phase("validate"):
                 metrics |= validate(engine, grader, tests)
