@@ -131,7 +131,7 @@ class Tracker:
 
         `batch` is the Pass@1 of the training batch, at the rollouts' temperature and with what came
         back. Where rewards are not 0 or 1, their mean stands beside it. `silent` is the share of
-        groups that say nothing, of fresh and of replayed questions.
+        silent groups, of fresh and of replayed questions.
         """
         self._say_turns(step, metrics)
         self.log(step, metrics)

@@ -17,6 +17,7 @@ ROWS = [
     Row("what old answers add", AT_P["P"], AT_P["PN"], decided=True),
     Row("CLIP kept", AT_P["PC"], AT_P["P"]),
     Row("new answers alone", AT_P["PN"], OWN["R0"]),
+    Row("rarely solved, at one rate", AT_P["HC"], OWN["R0"]),
 ]
 
 

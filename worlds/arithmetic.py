@@ -243,7 +243,7 @@ class Teacher:
         return written + "#" + answer
 
 
-# ---- training questions as they come: most of them say nothing ----------------------------------
+# ---- training questions as they come: most of their groups have no gradient ----------------------
 
 
 def kind_of(question: str, teacher: Teacher) -> str | None:
