@@ -83,10 +83,11 @@ def columns(rows: list[dict]) -> dict:
     """
     metrics = {}
     for name in sorted({name for row in rows for name in row} - {"step"}):
-        known = [not name.startswith("replay/") or row.get("replay/questions") != 0 for row in rows]
-        metrics[name] = [
-            number(row.get(name)) if there else None for row, there in zip(rows, known)
-        ]
+        values = []
+        for row in rows:
+            is_gap = name.startswith("replay/") and row.get("replay/questions") == 0
+            values.append(None if is_gap else number(row.get(name)))
+        metrics[name] = values
     return {"step": [row["step"] for row in rows], "metrics": metrics}
 
 
