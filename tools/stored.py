@@ -72,7 +72,6 @@ def stored_responses(
     return {
         "step": state["step"],
         "rule": rule,
-        "K": config.num_rollouts,
         "buffered": len(buffer),
         "questions": [
             {
