@@ -19,7 +19,7 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
 from safetensors import SafetensorError
@@ -103,11 +103,11 @@ class Checkpoints:
 
     def _read_state(self) -> dict:
         state = json.loads((self.newest / "state.json").read_text())
-        old = known_knobs(state["config"], self.knobs, self.say)
+        old = state["config"]
         changed = {
-            name: f"{old.get(name)!r} -> {value!r}"
-            for name, value in self.knobs.items()
-            if old.get(name) != value
+            name: f"{old.get(name)!r} -> {self.knobs.get(name)!r}"
+            for name in old | self.knobs
+            if old.get(name) != self.knobs.get(name)
         }
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
@@ -218,18 +218,6 @@ class Checkpoints:
         for path in every:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -> dict:
-    """Return those knobs of a checkpoint that this version has.
-
-    A line says what the checkpoint had of others, which have been removed since.
-    """
-    known = {name: saved[name] for name in names if name in saved}
-    removed = {name: value for name, value in saved.items() if name not in known}
-    if removed:
-        say(f"note: this version does not have these knobs of the checkpoint: {removed}")
-    return known
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:

@@ -251,16 +251,6 @@ def test_what_stdout_cannot_show_ends_no_command(monkeypatch):
     assert shell(sys.executable, "-c", program) == "caf\\xe9 \\u2013 \\u03b8\n"
 
 
-def test_vllm_without_shared_memory_is_told_early(monkeypatch):
-    """A read-only /dev/shm, with which vLLM fails later, is refused; Hugging Face needs none."""
-    monkeypatch.setattr(preflight, "find_spec", lambda name: True)
-    monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/shm")
-    for engine in ("auto", "vllm"):
-        with pytest.raises(ValueError, match="vLLM needs /dev/shm.*--engine hf"):
-            toy_config(engine=engine)
-    assert toy_config(engine="hf")
-
-
 def test_lora_without_peft_names_the_command(monkeypatch):
     """lora_rank without peft fails at once, with the command of both requirements files."""
     monkeypatch.setattr(preflight, "find_spec", lambda name: None)
