@@ -36,7 +36,7 @@ def open_kept(directory: Path, settings: dict) -> dict[tuple, dict]:
     directory.mkdir(parents=True, exist_ok=True)
     about = directory / "settings.json"
     responses = directory / "responses.jsonl"
-    if not about.exists():
+    if not about.exists() or not about.stat().st_size:  # a kill may leave it empty
         if responses.exists():
             raise ValueError(
                 f"{directory} has responses and no settings.json to say how they were made: "

@@ -365,8 +365,12 @@ def test_a_stopped_evaluation_keeps_what_has_ended(tiny_model, tmp_path):
 
 
 def test_what_nobody_can_continue_is_refused(tmp_path):
-    """Responses without settings.json, and a line that is none of ours, are refused by name."""
+    """Responses without settings.json, and a line that is none of ours, are refused by name.
+
+    An empty settings.json is none: a kill has left it.
+    """
     file = tmp_path / "responses.jsonl"
+    (tmp_path / "settings.json").touch()
     file.write_text('{"question": "q", "sample": 0}\n{"question": \n')
     with pytest.raises(ValueError, match="no settings.json.*choose another --output"):
         open_kept(tmp_path, {})
