@@ -120,11 +120,12 @@ def algorithm_1(
 
 
 def example_response(engine, grader: Grader, question: Question) -> str:
-    """The present model's response, as text with its reward; a judge may have marked its errors."""
+    """The present model's response to a question, as text with its reward."""
     watchdog.enter("example")
     config = grader.config
     seeds = [[config.seed]]
     [[trajectory]] = roll_out(engine, grader, [question], seeds, config.eval_temperature)
+    # "marked" is the text with its errors marked, from a reward that does so.
     text = trajectory.judged.get("marked") or grader.text(trajectory.token_ids)
     return f"{text}   reward: {trajectory.reward:g}"
 
