@@ -7,8 +7,10 @@ official one (docs/official-code.md), and so are adam_eps, max_grad_norm and ski
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 # torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU. A value
@@ -17,7 +19,7 @@ if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 from exgrpo import Knobs
-from runtime.faults import loading, or_refuse
+from runtime.faults import loading, once, or_refuse
 from runtime.flags import parse
 from runtime.preflight import missing, missing_libraries
 from runtime.rundir import refuse_remains
@@ -150,11 +152,20 @@ def fill_in(config) -> None:
 
 
 def parse_config(argv: list[str] | None = None) -> Config:
-    """Read `--config FILE ...` and flags into a Config.
+    """Read `--config FILE ...` and flags into a Config; a resumed run's own knobs stand between.
 
     SystemExit for a wrong flag, ValueError for a wrong file and impossible values.
     """
-    return parse(Config, argv)
+    argv = sys.argv[1:] if argv is None else argv
+    config = parse(Config, argv)
+    of_run = Path(config.run_dir) / "knobs.yaml"  # which a checkpoint leaves there
+    if not config.resume or not of_run.exists():
+        return config
+    resumed = parse(Config, [*argv, "--config", str(of_run)])
+    kept = [name for name in vars(config) if getattr(config, name) != getattr(resumed, name)]
+    if kept:
+        once(f"note: {', '.join(kept)} as in {of_run}: only a flag changes a knob of a run")
+    return resumed
 
 
 def ready(config, files: list[str]) -> None:

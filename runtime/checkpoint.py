@@ -22,6 +22,7 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import yaml
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -187,6 +188,10 @@ class Checkpoints:
             save_buffer(aside / "buffer.safetensors")
             (aside / "metrics.jsonl").write_text(metrics)
             (aside / "state.json").write_text(json.dumps(self.head(step) | state))
+            # What `--resume` reads behind the files of --config.
+            own = {name: x for name, x in self.knobs.items() if name not in ("run_dir", "resume")}
+            knobs = {name: "auto" if x is None else x for name, x in own.items()}
+            (self.root.parent / "knobs.yaml").write_text(yaml.safe_dump(knobs, sort_keys=False))
             names += PLAIN_FILES
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])

@@ -167,6 +167,8 @@ class Tracker:
         with optional("curve.png"):
             self._draw()
         print(printable(f"\nmetrics, curve.png and the model are in {self.run_dir}"))
+        if self.knobs["tracker"] == "tensorboard":
+            print(printable(f"tensorboard --logdir {self.run_dir}/tensorboard draws the metrics"))
 
     def _draw(self) -> None:
         """Draw curve.png: training and validation Pass@1, the buffer, and entropy."""

@@ -107,6 +107,18 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path, all_is
     assert parse_config(["--config", ARITHMETIC, file, "--shaping"]).shaping is True
 
 
+def test_a_resumed_run_keeps_its_knobs(finished_run, all_is_there, capsys):
+    """A flag wins over them, they win over the file, and a note names what of the file is left."""
+    argv = ["--config", ARITHMETIC, "--run_dir", str(finished_run)]
+    assert parse_config(argv).steps == 120
+    resumed = parse_config([*argv, "--resume", "--rho=0.25"])
+    assert (resumed.steps, resumed.rho, resumed.resume) == (3, 0.25, True)
+    assert re.search("note: .*steps.* as in .*knobs.yaml", capsys.readouterr().err)
+    state = next(finished_run.glob("checkpoints/*/state.json"))
+    saved = json.loads(state.read_text())["config"]
+    assert dataclasses.asdict(resumed) == saved | {"rho": 0.25, "resume": True}
+
+
 def test_a_file_is_read_as_flags_are(tmp_path, all_is_there):
     """A value is the text that stands there, and becomes what its knob is."""
     text = r"""

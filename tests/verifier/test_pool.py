@@ -188,7 +188,7 @@ def test_user_function(module):
         ),
         ("def reward(response, answer, *rest): return 1", r"answer, \*rest\): call its parameters"),
         ("def reward(response, answer, *, extra_info=None): return 1", "call its parameters"),
-        ("x = 1", "AttributeError"),
+        ("x = 1", "AttributeError: .*my_reward.py has no 'reward'"),
         ("import no_such", "ModuleNotFoundError: No module"),
     ],
 )
