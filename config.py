@@ -43,22 +43,23 @@ class Config(Knobs):
     A list is [a, b] in a file and --train_files a b as a flag; empty it is [], and the bare flag.
     """
 
-    # `auto` is None until `fill_in`. It is None | str, as `auto` would be a text for str | None.
+    # `auto` is read as None: `fill_in` replaces it, for max_drift policy.py does.
 
     # ---- model and data --------------------------------------------------------------------------
 
     # a Hugging Face directory, or a name of the hub
     model: str = DEFAULT_MODEL
-    # Parquet or JSONL files of training questions, in verl-LUFFY's columns
+    # Parquet or JSONL files of training questions; runtime/tables.py names their columns
     train_files: list[str] = field(default_factory=lambda: ["data/openr1.parquet"])
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=lambda: ["data/valid.parquet"])
-    # "chat": the tokenizer's chat template; else a text with {question}, without earlier turns
+    # "chat": the tokenizer's chat template; else a text with {question}, which is the last turn;
+    # earlier turns are dropped
     prompt_template: str = "chat"
     # what ends every prompt; auto: "<think>\n" for the default model, nothing for others
-    response_prefix: None | str = None
+    response_prefix: str | None = None
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
-    # L_max, tokens of the longest response, by which the loss divides
+    # L_max, tokens at which a response is cut; the loss divides by it
     max_response_length: int = 8192
     # base of RoPE; 0: the model's own; auto: 40000 for the default model, 0 for others
     rope_theta: float | None = None
@@ -73,7 +74,8 @@ class Config(Knobs):
     # an answer without \boxed{} is wrong; false: the last statement of an answer counts, or the
     # last number, as the prompt of Llama-3.1-8B needs
     require_box: bool = True
-    # official: Math-Verify alone on all that follows the thought, for published numbers
+    # strict: only what is in the last box, which must be a worked-out answer; official: Math-Verify
+    # alone on all that follows the thought, for published numbers
     grader: Literal["strict", "official"] = "strict"
     verify_timeout: float = 5.0  # seconds that grading an answer may take before it scores 0
 
@@ -86,14 +88,15 @@ class Config(Knobs):
     # vLLM's share of GPU memory, weights included; officially 0.8, with no room left to train a 7B
     rollout_memory: float = 0.4
     # the run stops where log-probs of engine and policy differ by more, in nats a token on average;
-    # auto: 0.001 in float32, 0.15 in bfloat16
+    # auto, or 0: 0.001 in float32, 0.15 in bfloat16
     max_drift: float | None = None
 
     # ---- objective (Eq. 2-4) ---------------------------------------------------------------------
 
     shaping: bool = True  # f shapes the replayed tokens; false: the plain ratio w* (Table 6)
     beta: float = 0.1  # β of the policy shaping f(w) = w / (w + β)
-    # w* has the stored π_past in its denominator; false: π_θ as it is before the update (Table 6)
+    # w* divides by the stored π_past; false: by π_θ before the batch's first optimiser step
+    # (Table 6)
     importance_correction: bool = True
     # π_old of new tokens: the engine's own, or one more forward pass of the policy
     behavior_logprobs: Literal["engine", "recompute"] = "engine"
@@ -112,7 +115,7 @@ class Config(Knobs):
     # what policy and engine compute in; the trained weights stay float32
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     lora_rank: int = 0  # of the adapters (LoRA) that are trained; 0: all weights are trained
-    tokens_per_micro_batch: int = 16_384  # of a rank; neighbours share a prompt
+    tokens_per_micro_batch: int = 16_384  # per rank; equal prompts side by side count once
     gradient_checkpointing: bool = True  # the backward pass recomputes activations, to save memory
 
     # ---- run -------------------------------------------------------------------------------------
@@ -126,7 +129,8 @@ class Config(Knobs):
     save_every: int = 50  # steps between checkpoints; 0: only at the end and when interrupted
     keep: int = 2  # the last checkpoints that are kept, beside the best by validation
     resume: bool = False  # go on from the newest whole checkpoint in run_dir
-    hang_timeout: float = 3600.0  # seconds that a phase may last; 0: no limit
+    # seconds after which a phase counts as hung and the run is stopped; 0: no limit
+    hang_timeout: float = 3600.0
 
     def __post_init__(self):
         fill_in(self)

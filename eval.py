@@ -63,7 +63,7 @@ class EvalConfig:
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
     prompt_template: str = "chat"  # the tokenizer's, or a text with {question}
     # what ends every prompt; auto: by the model's name, as in train.py
-    response_prefix: None | str = None
+    response_prefix: str | None = None
     # base of RoPE; 0: the model's own; auto: by the model's name, as in train.py
     rope_theta: float | None = None
     # positions of the model; 0: its own; auto: by the model's name, as in train.py

@@ -32,8 +32,9 @@ class Knobs:
     num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
     num_mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
-    # once a batch's Pass@1 exceeds this, successes are stored from the next batch on, for good, and
-    # replayed from the one after it; negative: stored from the first, replayed from the second
+    # once a batch's Pass@1 (the share of rewards above 0.5) exceeds this, successes are stored from
+    # the next batch on, for good, and replayed from the one after it; negative: stored from the
+    # first, replayed from the second
     start_threshold: float = 0.35
     # which stored questions return; uniform: Table 6's "no question selection"
     question_selection: Literal["gaussian", "uniform"] = "gaussian"
@@ -53,9 +54,9 @@ class Knobs:
     difficulty: Literal["success", "spread"] = "success"
     # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
     retire: Literal["auto", "on", "off"] = "auto"
-    # every so many steps (25 in Table 7) a tenth of the retired questions returns to the stream;
-    # also whenever fewer than B are left, and then as many as B lacks if that is more; 0: none ever
-    # returns, and then the run ends
+    # every so many steps (25 in Table 7), and whenever fewer than B questions are left, a tenth of
+    # the retired ones returns to the stream, or as many as a batch lacks if that is more; 0: none
+    # returns, and the run ends once fewer than B are left
     reinstate_every: int = 0
     max_trajectories: int = 0  # stored responses at most, the newest; 0: no limit
     # whether new tokens are clipped; auto: until successes are stored, always if ρ = 0
@@ -203,7 +204,7 @@ class Experience:
             )
         self.buffer = ReplayBuffer(knobs.max_trajectories)
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Whether successes are stored; replay follows a batch later. It stays true once it is.
+        # Whether E is in use; in its first batch it is still empty. It stays true once it is.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
     # ---- the delayed start, which ends CLIP; retirement, which does not wait for it --------------
@@ -220,7 +221,7 @@ class Experience:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether questions solved K of K retire (lines 25-26); by spread none is solved."""
+        """Whether a question that is `solved` in `store` retires (25-26); by spread none is."""
         if self.knobs.retire == "auto":
             return self.knobs.rho > 0
         return self.knobs.retire == "on"
@@ -262,7 +263,7 @@ class Experience:
         return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 5, 6, 8
 
     def candidates(self, drawn: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(prompt ids, response ids) of the responses among which o* is chosen (lines 9-12)."""
+        """(prompt ids, response ids) of the stored responses that are compared (lines 9-12)."""
         sequences = []
         for q in drawn:
             if self._is_compared(q):
@@ -323,8 +324,8 @@ class Experience:
     def _reinstated(self, step: int) -> list[int]:
         """The retired questions that come back into the stream, not into E, in this step (Table 7).
 
-        A tenth of them, and more if a batch lacks more: every `reinstate_every` steps, and at any
-        step where a batch lacks questions.
+        A tenth, or as many as a batch lacks if that is more: every `reinstate_every` steps, and
+        when a batch lacks any. (With 0 `plan` has raised by then.)
         """
         every = self.knobs.reinstate_every
         is_due = every and step > 0 and step % every == 0
@@ -383,7 +384,7 @@ class Experience:
                 if self.is_retiring:
                     self.buffer.retire(q)
                 else:
-                    self.buffer.shelve(q)  # not replayed until it fails again
+                    self.buffer.shelve(q)  # not replayed until 0 < k < K again
             elif self.started and k > 0:  # k = 0 changes nothing: a stored one keeps its bucket
                 new = self._worth_storing(group)
                 # A stored question moves to bucket k even if it brings nothing new to store: if

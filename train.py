@@ -52,7 +52,7 @@ def train(config: Config) -> dict:
             run.tracker.keep_example(example_response(engine, grader, example))
             run.log(validate(engine, grader, tests))
         algorithm_1(run, config, engine, grader, policy, experience, tests)
-        # The last step was not validated if the run ended early, or was interrupted there.
+        # Not yet if the run ended early, or is resumed after Ctrl-C in its last validation.
         if tests and not run.is_validated:
             with run.phase("evaluation"):
                 run.log(validate(engine, grader, tests))
