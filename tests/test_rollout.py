@@ -290,17 +290,12 @@ LORA = "adapter_model.safetensors"
     [
         ([ONE], None, None),
         ([A, B], [A, B], None),
-        ([ONE], [ONE], None),
         ([ONE, "pytorch_model.bin"], None, None),  # both engines prefer safetensors
         ([ONE, A, B], [A, B], ONE),
-        ([ONE, A], [A, B], ONE),  # one of them is missing, too
         ([ONE, A, B], None, f"{A}, {B}"),  # vLLM reads all
-        ([ONE, A, B], [ONE], f"{A}, {B}"),
         ([A, B, "consolidated.safetensors"], [A, B], "consolidated.safetensors"),
-        ([ONE, "adapter_config.json"], None, "adapter_config.json"),
         ([ONE, "adapter_config.json", LORA], None, f"adapter_config.json, {LORA}"),
         (["adapter_config.json"], None, "adapter_config.json"),  # its model lies elsewhere
-        ([ONE, LORA], None, LORA),
     ],
 )
 def test_two_sets_of_weights_are_refused(tmp_path, files, indexed, second):
