@@ -5,7 +5,6 @@ What is killed continues exactly. `make chaos` kills at random moments, others b
     CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos
 """
 
-import inspect
 import json
 import os
 import random
@@ -165,30 +164,6 @@ def test_a_run_outlives_its_console():
     """
     codes, *_ = suffer("", talks)
     assert codes == [0, 0]
-
-
-def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
-    """The line is what the other rank saw of one that could not speak, below the advice."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, signal\n"
-        "from runtime import ranks\nfrom runtime.faults import watchdog\n"
-        f"{inspect.getsource(is_killed)}\n{inspect.getsource(faulty)}\n"
-        "ranks.run(lambda: faulty(is_killed, 60.0))\n"
-    )
-    done = subprocess.run(
-        [*TORCHRUN, program],
-        text=True,
-        timeout=120,
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    lines = done.stderr.rstrip().splitlines()
-    assert done.returncode == 1 and set(lines[-1]) == {"="}
-    assert re.search("rank 0 stops in phase 'rollout', .*rank 1 died", lines[-2])
-    silent = "rank 1 died without a message.*signal 9.*Lower tokens_per_micro_batch"
-    assert re.search(silent, done.stderr)
 
 
 # ---- faults that a step notices ------------------------------------------------------------------
