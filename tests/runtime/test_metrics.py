@@ -1,4 +1,4 @@
-"""The metrics of the update: sums over tokens, the whole of its parts, and means by hand."""
+"""The metrics of the update: sums over tokens, and means by hand."""
 
 import math
 
