@@ -54,16 +54,13 @@ LLAMA_8B = LlamaConfig(
     num_key_value_heads=8,
     max_position_embeddings=16384,
 )
-# A file of configs/ that trains one of the paper's models -> its shape, with two layers.
+# A file of configs/ -> the shape of its model, with two layers; others train these models alike.
 FILES = {
     "qwen2.5-math-7b.yaml": QWEN_7B,
     "qwen2.5-math-7b-lora-1x80gb.yaml": QWEN_7B,
-    "qwen2.5-7b-instruct.yaml": QWEN_7B,
-    "luffy-continual.yaml": QWEN_7B,
     "qwen2.5-math-1.5b.yaml": QWEN_1_5B,
     "qwen2.5-math-1.5b-lora-1x24gb.yaml": QWEN_1_5B,
     "llama-3.1-8b.yaml": LLAMA_8B,
-    "llama-3.1-8b-instruct.yaml": LLAMA_8B,
 }
 
 
