@@ -43,7 +43,7 @@ class Trajectory:
         typed = ids.dtype == np.int32 and logprobs.dtype == np.float32
         flat = ids.ndim == 1 and ids.size > 0 and ids.shape == logprobs.shape
         sound = np.isfinite(logprobs).all() and isfinite(self.reward)
-        if not (typed and flat and sound) or ids.min() < 0 or logprobs.max() > 0:
+        if not (typed and flat and sound and ids.min() >= 0 and logprobs.max() <= 0):
             raise ValueError(
                 "a response needs int32 ids (T,) >= 0, T >= 1, finite float32 log-probs (T,) <= 0"
                 f" and a finite reward; this one has {ids.dtype} {ids.shape}, {logprobs.dtype}"
@@ -66,7 +66,8 @@ class ReplayBuffer:
         self.retired = set()  # S: question ids
         self.stored = {}  # {question id: its responses, oldest first}
         self._place = {}  # {question id: (k, position in that bucket)}
-        self._owners = OrderedDict()  # {response: its question id}, by age: oldest first
+        # {response: its question id}, oldest first; a plain dict is slow to drop its first
+        self._owners = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._place)
@@ -108,10 +109,9 @@ class ReplayBuffer:
             for old in before:
                 if np.array_equal(old.token_ids, new.token_ids):
                     self._drop(question_id, old)
-        if self.max_trajectories:
-            while len(self._owners) > self.max_trajectories:
-                oldest, owner = next(iter(self._owners.items()))
-                self._drop(owner, oldest)
+        while 0 < self.max_trajectories < len(self._owners):
+            oldest, owner = next(iter(self._owners.items()))
+            self._drop(owner, oldest)
 
     def retire(self, question_id: int) -> None:
         """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26, 32)."""
@@ -167,18 +167,15 @@ class ReplayBuffer:
         questions = [(q, k) for k, ids in self.buckets.items() for q in ids]
         trajectories = [(q, t.step, len(t.token_ids)) for t, q in owners.items()]
         rewards = [t.reward for t in owners]
-        token_ids = [np.array([], np.int32)]  # for an empty buffer: nothing cannot be concatenated
-        logprobs = [np.array([], np.float32)]
-        for t in owners:
-            token_ids.append(t.token_ids)
-            logprobs.append(t.logprobs)
+        token_ids = b"".join(t.token_ids for t in owners)
+        logprobs = b"".join(t.logprobs for t in owners)
         tensors = {
             "questions": np.array(questions, np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
             "trajectories": np.array(trajectories, np.int64),
             "rewards": np.array(rewards, np.float64),
-            "token_ids": np.concatenate(token_ids),
-            "logprobs": np.concatenate(logprobs),
+            "token_ids": np.frombuffer(token_ids, np.int32),
+            "logprobs": np.frombuffer(logprobs, np.float32),
         }
         safetensors.numpy.save_file(tensors, path)
 

@@ -7,17 +7,19 @@ official one (docs/official-code.md), and so are adam_eps, max_grad_norm and ski
 """
 
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
-# torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU. Who has
-# set it, by its older name perhaps, keeps it.
+# torch reads this when exgrpo.py imports it: segments that grow leave fewer gaps on a GPU. A value
+# that is set stays, also under the older name.
 if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
     os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
 
 from exgrpo import Knobs
-from runtime.faults import loading, or_refuse
+from runtime.faults import loading, once, or_refuse
 from runtime.flags import parse
 from runtime.preflight import missing, missing_libraries
 from runtime.rundir import refuse_remains
@@ -41,20 +43,23 @@ class Config(Knobs):
     A list is [a, b] in a file and --train_files a b as a flag; empty it is [], and the bare flag.
     """
 
+    # `auto` is read as None: `fill_in` replaces it, for max_drift policy.py does.
+
     # ---- model and data --------------------------------------------------------------------------
 
     # a Hugging Face directory, or a name of the hub
     model: str = DEFAULT_MODEL
-    # Parquet or JSONL files of training questions, in verl-LUFFY's columns
+    # Parquet or JSONL files of training questions; runtime/tables.py names their columns
     train_files: list[str] = field(default_factory=lambda: ["data/openr1.parquet"])
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=lambda: ["data/valid.parquet"])
-    # "chat": the tokenizer's chat template; else a text with {question}, without earlier turns
+    # "chat": the tokenizer's chat template; else a text with {question}, which is the last turn;
+    # earlier turns are dropped
     prompt_template: str = "chat"
     # what ends every prompt; auto: "<think>\n" for the default model, nothing for others
-    response_prefix: None | str = None
+    response_prefix: str | None = None
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
-    # L_max, tokens of the longest response, by which the loss divides
+    # L_max, tokens at which a response is cut; the loss divides by it
     max_response_length: int = 8192
     # base of RoPE; 0: the model's own; auto: 40000 for the default model, 0 for others
     rope_theta: float | None = None
@@ -69,7 +74,8 @@ class Config(Knobs):
     # an answer without \boxed{} is wrong; false: the last statement of an answer counts, or the
     # last number, as the prompt of Llama-3.1-8B needs
     require_box: bool = True
-    # official: Math-Verify alone on all that follows the thought, for published numbers
+    # strict: only what is in the last box, which must be a worked-out answer; official: Math-Verify
+    # alone on all that follows the thought, for published numbers
     grader: Literal["strict", "official"] = "strict"
     verify_timeout: float = 5.0  # seconds that grading an answer may take before it scores 0
 
@@ -82,14 +88,15 @@ class Config(Knobs):
     # vLLM's share of GPU memory, weights included; officially 0.8, with no room left to train a 7B
     rollout_memory: float = 0.4
     # the run stops where log-probs of engine and policy differ by more, in nats a token on average;
-    # auto: 0.001 in float32, 0.15 in bfloat16
+    # auto, or 0: 0.001 in float32, 0.15 in bfloat16
     max_drift: float | None = None
 
     # ---- objective (Eq. 2-4) ---------------------------------------------------------------------
 
     shaping: bool = True  # f shapes the replayed tokens; false: the plain ratio w* (Table 6)
     beta: float = 0.1  # β of the policy shaping f(w) = w / (w + β)
-    # w* has the stored π_past in its denominator; false: π_θ as it is before the update (Table 6)
+    # w* divides by the stored π_past; false: by π_θ before the batch's first optimiser step
+    # (Table 6)
     importance_correction: bool = True
     # π_old of new tokens: the engine's own, or one more forward pass of the policy
     behavior_logprobs: Literal["engine", "recompute"] = "engine"
@@ -108,7 +115,7 @@ class Config(Knobs):
     # what policy and engine compute in; the trained weights stay float32
     dtype: Literal["float32", "bfloat16"] = "bfloat16"
     lora_rank: int = 0  # of the adapters (LoRA) that are trained; 0: all weights are trained
-    tokens_per_micro_batch: int = 16_384  # of a rank; neighbours share a prompt
+    tokens_per_micro_batch: int = 16_384  # per rank; equal prompts side by side count once
     gradient_checkpointing: bool = True  # the backward pass recomputes activations, to save memory
 
     # ---- run -------------------------------------------------------------------------------------
@@ -122,7 +129,8 @@ class Config(Knobs):
     save_every: int = 50  # steps between checkpoints; 0: only at the end and when interrupted
     keep: int = 2  # the last checkpoints that are kept, beside the best by validation
     resume: bool = False  # go on from the newest whole checkpoint in run_dir
-    hang_timeout: float = 3600.0  # seconds that a phase may last; 0: no limit
+    # seconds after which a phase counts as hung and the run is stopped; 0: no limit
+    hang_timeout: float = 3600.0
 
     def __post_init__(self):
         fill_in(self)
@@ -148,11 +156,20 @@ def fill_in(config) -> None:
 
 
 def parse_config(argv: list[str] | None = None) -> Config:
-    """Read `--config FILE ...` and flags into a Config.
+    """Read `--config FILE ...` and flags into a Config; a resumed run's own knobs stand between.
 
     SystemExit for a wrong flag, ValueError for a wrong file and impossible values.
     """
-    return parse(Config, argv)
+    argv = sys.argv[1:] if argv is None else argv
+    config = parse(Config, argv)
+    of_run = Path(config.run_dir) / "knobs.yaml"  # which a checkpoint leaves there
+    if not config.resume or not of_run.exists():
+        return config
+    resumed = parse(Config, [*argv, "--config", str(of_run)])
+    kept = [name for name in vars(config) if getattr(config, name) != getattr(resumed, name)]
+    if kept:
+        once(f"note: {', '.join(kept)} as in {of_run}: only a flag changes a knob of a run")
+    return resumed
 
 
 def ready(config, files: list[str]) -> None:

@@ -47,42 +47,33 @@ def fingerprint(questions: list[Question]) -> str:
 # ---- what a run trains and validates on ----------------------------------------------------------
 
 
-def read_data(config: Config, tokenizer, tell: Callable) -> tuple[list[Question], list[Question]]:
-    """Training and validation questions, ids from 0 each; tells what was read and dropped."""
-    sets = []
-    for files in (config.train_files, config.val_files):
-        questions, counts = load_questions(files, config, tokenizer)
-        tell(f"{', '.join(files) or 'no val_files'}: {len(questions)} questions {counts or ''}")
-        sets.append(questions)
-    train_set, tests = sets
-    both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
-    if both:
-        tell(f"note: {len(both)} validation questions are training questions, too")
-    return train_set, tests
-
-
 def read_questions(
     config: Config, tokenizer, check_golds: Callable, tell: Callable
 ) -> tuple[list[Question], list[Question], dict]:
-    """Training and validation questions whose answers can be read (a collective).
+    """Training and validation questions, ids from 0 each, whose answers can be read.
 
-    Beside them what a resumed run must share: hashes of what was read and of what was kept.
+    A collective. Tells what was read and left out. Beside them what a resumed run must share:
+    hashes of what was read and of what was kept.
     """
-    train_set, tests = read_data(config, tokenizer, tell)
-    readable_sets = []
-    for questions in (train_set, tests):
-        kept, counts = readable(questions, check_golds)
-        if any(counts.values()):
-            tell(f"of {len(questions)} questions: {counts}")
-        readable_sets.append(kept)
-    readable_train_set, readable_tests = readable_sets
+    sets_read = []
+    sets_kept = []
+    for files in (config.train_files, config.val_files):
+        questions, counts = load_questions(files, config, tokenizer)
+        kept, of_answers = readable(questions, check_golds)
+        counts |= {what: n for what, n in of_answers.items() if n}
+        tell(f"{', '.join(files) or 'no val_files'}: {len(kept)} questions {counts or ''}")
+        sets_read.append(questions)
+        sets_kept.append(kept)
+    train_set, tests = sets_kept
+    both = {q.prompt_ids.tobytes() for q in train_set} & {q.prompt_ids.tobytes() for q in tests}
+    if both:
+        tell(f"note: {len(both)} validation questions are training questions, too")
     origins = {
-        "questions": fingerprint(train_set),
-        "validation": fingerprint(tests),
-        "readable": fingerprint(readable_train_set + readable_tests),
+        "questions": fingerprint(sets_read[0]),
+        "validation": fingerprint(sets_read[1]),
+        "readable": fingerprint(train_set + tests),
     }
-    tests = first_of_each_source(readable_tests, config.eval_questions)
-    return readable_train_set, tests, origins
+    return train_set, first_of_each_source(tests, config.eval_questions), origins
 
 
 def first_of_each_source(questions: list[Question], n: int) -> list[Question]:

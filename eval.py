@@ -63,7 +63,7 @@ class EvalConfig:
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
     prompt_template: str = "chat"  # the tokenizer's, or a text with {question}
     # what ends every prompt; auto: by the model's name, as in train.py
-    response_prefix: None | str = None
+    response_prefix: str | None = None
     # base of RoPE; 0: the model's own; auto: by the model's name, as in train.py
     rope_theta: float | None = None
     # positions of the model; 0: its own; auto: by the model's name, as in train.py
@@ -226,7 +226,7 @@ def means(records: list[dict]) -> dict:
     values = defaultdict(list)
     for r in records:
         named = {name: r[name] for name in ("reward", "length", "truncated", "timeout")}
-        for name, value in ({"pass_at_1": r["success"]} | named | r.get("judged", {})).items():
+        for name, value in ({"pass_at_1": r["success"]} | named | r["judged"]).items():
             values[f"{name}/{r['source']}"].append(value)
     found = {name: float(np.mean(v)) for name, v in values.items()}
     for name, v in values.items():
@@ -276,13 +276,10 @@ def main(argv: list[str] | None = None) -> dict:
             return {}
     scores = ranks.gather(means(records))[0]
     if rank_0:
-        about = {
-            "model": config.model,
-            "max_response_length": config.max_response_length,
-            "questions": counts,
-        }
+        said = {"model": config.model, "max_response_length": config.max_response_length}
+        said |= {"questions": counts} | scores | statistics(records)
         say_unfit(config.model, config.reward, scores)
-        text = json.dumps(about | scores | statistics(records), indent=1)
+        text = json.dumps(said, indent=1)
         print(text)
         if config.output:
             (Path(config.output) / "scores.json").write_text(text)

@@ -32,8 +32,9 @@ class Knobs:
     num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
     num_mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
-    # once a batch's Pass@1 exceeds this, successes are stored from the next batch on, for good, and
-    # replayed from the one after it; negative: stored from the first, replayed from the second
+    # once a batch's Pass@1 (the share of rewards above 0.5) exceeds this, successes are stored from
+    # the next batch on, for good, and replayed from the one after it; negative: stored from the
+    # first, replayed from the second
     start_threshold: float = 0.35
     # which stored questions return; uniform: Table 6's "no question selection"
     question_selection: Literal["gaussian", "uniform"] = "gaussian"
@@ -53,9 +54,9 @@ class Knobs:
     difficulty: Literal["success", "spread"] = "success"
     # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
     retire: Literal["auto", "on", "off"] = "auto"
-    # every so many steps (25 in Table 7), and whenever a batch lacks questions, a tenth of the
-    # retired ones returns, or all that the batch lacks if that is more; 0: none ever returns, and
-    # the run ends where fewer than B are left
+    # every so many steps (25 in Table 7), and whenever fewer than B questions are left, a tenth of
+    # the retired ones returns to the stream, or as many as a batch lacks if that is more; 0: none
+    # returns, and the run ends once fewer than B are left
     reinstate_every: int = 0
     max_trajectories: int = 0  # stored responses at most, the newest; 0: no limit
     # whether new tokens are clipped; auto: until successes are stored, always if ρ = 0
@@ -128,8 +129,8 @@ class Plan:
     step: int
     fresh: list[int]  # B_on: question ids
     choices: list[Choice]  # B_exp: the questions that return, each with its o*
-    # ε of CLIP for new tokens, None for no clip; `store`, which comes before the update, may end it
-    # for later batches
+    # ε of CLIP for new tokens, None for no clip; kept here because `store` may end CLIP before the
+    # update
     clip_eps: float | None
     reinstated: list[int]  # retired questions that are back in the stream (Table 7)
     stream: FreshStream  # as it is once this batch has been drawn from it
@@ -142,7 +143,7 @@ class Plan:
     @property
     def question_ids(self) -> list[int]:
         """All questions of the batch, the fresh ones first."""
-        return [*self.fresh, *self.stars]
+        return self.fresh + list(self.stars)
 
 
 @dataclass
@@ -162,7 +163,7 @@ class Group:
     @property
     def replayed(self) -> list[bool]:
         """(K,): true for o*, which is the first if there is one."""
-        return [self.star is not None] + [False] * (len(self.trajectories) - 1)
+        return [t is self.star for t in self.trajectories]
 
     @property
     def rewards(self) -> np.ndarray:
@@ -178,7 +179,7 @@ class Group:
     def checksum(self) -> int:
         """A checksum of all tokens and rewards, for ranks to compare."""
         tokens = np.concatenate([t.token_ids for t in self.trajectories])
-        return crc32(self.rewards.tobytes(), crc32(tokens.tobytes()))
+        return crc32(tokens.tobytes() + self.rewards.tobytes())
 
 
 class Experience:
@@ -203,7 +204,7 @@ class Experience:
             )
         self.buffer = ReplayBuffer(knobs.max_trajectories)
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Whether successes are stored; replay follows a batch later. It stays true once it is.
+        # Whether E is in use; in its first batch it is still empty. It stays true once it is.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
 
     # ---- the delayed start, which ends CLIP; retirement, which does not wait for it --------------
@@ -220,16 +221,14 @@ class Experience:
 
     @property
     def is_retiring(self) -> bool:
-        """Whether questions solved K of K leave the stream (lines 25-26)."""
+        """Whether a question that is `solved` in `store` retires (25-26); by spread none is."""
         if self.knobs.retire == "auto":
             return self.knobs.rho > 0
         return self.knobs.retire == "on"
 
     def _start_if_due(self, groups: list[Group]) -> None:
         """Store from the next batch on if the Pass@1 of this one is high enough."""
-        num_success = sum(g.num_success for g in groups)
-        num_responses = sum(len(g.trajectories) for g in groups)
-        pass_at_1 = num_success / num_responses
+        pass_at_1 = np.mean([t.is_success for g in groups for t in g.trajectories])
         if self.knobs.rho > 0 and pass_at_1 > self.knobs.start_threshold:
             self.started = True
 
@@ -264,7 +263,7 @@ class Experience:
         return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 5, 6, 8
 
     def candidates(self, drawn: list[int]) -> list[tuple[np.ndarray, np.ndarray]]:
-        """(prompt ids, response ids) of the responses among which o* is chosen (lines 9-12)."""
+        """(prompt ids, response ids) of the stored responses that are compared (lines 9-12)."""
         sequences = []
         for q in drawn:
             if self._is_compared(q):
@@ -292,11 +291,10 @@ class Experience:
         retired = self.buffer.retired.difference(reinstated)
         # Stored questions that were not drawn may come as fresh ones.
         fresh = stream.draw(knobs.batch_size - len(drawn), retired, skip=drawn)  # lines 16, 18
-        choices = self.choose(step, drawn, scores)
         return Plan(
             step=step,
             fresh=fresh,
-            choices=choices,
+            choices=self.choose(step, drawn, scores),
             clip_eps=self.clip_eps_now,
             reinstated=reinstated,
             stream=stream,
@@ -307,7 +305,7 @@ class Experience:
         rule = self.knobs.trajectory_selection
         rng = rng_for("random", self.knobs.seed, step)
         best = max if rule == "highest_entropy" else min
-        unread = iter(scores)  # in the order of `candidates`
+        unread = iter(scores)  # as `candidates` has them: none for a question that is not compared
         choices = []
         for q in drawn:
             stored = self.buffer.trajectories(q)
@@ -317,7 +315,7 @@ class Experience:
                 if rule == "official":  # mean · length: the sum over tokens, which favours few
                     own = [score * len(t.token_ids) for score, t in zip(own, stored)]
                 place = own.index(best(own))
-            else:  # any of them by the rule "random", or the only one
+            else:  # any of them by the rule "random", or the only one, at place 0
                 place = rng.integers(len(stored))
             bucket = self.buffer.bucket_of(q)
             choices.append(Choice(q, bucket, stored[place], own, place))
@@ -326,15 +324,15 @@ class Experience:
     def _reinstated(self, step: int) -> list[int]:
         """The retired questions that come back into the stream, not into E, in this step (Table 7).
 
-        A tenth of them, and more if a batch lacks more: every `reinstate_every` steps, and at any
-        step where a batch lacks questions.
+        A tenth, or as many as a batch lacks if that is more: every `reinstate_every` steps, and
+        when a batch lacks any. (With 0 `plan` has raised by then.)
         """
         every = self.knobs.reinstate_every
         is_due = every and step > 0 and step % every == 0
         if not is_due and not self.num_missing:
             return []
         retired = sorted(self.buffer.retired)
-        # As there are at least B questions, a batch lacks no more than have retired.
+        # Never more than have retired, since there are at least B questions.
         number = max(ceil(len(retired) * REINSTATED_SHARE), self.num_missing)
         rng = rng_for("reinstate", self.knobs.seed, step)
         return rng.choice(retired, number, replace=False).tolist()
@@ -346,12 +344,9 @@ class Experience:
         seeds = []
         stars = plan.stars
         for q in plan.question_ids:
-            first = 1 if q in stars else 0  # place 0 of the group is o*'s
-            of_question = []
-            for i in range(first, self.knobs.num_rollouts):
-                seed = sample_seed(self.knobs.seed, plan.step, q, i)
-                of_question.append(seed)
-            seeds.append(of_question)
+            first = 1 if q in stars else 0  # index 0 of the group is o*'s
+            indices = range(first, self.knobs.num_rollouts)
+            seeds.append([sample_seed(self.knobs.seed, plan.step, q, i) for i in indices])
         return seeds
 
     def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -382,15 +377,15 @@ class Experience:
         self.stream = plan.stream
         self.buffer.reinstate(plan.reinstated)
         knobs = self.knobs
-        for group, k in zip(groups, self._buckets(groups)):
+        for group, k in zip(groups, self._buckets(groups)):  # k: successes, or bucket by spread
             q = group.question.id
             solved = knobs.difficulty == "success" and k == knobs.num_rollouts
             if solved:
                 if self.is_retiring:
                     self.buffer.retire(q)
                 else:
-                    self.buffer.shelve(q)  # not replayed until it fails again
-            elif self.started and k > 0:  # a stored one drawn fresh, with k = 0, keeps its bucket
+                    self.buffer.shelve(q)  # not replayed until 0 < k < K again
+            elif self.started and k > 0:  # k = 0 changes nothing: a stored one keeps its bucket
                 new = self._worth_storing(group)
                 # A stored question moves to bucket k even if it brings nothing new to store: if
                 # only o* was right, or all new successes were cut.
@@ -450,10 +445,8 @@ class Experience:
         for kind in (with_star, without):
             shuffled += [kind[i] for i in rng.permutation(len(kind))]
         # Dealt like cards, so that the mini-batches share the replayed groups equally.
-        parts = [[] for _ in range(knobs.num_mini_batches)]
-        for i, group in enumerate(shuffled):
-            parts[i % knobs.num_mini_batches].append(group)
-        return parts
+        number = knobs.num_mini_batches
+        return [shuffled[i::number] for i in range(number)]
 
     # ---- what a checkpoint keeps -----------------------------------------------------------------
 
@@ -478,6 +471,6 @@ class Experience:
                 " files or its reward changed?"
             )
         self.stream.epoch = state["epoch"]
-        self.stream.queue = list(state["queue"])
+        self.stream.queue = state["queue"]
         # Started before, or now by a threshold below 0; never with ρ = 0.
         self.started = self.knobs.rho > 0 and (self.started or state["started"])

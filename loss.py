@@ -58,7 +58,7 @@ def policy_loss(
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.
     num_responses: those of the *global* mini-batch, so that the losses of its micro-batches, on all
-    ranks, add up to its loss. Where gradients are averaged over ranks, multiply by their number.
+    ranks, add up to its loss. Where ranks average their gradients, multiply it by the world size.
     clip_eps: ε of CLIP for new tokens, None for no clip. beta: β of the shaping of replayed tokens,
     None for the plain ratio.
     ratio: w, or w* of a replayed token. weight: the factor of A ∇ log π_θ in the token's gradient,

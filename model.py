@@ -67,10 +67,8 @@ def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module
         trust_remote_code=False,
         **options,
     )
-    wrong = {}
-    for what, key in (("lacks", "missing_keys"), ("has to spare", "unexpected_keys")):
-        if found[key]:
-            wrong[what] = sorted(found[key])[:3]
+    keys = {"lacks": "missing_keys", "has to spare": "unexpected_keys"}
+    wrong = {what: sorted(found[key])[:3] for what, key in keys.items() if found[key]}
     if wrong:
         raise ValueError(
             f"{config.model}, weights it {wrong}: is it whole, does its config.json belong to it?"

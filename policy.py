@@ -194,10 +194,8 @@ class Policy:
         logprobs, entropies = self.module(packed)  # (R,), (R,)
         lengths = [len(row.trajectory.token_ids) for row in rows]
         old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
-        advantages = [row.advantage for row in rows]
-        advantages = np.repeat(advantages, lengths)  # (R,)
-        replayed = [row.is_star for row in rows]
-        replayed = np.repeat(replayed, lengths)  # (R,)
+        advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
+        replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
         inputs = [logprobs]
         for array in (old_logprobs, advantages, replayed):
             inputs.append(torch.as_tensor(array, device=self.device))

@@ -1,16 +1,15 @@
 """Rollouts (Alg. 1, lines 23 and 24): `roll_out` asks the engines and has the responses graded.
 
-An engine takes prompt ids and a seed, and gives a `Response`, which nothing outside of this file
-looks into. `VLLMEngine` runs vLLM inside this rank's process; `HFEngine` is Hugging Face
-`generate`. Both hold their own copy of the weights, refreshed by `load`. Every sample has its own
-seed, so it depends neither on the batch it is generated in nor on the rank (up to rounding, which
-now and then flips a token).
+An engine takes prompt ids and a seed, and gives a `Trajectory` without a reward. `VLLMEngine` runs
+vLLM inside this rank's process; `HFEngine` is Hugging Face `generate`. Both hold their own copy of
+the weights, refreshed by `load`. Every sample has its own seed, so it depends neither on the batch
+it is generated in nor on the rank (up to rounding, which now and then flips a token).
 """
 
 import importlib.util
 import os
 from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -27,15 +26,6 @@ from runtime.faults import once, watchdog
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 
 
-@dataclass(slots=True, eq=False)
-class Response:
-    """What an engine made of a prompt and a seed; with a reward it is a `Trajectory`."""
-
-    token_ids: np.ndarray  # int32 (T,), EOS included where there is one
-    logprobs: np.ndarray  # float32 (T,), of the distribution that was sampled from
-    finished: bool  # ended by EOS, not by the length limit
-
-
 def roll_out(
     engine, grader, questions: list, seeds: list[list[int]], temperature: float, step: int = 0
 ) -> list[list[Trajectory]]:
@@ -49,9 +39,8 @@ def roll_out(
 
     def work(share):
         """The trajectories of the questions with these indices, this rank's share."""
-        asked = []  # of each response its question's index, and its seed
-        for i in share:
-            asked += [(i, seed) for seed in seeds[i]]
+        # Of each response its question's index, and its seed.
+        asked = [(i, seed) for i in share for seed in seeds[i]]
         pending = {}  # verdicts to come, by the number of the response
 
         def on_finish(number, response):
@@ -72,28 +61,20 @@ def roll_out(
         rollouts = {i: [] for i in share}
         for number, (i, _) in enumerate(asked):
             verdict = pending[number].result()
-            rollouts[i].append(_trajectory(responses[number], verdict, step))
+            rollouts[i].append(_graded(responses[number], verdict, step))
         return list(rollouts.values())
 
     return ranks.map_shares([len(s) for s in seeds], work, config.rollout_tp)
 
 
-def _trajectory(response: Response, verdict: dict, step: int) -> Trajectory:
-    """A response with its verdict; RuntimeError for log-probs that are no numbers."""
+def _graded(response: Trajectory, verdict: dict, step: int) -> Trajectory:
+    """The response with its verdict; RuntimeError for log-probs that are no numbers."""
     if not np.isfinite(response.logprobs).all():  # None, of vLLM, is nan by now
         raise RuntimeError("log-probs of the engine are no numbers: weights, dtype?")
     rewards = dict(verdict)
     score = rewards.pop("score")
     judged = rewards.pop("judged", {})
-    return Trajectory(
-        token_ids=response.token_ids,
-        logprobs=response.logprobs,
-        step=step,
-        reward=score,
-        finished=response.finished,
-        named_rewards=rewards,
-        judged=judged,
-    )
+    return replace(response, step=step, reward=score, named_rewards=rewards, judged=judged)
 
 
 def make_engine(config: Config, turn_ends: list[int], device: torch.device):
@@ -198,7 +179,7 @@ class VLLMEngine:
         temperature: float,
         max_tokens: int,
         on_finish=lambda index, response: None,
-    ) -> list[Response]:
+    ) -> list[Trajectory]:
         """A response per prompt and seed, in order; `on_finish(index, response)` as one ends."""
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
@@ -223,7 +204,7 @@ class VLLMEngine:
                     best = output.outputs[0]
                     ids = np.array(best.token_ids, dtype=np.int32)
                     logprobs = [d[t].logprob for d, t in zip(best.logprobs, best.token_ids)]
-                    results[index] = Response(
+                    results[index] = Trajectory(
                         ids,
                         np.array(logprobs, dtype=np.float32),
                         finished=best.finish_reason == "stop",
@@ -293,7 +274,7 @@ class HFEngine:
         temperature: float,
         max_tokens: int,
         on_finish=lambda index, response: None,
-    ) -> list[Response]:
+    ) -> list[Trajectory]:
         """As `VLLMEngine.generate`."""
         results = [None] * len(prompts)
         order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
@@ -308,7 +289,7 @@ class HFEngine:
         return results
 
     @torch.no_grad()
-    def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Response]:
+    def _batch(self, prompts, seeds, temperature: float, max_tokens: int) -> Iterator[Trajectory]:
         """Prompts padded on the left, generated together."""
         rows = [torch.as_tensor(prompt).long() for prompt in prompts]
         ids = pad_sequence(rows, True, self.turn_ends[0], "left")  # (N, P)
@@ -326,7 +307,7 @@ class HFEngine:
             is_end = np.isin(tokens, self.turn_ends)
             finished = bool(is_end.any())
             t = is_end.argmax() + 1 if finished else len(tokens)
-            yield Response(tokens[:t].copy(), of_tokens[:t].copy(), finished)
+            yield Trajectory(tokens[:t].copy(), of_tokens[:t].copy(), finished=finished)
 
     def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
         """Take over new weights, as `VLLMEngine.load`."""

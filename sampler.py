@@ -82,7 +82,7 @@ def sample_uniform(
     n = min(n, sum(sizes.values()))
     if n == 0:
         return []
-    # As many from each bucket as a draw from all questions in one urn would give.
+    # How many of each bucket n draws from one urn of all questions give.
     in_the_urn = list(sizes.values())
     counts = rng.multivariate_hypergeometric(in_the_urn, n)
     taken = dict(zip(sizes, counts.tolist()))
@@ -152,7 +152,7 @@ class FreshStream:
                 self.epoch += 1
                 rng = rng_for("stream", self.seed, self.epoch)
                 order = rng.permutation(self.ids)
-                self.queue = list(reversed(order.tolist()))
+                self.queue = order[::-1].tolist()
             question = self.queue.pop()
             if question in retired:
                 continue

@@ -31,7 +31,7 @@ def train(config: Config) -> dict:
     """Set up, run Algorithm 1, save the model; returns the last validation scores."""
     device = ranks.setup(config.hang_timeout)
     tokenizer = load_tokenizer(config, config.model)
-    ends = turn_ends(config.model, tokenizer)
+    ends = turn_ends(config.model, tokenizer)  # ids of the tokens that end a response
     with open_run(asdict(config)) as run, make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier, ends)
         questions, tests, origins = read_questions(
@@ -52,7 +52,7 @@ def train(config: Config) -> dict:
             run.tracker.keep_example(example_response(engine, grader, example))
             run.log(validate(engine, grader, tests))
         algorithm_1(run, config, engine, grader, policy, experience, tests)
-        # The last step was not validated if the run ended early, or was interrupted there.
+        # Not yet if the run ended early, or is resumed after Ctrl-C in its last validation.
         if tests and not run.is_validated:
             with run.phase("evaluation"):
                 run.log(validate(engine, grader, tests))
@@ -112,7 +112,7 @@ def algorithm_1(
             engine.wake(policy.full_weights(engine.dtype))
 
         metrics |= step_metrics(plan, groups, experience)
-        run.sample(groups, grader.text)
+        run.sample(groups, grader.text)  # a few responses, for people to read
         if run.validation_is_due:
             with run.phase("validate"):
                 metrics |= validate(engine, grader, tests)
@@ -120,11 +120,12 @@ def algorithm_1(
 
 
 def example_response(engine, grader: Grader, question: Question) -> str:
-    """The present model's response, as text with its reward; a judge may have marked its errors."""
+    """The present model's response to a question, as text with its reward."""
     watchdog.enter("example")
     config = grader.config
     seeds = [[config.seed]]
     [[trajectory]] = roll_out(engine, grader, [question], seeds, config.eval_temperature)
+    # "marked" is the text with its errors marked, from a reward that does so.
     text = trajectory.judged.get("marked") or grader.text(trajectory.token_ids)
     return f"{text}   reward: {trajectory.reward:g}"
 

@@ -1,9 +1,9 @@
 """Measure speed on this machine, and print one table per section.
 
-    python -m bench                           every section, about ten minutes on two cores
-    python -m bench step --dtype float32      a training step, ours beside TRL's
-    python -m bench sampler                   a step's draw and moves, at two sizes of the buffer
-    python -m bench grader                    answers a second
+    python -m bench           every section, about ten minutes on two cores
+    python -m bench step      a training step, ours beside TRL's
+    python -m bench sampler   a step's draw and moves, at two sizes of the buffer
+    python -m bench grader    answers a second
 
 Earlier figures, and what they mean, are in bench/README.md. Only `step` needs TRL; without it our
 step is timed alone.
@@ -17,22 +17,17 @@ import time
 from runtime.faults import loading
 
 SECTIONS = ("step", "sampler", "grader")
-DTYPES = ("float32", "bfloat16")
 
 
 def main() -> None:
-    """Print a table for each section on the command line, or for all."""
+    """Print a table for the section on the command line, or one for each."""
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("sections", nargs="*", help=f"Some of {', '.join(SECTIONS)}, else all.")
-    parser.add_argument("--dtype", choices=DTYPES, help="What step computes in, else both.")
-    args = parser.parse_args()
-    unknown = set(args.sections) - set(SECTIONS)
-    if unknown:
-        parser.error(f"unknown sections {sorted(unknown)}; there are {', '.join(SECTIONS)}")
+    parser.add_argument("section", nargs="?", choices=SECTIONS, help="Else all.")
+    asked = parser.parse_args().section
 
     loading()
 
@@ -42,10 +37,11 @@ def main() -> None:
 
     machine = f"{platform.machine()}, {os.cpu_count()} cores, {time.strftime('%F')}"
     print(f"{machine}, load average before the start {os.getloadavg()[0]:.1f}")
-    for section in args.sections or SECTIONS:
+    sections = [asked] if asked else SECTIONS
+    for section in sections:
         print(f"\n## {section}\n\n| what | measured | beside it |\n|---|---|---|", flush=True)
         if section == "step":
-            rows = bench_step([args.dtype] if args.dtype else DTYPES)
+            rows = bench_step()
         elif section == "sampler":
             rows = bench_sampler()
         else:

@@ -15,7 +15,7 @@ import sys
 import tempfile
 import time
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
@@ -142,20 +142,20 @@ def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[St
     return steps, f"{', '.join(phases)}; {length:.0f} tokens a response"
 
 
-def bench_step(dtypes: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+def bench_step() -> Iterator[tuple[str, str, str]]:
     """The rows of ours, TRL, ours again, and their ratio; of ours alone where there is no TRL."""
     has_trl = importlib.util.find_spec("trl")
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         model, questions = write_setup(directory)
-        for dtype in dtypes:
+        for dtype, peer_processes in TRL_PROCESSES.items():
             before, phases = time_ours(model, questions, dtype, directory / f"{dtype}-before")
             yield f"ours, {dtype}, before", str(before), phases
             if not has_trl:
                 yield "TRL", "left out", "not installed: see requirements.txt"
                 continue
             peers = []
-            for processes in TRL_PROCESSES[dtype]:
+            for processes in peer_processes:
                 command = ["bench/peer.py", model, questions, dtype]
                 peer = time_steps(processes, command, "{'loss'")
                 peers.append(peer)

@@ -6,10 +6,11 @@ One process, one model, padded tensors, nothing to resume: the whole method and 
 from `main` on, step through it, or copy what stands between a trainer and the four files. train.py
 is the same loop with engines, several ranks, checkpoints and a small entropy bonus.
 
-A trainer with tensors (N, T) and a response mask gives `policy_loss` the tokens, `logprobs[mask]`,
-and repeats what belongs to a response: `advantages[:, None].expand_as(mask)[mask]`. Parts of a
-mini-batch add up as they are, if `num_responses` counts all of it. Where gradients are averaged
-over ranks (DDP, FSDP) it counts all ranks' too, and the loss is multiplied by their number.
+If your trainer has tensors (N, T) and a response mask, pass `logprobs[mask]` to `policy_loss` and
+repeat each response's values over its tokens: `advantages[:, None].expand_as(mask)[mask]`. The
+losses of micro-batches can be added if `num_responses` counts the whole mini-batch. Under DDP or
+FSDP, which average gradients, it counts the responses of all ranks, and the loss is multiplied by
+the number of ranks.
 """
 
 import sys
@@ -147,7 +148,7 @@ def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
 def main() -> None:
     """Algorithm 1, with replay from the second step on."""
     torch.manual_seed(0)
-    torch.set_num_threads(1)  # more would wait for each other: the model is tiny
+    torch.set_num_threads(1)  # more threads only slow down such a tiny model
     model = AutoModelForCausalLM.from_pretrained(BASE)
     optimizer = torch.optim.AdamW(model.parameters(), lr=4.5e-4, eps=1e-10)
     experience = Experience(Knobs(batch_size=16, start_threshold=-1), read_questions())

@@ -6,12 +6,14 @@
 Copy this file with the four. `ExGRPOTrainer` takes what GRPOTrainer takes, LoRA included, and
 `knobs`: those of `exgrpo.Knobs`, but for seed, clip_eps (epsilon), num_rollouts (num_generations),
 batch_size and num_mini_batches, which GRPOConfig sets. A generation batch is a step of Algorithm 1,
-its optimiser steps are the mini-batches. An answer is a success if its rewards, weighed and summed
-as in TRL, exceed 0.5; unlike there, None from all reward functions ends the run. `_generate` and
-`_calculate_rewards` are the two halves of TRL's `_generate_and_score_completions`, which is not
-called in training: it wants K new responses to every question. Several processes plan alike; each
-answers and scores its share, and gathers the others'. vLLM, FSDP and DeepSpeed are untried. Other
-internals of TRL 1.16 in use: what is overridden, and `_get_per_token_logps_and_entropies`.
+its optimiser steps are the mini-batches. A response is a success if its rewards, weighted and
+summed as in TRL, exceed 0.5. If all reward functions return None, the run ends, unlike in TRL.
+
+TRL's `_generate_and_score_completions` is not called in training, because it wants K new responses
+to every question; its two halves, `_generate` and `_calculate_rewards`, are. All processes make the
+same plan; each generates and scores its share, and the results are gathered. vLLM, FSDP and
+DeepSpeed are untried. Other internals of TRL 1.16 in use: what is overridden here, and
+`_get_per_token_logps_and_entropies`.
 """
 
 import json
@@ -34,7 +36,7 @@ from loss import policy_loss
 if not trl.__version__.startswith("1.16."):
     raise ImportError(f"your_trl.py overrides internals of TRL 1.16; this is {trl.__version__}")
 
-# Dropout gives π_old and the update different masks. What DEFAULTS names must be as TRL has it.
+# With dropout π_old and the update would use different masks. DEFAULTS must keep TRL's own values.
 NEEDED = {"loss_type": "dr_grpo", "scale_rewards": "none", "disable_dropout": True}
 DEFAULTS = """beta delta entropy_coef epsilon_high generation_kwargs importance_sampling_level
     log_completions mask_truncated_completions multi_objective_aggregation num_iterations vllm_mode
@@ -72,11 +74,11 @@ class ExGRPOTrainer(trl.GRPOTrainer):
         self.experience = Experience(all_knobs, questions)
 
     def _run_epoch(self, **kwargs):
-        if not self.experience.is_exhausted:  # as it is where a run that ended so is resumed
+        if not self.experience.is_exhausted:  # it is if a run that ended so is resumed
             super()._run_epoch(**kwargs)
 
     def _prepare_inputs(self, generation_batch):
-        """The next micro-batch. What TRL's sampler offers is not looked at."""
+        """The next micro-batch. TRL's own batch is ignored."""
         if not self.model.training:
             return super()._prepare_inputs(generation_batch)
         place = self._step % self.args.steps_per_generation
@@ -94,7 +96,7 @@ class ExGRPOTrainer(trl.GRPOTrainer):
         means = [float((-logprobs if by_nll else h).mean()) for logprobs, h in scored]
         plan = experience.plan(step, drawn, means)  # 13-18: each one's o*, and fresh ones
         groups = experience.form_groups(plan, self._roll_out(plan))  # 21-24
-        experience.store(plan, groups)  # 25-30, 32: until here the batch can be given up
+        experience.store(plan, groups)  # 25-30, 32: up to here nothing has changed
         if experience.is_exhausted:
             self.accelerator.print("Too few questions are left: this batch is the last one.")
             self.state.max_steps = self.state.global_step + experience.knobs.num_mini_batches
@@ -134,7 +136,7 @@ class ExGRPOTrainer(trl.GRPOTrainer):
             self._metrics["train"][name] += values
         self._pending_metrics.clear()
         sequences = [*zip(prompt_ids, gather_object(share))]
-        new = []  # the rewards of repeats fall off here
+        new = []  # zip drops the rewards of the repeats that filled up the last shares
         for (_, ids), (logprobs, _), reward in zip(sequences, self._scores(sequences), rewards):
             finished = ids[-1] in self.eos_token_ids
             new.append(Trajectory(np.array(ids, np.int32), logprobs, plan.step, reward, finished))

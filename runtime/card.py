@@ -35,15 +35,11 @@ def describe_model(directory: Path, state: dict, tokenizer, rows: list[dict]) ->
         "eos_token_id": state["turn_ends"],
         "pad_token_id": tokenizer.pad_token_id,
     }
-    sampling = {"do_sample": False}
-    if knobs["eval_temperature"]:
-        sampling = {
-            "do_sample": True,
-            "temperature": knobs["eval_temperature"],
-            "top_p": 1.0,
-            "top_k": 0,
-        }
-    GenerationConfig(**sampling, **ids).save_pretrained(directory)
+    temperature = knobs["eval_temperature"]
+    sampling = {}
+    if temperature:
+        sampling = {"temperature": temperature, "top_p": 1.0, "top_k": 0}
+    GenerationConfig(do_sample=bool(temperature), **sampling, **ids).save_pretrained(directory)
     tested = {row["step"]: validation(row) for row in rows if validation(row)}
     base = next(iter(tested.values()), {})
     trained = tested.get(step, {})  # an earlier step's scores are another model's

@@ -123,14 +123,15 @@ def turn_ends(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
     token that its chat template puts behind the assistant's turn. Base models and chat models
     differ in these, and engines in which of them they know.
     """
-    try:
-        settings = GenerationConfig.from_pretrained(model)
-    except OSError:  # without such a file they stand in config.json
+    eos = None
+    with suppress(OSError):
+        eos = GenerationConfig.from_pretrained(model).eos_token_id
+    if eos is None:  # without such a file, or where it says nothing, they stand in config.json
         own = AutoConfig.from_pretrained(model, trust_remote_code=False)
-        settings = GenerationConfig.from_model_config(own)
+        eos = GenerationConfig.from_model_config(own).eos_token_id
     ids = {tokenizer.eos_token_id}
-    if settings.eos_token_id is not None:  # one or several
-        ids.update(np.atleast_1d(settings.eos_token_id).tolist())
+    if eos is not None:  # one or several
+        ids.update(np.atleast_1d(eos).tolist())
     with suppress(ValueError):  # no chat template, or one that refuses these turns
         _, _, behind = rendered([QUESTION, ANSWER], tokenizer, ask=False).rpartition("ANSWER")
         if found := special_tokens(tokenizer).match(behind.lstrip()):

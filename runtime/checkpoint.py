@@ -19,9 +19,10 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from pathlib import Path
 
+import yaml
 from safetensors import SafetensorError
 from torch import Tensor
 
@@ -103,11 +104,11 @@ class Checkpoints:
 
     def _read_state(self) -> dict:
         state = json.loads((self.newest / "state.json").read_text())
-        old = known_knobs(state["config"], self.knobs, self.say)
+        old = state["config"]
         changed = {
-            name: f"{old.get(name)!r} -> {value!r}"
-            for name, value in self.knobs.items()
-            if old.get(name) != value
+            name: f"{old.get(name)!r} -> {self.knobs.get(name)!r}"
+            for name in old | self.knobs
+            if old.get(name) != self.knobs.get(name)
         }
         if fixed := {name: changed[name] for name in SAME if name in changed}:
             raise ValueError(f"{self.newest} cannot be continued with another {fixed}")
@@ -187,6 +188,10 @@ class Checkpoints:
             save_buffer(aside / "buffer.safetensors")
             (aside / "metrics.jsonl").write_text(metrics)
             (aside / "state.json").write_text(json.dumps(self.head(step) | state))
+            # What `--resume` reads behind the files of --config.
+            own = {name: x for name, x in self.knobs.items() if name not in ("run_dir", "resume")}
+            knobs = {name: "auto" if x is None else x for name, x in own.items()}
+            (self.root.parent / "knobs.yaml").write_text(yaml.safe_dump(knobs, sort_keys=False))
             names += PLAIN_FILES
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])
@@ -218,18 +223,6 @@ class Checkpoints:
         for path in every:
             if path not in kept:
                 shutil.rmtree(path, ignore_errors=True)
-
-
-def known_knobs(saved: dict, names: Iterable[str], say: Callable[[str], None]) -> dict:
-    """Return those knobs of a checkpoint that this version has.
-
-    A line says what the checkpoint had of others, which have been removed since.
-    """
-    known = {name: saved[name] for name in names if name in saved}
-    removed = {name: value for name, value in saved.items() if name not in known}
-    if removed:
-        say(f"note: this version does not have these knobs of the checkpoint: {removed}")
-    return known
 
 
 def problem(directory: Path, share: int = 0, shares: int = 1) -> str | None:

@@ -3,13 +3,8 @@
 import numpy as np
 import torch
 
-# What o* is chosen by, under each value of `trajectory_selection`.
-SCORES = {
-    "entropy": "entropy",
-    "highest_entropy": "entropy",
-    "nll": "nll",
-    "official": "entropy_sum",
-}
+# What o* is chosen by, where `trajectory_selection` itself does not say it.
+SCORES = {"highest_entropy": "entropy", "official": "entropy_sum"}
 
 
 def step_metrics(plan, groups: list, experience) -> dict[str, float]:
@@ -105,8 +100,6 @@ def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> d
         "replay_ratio": w_star.sum(),
         "replay_ratio_squared": w_star.square().sum(),
         "replay_ratio_max": ratio.masked_fill(new, 0).max(),
-        "replay_above_2": (w_star > 2).sum(),
-        "replay_above_10": (w_star > 10).sum(),
         # Who rules the update: replay's part of the pull, and what a replayed token weighs.
         "pull": pull.sum(),
         "replay_pull": pull[replayed].sum(),
@@ -152,8 +145,6 @@ def token_means(sums: dict) -> dict:
         "replay/gradient_share": per("replay_pull", sums["pull"]),
         "replay/ratio": per("replay_ratio", replayed),
         "replay/ratio_max": sums["replay_ratio_max"],
-        "replay/ratio_above_2": per("replay_above_2", replayed),
-        "replay/ratio_above_10": per("replay_above_10", replayed),
         "replay/weight": per("replay_weight", replayed),
         "replay/ess": ess,
     }

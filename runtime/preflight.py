@@ -1,6 +1,5 @@
 """What a command line asks for and this machine has not, a sentence for each with what to do."""
 
-import os
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,12 +30,6 @@ def missing(config, files: list[str]) -> Iterator[str]:
         yield "prompt_template must be 'chat' or contain {question}"
     if config.engine == "vllm" and not find_spec("vllm"):
         yield "engine='vllm' is not installed: run `make install`, or choose --engine hf"
-    read_only = Path("/dev/shm").exists() and not os.access("/dev/shm", os.W_OK)
-    if read_only and config.engine != "hf" and find_spec("vllm"):
-        yield (
-            "vLLM needs /dev/shm, where nothing can be written: make it writable, or choose"
-            " --engine hf"
-        )
     for file in files:
         if not Path(file).exists():
             yield f"{file} is not there: {ORIGIN.get(file, 'tools.convert makes such files')}"

@@ -159,10 +159,10 @@ def brief(text: str) -> str:
 
 
 def by_right(groups: list[list[dict]]) -> str:
-    """Return how many questions have k right responses, and how many groups would say nothing.
+    """Return how many questions have k right responses, and how many groups would be silent.
 
-    A group has the K responses to one question. In training as many would say nothing where K and
-    the temperature are the same.
+    A group has the K responses to one question, and is silent, without a gradient, if all their
+    rewards are equal. In training as many would be so where K and the temperature are the same.
     """
     K = len(groups[0])
     number = len(groups)
@@ -173,5 +173,5 @@ def by_right(groups: list[list[dict]]) -> str:
     always = right.count(K) / number
     return (
         f"{number} questions by k, the right ones of {K} responses: {counts}\n{never:.0%} are never"
-        f" right, {always:.0%} always: of groups like these {silent / number:.0%} say nothing"
+        f" right, {always:.0%} always: of groups like these {silent / number:.0%} are silent"
     )

@@ -21,7 +21,7 @@ from runtime.card import describe_model
 from runtime.checkpoint import Checkpoints
 from runtime.faults import Interrupted, last_word, out_of_memory_names_knobs, watchdog
 from runtime.rundir import claim
-from runtime.tracking import GO_ON, Tracker, validation
+from runtime.tracking import Tracker, validation
 
 OF_THE_POLICY = ("plan", "store", "update")  # phases that may run out of the policy's memory
 
@@ -130,7 +130,7 @@ class Run:
 
     def end_early(self, why: str) -> None:
         """Say why no further step is made, and save."""
-        self.print(f"{why}. {GO_ON}")
+        self.print(f"{why}. With --retire off, or --reinstate_every 10, a run goes on")
         self.save(self.step)
 
     def end_step(self, metrics: dict[str, float]) -> None:

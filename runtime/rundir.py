@@ -95,7 +95,8 @@ def lock(directory: Path) -> TextIO:
     waits 20 s for the one before it, which may still be dying.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    file = open(directory / "lock", "a+")
+    # A link is refused, as its target would be overwritten.
+    file = open(directory / "lock", "a+", opener=lambda *a: os.open(*a, os.O_NOFOLLOW))
     for _ in range(100 if restarts() else 1):
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

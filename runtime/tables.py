@@ -6,7 +6,6 @@ Rows come as plain values. A file has the columns `prompt` (a list of chat turns
 row or the line, and says what to do.
 """
 
-import codecs
 import json
 import re
 from pathlib import Path
@@ -28,7 +27,7 @@ def read_rows(file: str) -> list[dict]:
         try:
             table = pyarrow.parquet.ParquetFile(file)
             names = [name for name in READ if name in table.schema_arrow.names]
-            rows = in_batches(table, names) if names else [{}] * table.metadata.num_rows
+            rows = in_batches(table, names)
         except (pyarrow.ArrowException, OSError, ValueError) as error:
             # ValueError is about a value in the file.
             raise ValueError(f"{file}: not a readable parquet file: {error}") from error
@@ -101,15 +100,13 @@ def read_text(file: str | Path, growing: bool = False) -> str:
     data = Path(file).read_bytes()
     if growing:
         data = data[: data.rfind(b"\n") + 1]
-    if data[:2] in (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE) or b"\0" in data[:2]:
-        raise ValueError(f"{file}: UTF-16; `iconv -f UTF-16 -t UTF-8` converts it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ValueError(
             f"{file}, line {line}: not UTF-8 ({error.reason}, byte {error.object[error.start]:#x});"
-            " `iconv -f LATIN1 -t UTF-8` converts most such files"
+            " `iconv -f LATIN1 -t UTF-8` converts most such files, or -f UTF-16"
         ) from error
 
 

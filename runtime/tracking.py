@@ -12,16 +12,14 @@ import math
 import os
 import sys
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from tqdm import tqdm
 
 from runtime import ranks
 from runtime.console import optional, printable
+from runtime.tables import read_jsonl
 
-# What a run does that would end for lack of questions.
-GO_ON = "With --retire off, or --reinstate_every 10, a run goes on"
 # How many responses of a step are written: new right ones, new wrong ones, replayed ones.
 WANTED = {"right": 2, "wrong": 1, "o*": 1}
 
@@ -131,9 +129,10 @@ class Tracker:
 
         `batch` is the Pass@1 of the training batch, at the rollouts' temperature and with what came
         back. Where rewards are not 0 or 1, their mean stands beside it. `silent` is the share of
-        groups that say nothing, of fresh and of replayed questions.
+        silent groups, of fresh and of replayed questions. A line says when replay starts.
         """
-        self._say_turns(step, metrics)
+        if metrics["replay/questions"] and not any(r.get("replay/questions") for r in self.rows):
+            self.print(f"replay starts: questions come back in step {step}")
         self.log(step, metrics)
         self.bar.update()
         m = metrics
@@ -154,21 +153,6 @@ class Tracker:
                 " ran out of time (--verify_timeout) or ended its process"
             )
 
-    def _say_turns(self, step: int, metrics: dict[str, float]) -> None:
-        """Say when replay starts, and when hardly any question is left to ask."""
-        if metrics["replay/questions"] and not any(r.get("replay/questions") for r in self.rows):
-            self.print(f"replay starts: questions come back in step {step}")
-
-        def few_are_left(row: dict) -> bool:
-            few = row.get("buckets/left", math.inf) < 2 * self.knobs["batch_size"]
-            return few and row["buckets/retired"] > 0
-
-        if few_are_left(metrics) and not any(map(few_are_left, self.rows)):
-            self.print(
-                f"fewer than two batches of questions are left ({metrics['buckets/left']}), the"
-                f" others are retired. {GO_ON}"
-            )
-
     def finish(self) -> None:
         """Print the table base -> trained, and draw the curves."""
         self.bar.close()
@@ -183,6 +167,8 @@ class Tracker:
         with optional("curve.png"):
             self._draw()
         print(printable(f"\nmetrics, curve.png and the model are in {self.run_dir}"))
+        if self.knobs["tracker"] == "tensorboard":
+            print(printable(f"tensorboard --logdir {self.run_dir}/tensorboard draws the metrics"))
 
     def _draw(self) -> None:
         """Draw curve.png: training and validation Pass@1, the buffer, and entropy."""
@@ -274,14 +260,8 @@ def sample_record(step: int, group, t, text: str) -> dict:
 
 
 def read_samples(path: Path) -> list[dict]:
-    """Return the records of a file, without what a kill or a full disk has left of others."""
-    records = []
-    for line in path.read_bytes().split(b"\n") if path.is_file() else []:
-        with suppress(ValueError, KeyError, TypeError, RecursionError):
-            record = json.loads(line)
-            record["step"] + 0  # a TypeError unless it is a number, which `cut` goes by
-            records.append(record)
-    return records
+    """Return the records of a file, without what a kill or a full disk has left of the last."""
+    return read_jsonl(path, growing=True) if path.is_file() else []
 
 
 def cut_samples(path: Path, last: int) -> None:
@@ -289,10 +269,8 @@ def cut_samples(path: Path, last: int) -> None:
 
     What came after the checkpoint that a run continues from is written again.
     """
-    aside = path.with_suffix(".tmp")
     kept = [sample for sample in read_samples(path) if sample["step"] <= last]
-    aside.write_text("".join(json.dumps(sample) + "\n" for sample in kept))
-    os.replace(aside, path)
+    path.write_text("".join(json.dumps(sample) + "\n" for sample in kept))
 
 
 # ---- TensorBoard, Weights & Biases ---------------------------------------------------------------

@@ -9,8 +9,7 @@ A run that has a record is not made again: the same command goes on where it was
 import argparse
 
 from runtime.faults import or_refuse
-from studies import analysis, pictures, runs
-from studies.arms import CHOOSING, COMMIT
+from studies import analysis, few, pictures, plenty, runs
 
 
 def main() -> None:
@@ -19,13 +18,13 @@ def main() -> None:
     parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
     parser.add_argument("command", nargs="?", choices=["run"])
     if parser.parse_args().command == "run":
-        runs.make()
-    else:
-        blocks = analysis.grouped(
-            runs.read(runs.ROOT / "studies/records-plenty.jsonl", COMMIT, CHOOSING)
-        )
-        print(analysis.report(blocks))
-        pictures.draw(blocks)
+        return runs.make()
+    for study in (few, plenty):
+        records = runs.read(study)
+        blocks = analysis.grouped(records, study.blocks_of(records))
+        print(analysis.report(blocks, study.rows_of(records)), end="\n\n")
+        if study is few:
+            pictures.draw(blocks, study.rows_of(records))
 
 
 if __name__ == "__main__":

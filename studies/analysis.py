@@ -6,85 +6,72 @@ Scores are shares of right answers, 0 to 1; differences are in points, hundredth
 import numpy as np
 from scipy import stats
 
-from studies.arms import BLOCKS, CHOOSING, RATED, ROWS, STEPS, Row, Run
+from studies.arms import STEPS, Row, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
 NEAR_ENOUGH = 0.02  # of the best mean score: the lowest such rate is chosen
-POINTS = np.arange(0, STEPS + 1, 20)  # the steps of a curve
-Groups = dict[tuple, list[dict]]  # world, arm and rate -> a record of each base
+Groups = dict[tuple, dict[int, dict]]  # questions, arm and rate -> {seed: record}
 
 
-def grouped(records: dict[Run, dict]) -> dict[str, Groups]:
-    """The groups of each block."""
-    blocks = {}
-    for name, (groups, bases) in BLOCKS.items():
-        blocks[name] = {group: [records[Run(base, *group)] for base in bases] for group in groups}
-    return blocks
+def grouped(records: dict[Run, dict], blocks: dict[str, tuple]) -> dict[str, Groups]:
+    """The groups of each block that is whole."""
+    found = {}
+    for name, (groups, seeds) in blocks.items():
+        if all(Run(seed, *group) in records for group in groups for seed in seeds):
+            found[name] = {
+                group: {seed: records[Run(seed, *group)] for seed in seeds} for group in groups
+            }
+    return found
 
 
-def report(blocks: dict[str, Groups]) -> str:
-    """All tables."""
-    parts = [gates(blocks["rates"]), chosen(blocks["rates"])]
+def report(blocks: dict[str, Groups], rows: dict[str, list[Row]]) -> str:
+    """All tables of a study, of the blocks that are whole."""
+    parts = [rates(blocks["rates"])] if "rates" in blocks else []
     parts += [outcomes(groups) for groups in blocks.values()]
-    parts.append(compared(blocks["main"], ROWS))
+    everything = {group: of for groups in blocks.values() for group, of in groups.items()}
+    parts += [compared(everything, rows[name]) for name in rows if name in blocks]
+    if "why" in blocks:
+        parts += [evened(blocks["main"], rows["main"]), apart(blocks["why"])]
+        parts.append(returned(blocks["main"] | blocks["why"]))
     return "\n\n".join(parts)
 
 
 # ---- outcomes ------------------------------------------------------------------------------------
 
 
-def curve(record: dict, name: str) -> np.ndarray:
-    """The scores at POINTS, step 0 first; a run that ended early keeps its last one."""
-    return np.interp(POINTS, record["step"], record[name])
+def mean(record: dict, name: str, axis: str = "step", until: float = STEPS) -> float:
+    """The mean of a curve over six points, here steps 20 to 120.
+
+    A run that ended early keeps its last value.
+    """
+    points = np.linspace(0, until, 7)[1:]
+    return np.interp(points, record[axis], record[name]).mean()
 
 
-def near(record: dict) -> float:
-    """Test Pass@1, the mean over POINTS but step 0."""
-    return curve(record, "near")[1:].mean()
-
-
-def far(record: dict) -> float:
-    """The same out of distribution."""
-    return curve(record, "far")[1:].mean()
-
-
-def score(record: dict) -> float:
-    """By which rates are chosen and arms are judged."""
-    return (near(record) + far(record)) / 2
-
-
-def steps_until(record: dict) -> int:
-    """The first of POINTS with a test Pass@1 of at least 0.8, else the last of all."""
-    return next((n for n, one in zip(POINTS, curve(record, "near")) if one >= 0.8), STEPS)
+def score(record: dict, axis: str = "step", until: float = STEPS) -> float:
+    """By which rates are chosen and arms are judged: near is test Pass@1, far on longer ones."""
+    return (mean(record, "near", axis, until) + mean(record, "far", axis, until)) / 2
 
 
 OUTCOMES = {  # head of a column -> what of a record stands in it
-    "near": near,
-    "far": far,
     "score": score,
+    "near": lambda record: mean(record, "near"),
+    "far": lambda record: mean(record, "far"),
     "near, end": lambda record: record["near"][-1],
     "far, end": lambda record: record["far"][-1],
-    "steps until 0.8": steps_until,
-    "million tokens": lambda record: record["tokens"] / 1e6,
     "silent": lambda record: record["silent"],
+    "last step": lambda record: record["step"][-1],
+    "replay from": lambda record: record["replay_from"] or np.nan,
 }
 COMPARED = ("score", "near", "far", "near, end", "far, end")
-GATES = {
-    "before": lambda record: record["near"][0],
-    "silent at first": lambda record: record["silent_first"],
-    "right but invalid, most": lambda record: np.subtract(record["near"], record["valid"]).max(),
-    "end": OUTCOMES["near, end"],
-    "far, from step 80": lambda record: curve(record, "far")[-3:].mean(),
-    "cut, most": lambda record: max(record["cut"] + record["cut_far"]),
-}
 
 
 # ---- statistics ----------------------------------------------------------------------------------
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:
-    """The 95% interval of the mean, by Student's t over bases."""
+    """The 95% interval of the mean, by Student's t over seeds."""
     return stats.ttest_1samp(values, 0).confidence_interval()
 
 
@@ -114,17 +101,15 @@ def shown(values: np.ndarray) -> str:
 # ---- tables --------------------------------------------------------------------------------------
 
 
-def means(group: list[dict], columns: dict) -> list[str]:
-    """The mean of each column, in five characters: 0.123, 12.34, 120.0."""
-    return [f"{np.mean([column(one) for one in group]):.3f}"[:5] for column in columns.values()]
-
-
 def outcomes(groups: Groups) -> str:
-    """Of each group the mean of every outcome over its bases."""
+    """Of each group the mean of every outcome over its seeds, in five characters."""
     lines = []
     for (world, arm, lr), group in groups.items():
-        lines.append([world, arm, f"{lr:g}", str(len(group)), *means(group, OUTCOMES)])
-    return table(["questions", "arm", "rate", "bases", *OUTCOMES], lines)
+        means = []
+        for outcome in OUTCOMES.values():
+            means.append(f"{np.mean([outcome(one) for one in group.values()]):.3f}"[:5])
+        lines.append([world, arm, f"{lr:g}", str(len(group)), *means])
+    return table(["questions", "arm", "rate", "seeds", *OUTCOMES], lines)
 
 
 def choice(tried: dict[float, list[dict]]) -> float:
@@ -134,37 +119,41 @@ def choice(tried: dict[float, list[dict]]) -> float:
     return min(lr for lr in means if means[lr] >= enough)
 
 
-def chosen(groups: Groups) -> str:
-    """The chosen rates, and those that each base alone would have chosen."""
+def rates(groups: Groups) -> str:
+    """The rate that each arm gets, and those that each seed alone would have chosen."""
     lines = []
-    for arm, grid in RATED.items():
-        tried = {lr: groups["default", arm, lr] for lr in grid}
+    for arm in dict.fromkeys(arm for _, arm, _ in groups):
+        tried = {lr: group for (_, name, lr), group in groups.items() if name == arm}
         alone = []
-        for i in range(len(CHOOSING)):
-            of_one = choice({lr: [group[i]] for lr, group in tried.items()})
-            alone.append(f"{of_one:g}")
-        lines.append([arm, f"{choice(tried):g}", ", ".join(alone)])
-    return table(["arm", "chosen rate", "by each base alone"], lines)
+        for seed in next(iter(tried.values())):
+            alone.append(f"{choice({lr: [group[seed]] for lr, group in tried.items()}):g}")
+        chosen = choice({lr: group.values() for lr, group in tried.items()})
+        lines.append([arm, f"{chosen:g}", ", ".join(alone)])
+    return table(["arm", "chosen rate", "by each seed alone"], lines)
 
 
-def gates(groups: Groups) -> str:
-    """Is there something to learn, and is it learned honestly?"""
+def returned(groups: Groups) -> str:
+    """Of returning questions: the mean k on return, and the share of groups all right, by old k."""
     lines = []
-    # The arms of docs/world.md, side by side for each base.
-    for pair in zip(groups["default", "R0", 3e-4], groups["default", "P", 3e-4]):
-        for record in pair:
-            replay_from = str(record["replay_from"] or "–")
-            lines.append([str(record["base"]), record["arm"], *means([record], GATES), replay_from])
-    return table(["base", "arm", *GATES, "replay from step"], lines)
+    for group, of in groups.items():
+        returns = sum(np.array(record.get("returns", 0)) for record in of.values())
+        if np.any(returns):
+            found = []
+            for counts in (returns.sum(axis=0), *returns[1:8]):
+                n = counts.sum()
+                found.append(f"{counts @ range(9) / n:.1f}, {counts[8] / n:.2f}" if n else "–")
+            lines.append([*map(str, group), str(returns.sum()), *found])
+    heads = ["questions", "arm", "rate", "returns", "any k", *[f"k = {k}" for k in range(1, 8)]]
+    return table(heads, lines)
 
 
 # ---- comparisons ---------------------------------------------------------------------------------
 
 
 def differences(groups: Groups, row: Row, outcome=score) -> np.ndarray:
-    """The outcome of the row's one group less that of the other, a number a base."""
-    pairs = zip(groups[row.one], groups[row.other], strict=True)
-    return np.array([outcome(one) - outcome(other) for one, other in pairs])
+    """The outcome of the row's one group less that of the other, a number a seed of both."""
+    one, other = groups[row.one], groups[row.other]
+    return np.array([outcome(one[seed]) - outcome(other[seed]) for seed in one if seed in other])
 
 
 def compared(groups: Groups, rows: list[Row]) -> str:
@@ -180,3 +169,52 @@ def compared(groups: Groups, rows: list[Row]) -> str:
             verdict = [decided, f"{ps[row]:.3g}", f"{sign_flip(found[0]):.3g}"]
         lines.append([row.phrase, row.pair, *map(shown, found), *verdict])
     return table(["", "", *COMPARED, "", "p, t test", "p, sign flips"], lines)
+
+
+def evened(groups: Groups, rows: list[Row]) -> str:
+    """The same on score up to the last step, and token, that all arms of a seed reached."""
+    lines = []
+    for row in rows:
+        found = {"step": [], "tokens": []}
+        for seed in groups[row.one]:
+            for axis, values in found.items():
+                until = min(group[seed][axis][-1] for group in groups.values())
+                one, other = [score(groups[of][seed], axis, until) for of in (row.one, row.other)]
+                values.append(one - other)
+        lines.append([row.phrase, row.pair, *[shown(np.array(v)) for v in found.values()]])
+    return table(["", "", "score, equal steps", "score, equal tokens"], lines)
+
+
+# ---- what each question teaches ------------------------------------------------------------------
+
+AXES = {  # axis of a picture -> from a record, how far along it each validation stands
+    "step": lambda record: record["step"],
+    "distinct questions that taught": lambda record: record["questions_taught"],
+    "groups that taught": lambda record: np.add(record["fresh_taught"], record["returned_taught"]),
+}
+
+
+def reach(group: dict[int, dict], axis: str) -> float:
+    """How far along an axis all runs of a group come."""
+    return min(AXES[axis](record)[-1] for record in group.values())
+
+
+def along(group: dict[int, dict], axis: str, name: str, points: np.ndarray) -> np.ndarray:
+    """The curve of each seed (seeds, points) along an axis of AXES."""
+    return np.array([np.interp(points, AXES[axis](one), one[name]) for one in group.values()])
+
+
+def apart(groups: Groups) -> str:
+    """On each axis, how far each arm's curves lie from the first one's on average, in points."""
+    first, *others = groups.values()
+    lines = []
+    for other in others:
+        line = [next(iter(other.values()))["arm"]]
+        for axis in AXES:
+            points = np.linspace(0, min(reach(first, axis), reach(other, axis)), 25)
+            for name in ("near", "far"):
+                gaps = along(first, axis, name, points).mean(axis=0)
+                gaps -= along(other, axis, name, points).mean(axis=0)
+                line.append(f"{100 * np.abs(gaps).mean():.1f}")
+        lines.append(line)
+    return table(["arm", *[f"{axis}, {name}" for axis in AXES for name in ("near", "far")]], lines)

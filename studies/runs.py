@@ -6,9 +6,10 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
+from types import ModuleType
 
 import numpy as np
 import torch
@@ -19,7 +20,8 @@ from studies import few
 from studies.arms import STEPS, Run
 
 ROOT = Path(__file__).parent.parent
-RECORDS = ROOT / "studies/records-few.jsonl"
+FOLDER = ROOT / "studies"
+RECORDS = FOLDER / few.FILE
 SCRATCH = ROOT / "runs/studies"
 TREE = SCRATCH / "tree"  # a checkout of few.COMMIT
 K = 8
@@ -30,46 +32,50 @@ CURVES = {  # name in a record -> metric
     "valid": "val/valid/arithmetic",
     "cut": "val/truncated/arithmetic",
 }
-LOCK = Lock()  # a base is built once, a record is written whole
+WRITING = Lock()  # a record is written whole
 
 
-def read(path: Path, commit: str, choosing: range) -> dict[Run, dict]:
+def read(study: ModuleType) -> dict[Run, dict]:
     """The record of each run; ValueError for another commit, or for two builds of a base."""
     records = {}
     builds = {}
-    for record in tables.read_jsonl(path):
+    for record in tables.read_jsonl(FOLDER / study.FILE):
         run = Run(*[record[field] for field in Run._fields])
         records[run] = record
-        if record["commit"] != commit:
-            raise ValueError(f"{run} was made at another commit than {commit}")
+        if record["commit"] != study.COMMIT:
+            raise ValueError(f"{run} was made at another commit than {study.COMMIT}")
         build = record["weights"], record["processor"]
         # Rates are chosen within an arm, so there another arm may have another build.
-        whose = (run.base, run.arm) if run.base in choosing else run.base
+        whose = (run.base, run.arm) if run.base in study.CHOOSING else run.base
         if builds.setdefault(whose, build) != build:
             raise ValueError(f"{whose} was built twice, or run on two kinds of processor")
     return records
 
 
 def make() -> None:
-    """All runs that have no record yet: first those that choose the rates, then seed by seed."""
+    """All runs that have no record yet, in the order of few.py."""
     if not TREE.exists():
         add = ["git", "worktree", "add", "--force", "--detach", TREE, few.COMMIT]
         subprocess.check_call(add, cwd=ROOT)
     RECORDS.touch()
     while True:
-        records = read(RECORDS, few.COMMIT, few.CHOOSING)
-        missing = sorted(few.runs_of(records) - records.keys())
+        records = read(few)
+        missing = [run for run in few.runs_of(records) if run not in records]
         if not missing:
             return
-        with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
-            for _ in pool.map(make_one, missing):
-                bar.update()
+        builder = ThreadPoolExecutor(1)  # bases are built one after the other, ahead of the runs
+        places = [builder.submit(build, run) for run in missing]
+        try:
+            with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
+                for _ in pool.map(make_one, missing, places):
+                    bar.update()
+        finally:
+            builder.shutdown(cancel_futures=True)
 
 
-def make_one(run: Run) -> None:
+def make_one(run: Run, built: Future) -> None:
     """Train, and write the record; a run that graded an answer too late gets none."""
-    with LOCK:
-        place, questions = build(run)
+    place, questions = built.result()
     directory = SCRATCH / "-".join(map(str, run))
     shutil.rmtree(directory, ignore_errors=True)  # of one that was interrupted
     directory.mkdir(parents=True)
@@ -86,7 +92,7 @@ def make_one(run: Run) -> None:
         "processor": torch.backends.cpu.get_cpu_capability(),
         "commit": few.COMMIT,
     }
-    with LOCK, open(RECORDS, "a") as file:
+    with WRITING, open(RECORDS, "a") as file:
         file.write(json.dumps(record) + "\n")
     shutil.rmtree(directory)
 

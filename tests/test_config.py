@@ -107,6 +107,18 @@ def test_flags_win_over_files_and_later_files_over_earlier_ones(tmp_path, all_is
     assert parse_config(["--config", ARITHMETIC, file, "--shaping"]).shaping is True
 
 
+def test_a_resumed_run_keeps_its_knobs(finished_run, all_is_there, capsys):
+    """A flag wins over them, they win over the file, and a note names what of the file is left."""
+    argv = ["--config", ARITHMETIC, "--run_dir", str(finished_run)]
+    assert parse_config(argv).steps == 120
+    resumed = parse_config([*argv, "--resume", "--rho=0.25"])
+    assert (resumed.steps, resumed.rho, resumed.resume) == (3, 0.25, True)
+    assert re.search("note: .*steps.* as in .*knobs.yaml", capsys.readouterr().err)
+    state = next(finished_run.glob("checkpoints/*/state.json"))
+    saved = json.loads(state.read_text())["config"]
+    assert dataclasses.asdict(resumed) == saved | {"rho": 0.25, "resume": True}
+
+
 def test_a_file_is_read_as_flags_are(tmp_path, all_is_there):
     """A value is the text that stands there, and becomes what its knob is."""
     text = r"""
@@ -243,16 +255,6 @@ def test_what_stdout_cannot_show_ends_no_command(monkeypatch):
     monkeypatch.setenv("PYTHONIOENCODING", "ascii")
     program = "from runtime.faults import or_refuse; or_refuse(lambda: print('café – θ'))"
     assert shell(sys.executable, "-c", program) == "caf\\xe9 \\u2013 \\u03b8\n"
-
-
-def test_vllm_without_shared_memory_is_told_early(monkeypatch):
-    """A read-only /dev/shm, with which vLLM fails later, is refused; Hugging Face needs none."""
-    monkeypatch.setattr(preflight, "find_spec", lambda name: True)
-    monkeypatch.setattr(os, "access", lambda path, mode: path != "/dev/shm")
-    for engine in ("auto", "vllm"):
-        with pytest.raises(ValueError, match="vLLM needs /dev/shm.*--engine hf"):
-            toy_config(engine=engine)
-    assert toy_config(engine="hf")
 
 
 def test_lora_without_peft_names_the_command(monkeypatch):

@@ -6,6 +6,7 @@ import datetime
 import json
 import re
 import shutil
+from types import SimpleNamespace
 
 import numpy as np
 import pyarrow
@@ -21,7 +22,6 @@ from data import (
     fingerprint,
     load_questions,
     load_tokenizer,
-    read_data,
     read_questions,
     readable,
     render,
@@ -86,7 +86,7 @@ MALFORMED = {
     "questions.csv": ("prompt,answer\n1,2\n", r"must end in .*; of .csv `.*tools.convert` makes"),
     "array.json": (json.dumps([GOOD]), "a JSON array, where JSONL has one .* a line"),
     "number.jsonl": ("3\n", "line 1: not an object {...}, but 3"),
-    "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "UTF-16; `iconv"),
+    "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "line 1: not UTF-8 .*or -f UTF-16"),
     "blank.jsonl": ([row("3a+4", " \n")], f"row 0, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": (
@@ -214,25 +214,26 @@ def test_what_is_read_and_what_is_kept(monkeypatch, device):
 
     The first questions of each source are counted after that, and do not enter it.
     """
-    sets = [
-        [Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
+    sets = {
+        name: [Question(i, f"q{i}", np.array([i]), str(i), f"{name}{i % 2}") for i in range(6)]
         for name in "ab"
-    ]
-    monkeypatch.setattr("data.read_data", lambda *_: sets)
+    }
+    monkeypatch.setattr("data.load_questions", lambda files, *_: (sets[files[0]], {}))
     said = []
 
-    def read(config, wrong):
+    def read(wrong, n=0):
         def check(answers):
             return [{"score": a != wrong, "as_text": a == "1"} for a in answers]
 
+        config = SimpleNamespace(train_files=["a"], val_files=["b"], eval_questions=n)
         questions, tests, origins = read_questions(config, None, check, said.append)
         return [q.id for q in questions], [q.id for q in tests], origins
 
-    train_ids, test_ids, origins = read(toy_config(eval_questions=2), wrong="2")
+    train_ids, test_ids, origins = read(wrong="2", n=2)
     assert (train_ids, test_ids) == ([0, 1, 3, 4, 5], [0, 4, 1, 3])
-    assert len(said) == 2
-    assert read(toy_config(), wrong="2")[2] == origins
-    others = read(toy_config(), wrong="3")[2]
+    assert said[1] == "b: 5 questions {'answers unreadable': 1, 'answers compared as text': 1}"
+    assert read(wrong="2")[2] == origins
+    others = read(wrong="3")[2]
     assert [name for name in origins if origins[name] != others[name]] == ["readable"]
 
 
@@ -260,7 +261,7 @@ def test_what_a_run_should_know_of_its_data_is_said(write, tokenizer):
     train, tests = write("train.jsonl", rows), write("tests.jsonl", [*rows[1:], row("3a+1")])
     said = []
     config = toy_config(model="x", train_files=[train], val_files=[tests], num_mini_batches=1)
-    read_data(config, tokenizer, said.append)
+    read_questions(config, tokenizer, lambda answers: [{"score": 1}] * len(answers), said.append)
     assert "note: 2 validation questions are training questions, too" in said
 
 

@@ -15,10 +15,11 @@ from conftest import jsonl, on_ranks, toy_config, write_jsonl
 from transformers import AutoConfig
 
 import eval as evaluation
+from buffer import Trajectory
 from config import Config
 from data import Question
 from eval import means, respond, validate
-from rollout import HFEngine, Response
+from rollout import HFEngine
 from runtime.faults import Interrupted, watchdog
 from runtime.responses import LONGEST, in_short, judged_numbers, open_kept, row_key
 from sampler import sample_seed
@@ -46,7 +47,7 @@ class Engine:
             (key,) = [k for k in SCRIPT for run in (0, 7) if sample_seed("eval", run, *k) == seed]
             text, _, finished = SCRIPT[key]
             token_ids = np.array([ord(letter) for letter in text], dtype=np.int32)
-            made.append(Response(token_ids, np.zeros(len(token_ids)), finished))
+            made.append(Trajectory(token_ids, np.zeros(len(token_ids)), finished=finished))
             on_finish(index, made[-1])
         return made
 
@@ -176,7 +177,7 @@ def answered(question: str, *rewards: float, source: str = "x", **about) -> list
 NEVER = answered("a", 0, 0) + answered("b", 0, 0.3)  # b's rewards differ: it says something
 MIXED = answered("c", 0, 1) + answered("d", 1, 1)
 COUNTS = "---- x: 4 questions by k, the right ones of 2 responses: k=0: 2, k=1: 1, k=2: 1"
-SENTENCE = "50% are never right, 25% always: of groups like these 50% say nothing"
+SENTENCE = "50% are never right, 25% always: of groups like these 50% are silent"
 
 
 def test_how_many_questions_are_right_how_often():
@@ -186,7 +187,7 @@ def test_how_many_questions_are_right_how_often():
         COUNTS,
         SENTENCE,
         "---- y: 1 questions by k, the right ones of 3 responses: k=0: 0, k=1: 0, k=2: 1, k=3: 0",
-        "0% are never right, 0% always: of groups like these 0% say nothing",
+        "0% are never right, 0% always: of groups like these 0% are silent",
     ]
 
 

@@ -15,11 +15,12 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoModelForCausalLM
 
 import rollout
+from buffer import Trajectory
 from data import Question
 from exgrpo import Group
 from model import load_model
 from policy import MAX_DRIFT, Policy
-from rollout import HFEngine, Response, VLLMEngine, make_engine
+from rollout import HFEngine, VLLMEngine, make_engine
 from runtime.faults import Failure
 
 EOS, T = 2, 0.8  # <eos> of the built-in tokenizer; sampling temperature
@@ -326,9 +327,7 @@ def test_engine_choice(device, tiny_model, monkeypatch):
 
 def test_log_probs_that_are_no_numbers_end_the_run(device):
     """The error says where they come from, before they are stored or trained on."""
-    broken = Response(
-        np.array([5, EOS], dtype=np.int32), np.array([-0.1, np.nan], dtype=np.float32), True
-    )
+    broken = Trajectory(np.array([5, EOS], np.int32), np.array([-0.1, np.nan], np.float32))
 
     def generate(prompts, seeds, temperature, max_tokens, on_finish):
         on_finish(0, broken)

@@ -1,15 +1,15 @@
 """The study: its outcomes, its choice of a rate, its p values, and its arm without an o*."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from conftest import toy_config
 from test_exgrpo import K, make_plan, questions, store
 
-from studies import analysis, few, runs
-from studies.arms import CHOOSING, COMMIT, GRID, RATED, RATES, ROWS, Run
+from studies import analysis, few, plenty, runs
+from studies.arms import GRID, Run
 from studies.experience import WithoutStar
-
-PLENTY = runs.ROOT / "studies/records-plenty.jsonl"
 
 
 def record(near: list[float], far: list[float]) -> dict:
@@ -21,11 +21,9 @@ def test_a_score_is_the_mean_of_two_means():
     """Six points of each curve count, not the base's; a run that ended early keeps its last."""
     # The last stands for steps 60 to 120.
     early = record([0.0, 0.1, 0.2, 0.3], [0.0, 0.0, 0.0, 0.6])
-    assert analysis.near(early) == pytest.approx(1.5 / 6)
-    assert analysis.far(early) == pytest.approx(2.4 / 6)
     assert analysis.score(early) == pytest.approx((1.5 + 2.4) / 12)
-    assert analysis.steps_until(early) == 120
-    assert analysis.steps_until(record([0.0, 0.7, 0.8], [0.0, 0.0, 0.0])) == 40
+    # Until step 60 the six points are 10, 20, ..., 60.
+    assert analysis.mean(early, "near", until=60) == pytest.approx(1.05 / 6)
 
 
 def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
@@ -47,27 +45,32 @@ def test_the_runs_follow_the_rates_that_the_records_choose():
         x = 0.5 - 1000 * abs(run.lr - {"P": 2e-4}.get(run.arm, 3e-4))
         records[run] = record([0.0] + [x] * 6, [0.0] + [x] * 6)
 
-    first = few.runs_of(records)
+    first = set(few.runs_of(records))
     assert len(first) == 4 * 4 * 4 and few.rates_of(records) == {}
     for run in first:
         add(run)
-    more = few.runs_of(records) - first
+    more = set(few.runs_of(records)) - first
     assert {run[1:] for run in more} == {("320", "P", 1.4e-4)} and len(more) == 4
     for run in more:
         add(run)
     rates = few.rates_of(records)
     assert [rates[arm] for arm in few.MAIN] == [3e-4, 3e-4, 2e-4, 3e-4]
-    deciding = few.runs_of(records) - records.keys()
-    assert sum(run.base in few.DECIDING for run in deciding) == len(deciding)
-    assert {Run(81, *group) for row in few.rows_of(rates) for group in row[1:3]} <= deciding
+    deciding = few.runs_of(records)[len(records) :]
+    assert not {run.base for run in deciding} - set(few.DECIDING)
+    main = set()
+    for row in few.rows_of(records)["main"]:
+        if row.decided:
+            main |= {Run(seed, *group) for group in row[1:3] for seed in few.DECIDING}
+    assert set(deciding[:48]) == main
 
 
 def test_the_rates_are_those_that_the_rule_chooses():
-    """Of the grids of block 1; and an edge is chosen only after the next rate was run."""
-    groups = analysis.grouped(runs.read(PLENTY, COMMIT, CHOOSING))["rates"]
-    for arm, grid in RATED.items():
-        lr = analysis.choice({lr: groups["default", arm, lr] for lr in grid})
-        assert RATES.get(arm, lr) == lr
+    """Of the grids of the last study; and an edge is chosen only after the next rate was run."""
+    records = runs.read(plenty)
+    for arm, grid in plenty.RATED.items():
+        tried = {lr: [records[Run(s, "default", arm, lr)] for s in plenty.CHOOSING] for lr in grid}
+        lr = analysis.choice(tried)
+        assert plenty.RATES.get(arm, lr) == lr
         assert lr not in (GRID[0], GRID[-1]) or len(grid) == 5
 
 
@@ -79,13 +82,11 @@ def test_sign_flips_and_holm():
     assert analysis.holm(ps | {"a": 0.016}) == ["b", "a"]
 
 
-def test_the_pages_hold_what_the_records_say():
-    """The gates, bold or not, stand in docs/world.md, every comparison in studies/README.md."""
-    blocks = analysis.grouped(runs.read(PLENTY, COMMIT, CHOOSING))
-    page = (runs.ROOT / "docs" / "world.md").read_text().replace("**", "")
-    assert set(analysis.gates(blocks["rates"]).splitlines()) <= set(page.splitlines())
+def test_the_page_holds_what_the_records_say():
+    """Every comparison of the last study stands in studies/README.md."""
+    blocks = analysis.grouped(runs.read(plenty), plenty.blocks_of({}))
     page = (runs.ROOT / "studies" / "README.md").read_text()
-    assert analysis.compared(blocks["main"], ROWS) in page
+    assert analysis.compared(blocks["main"], plenty.ROWS) in page
 
 
 @pytest.mark.parametrize(
@@ -95,12 +96,12 @@ def test_the_pages_hold_what_the_records_say():
 def test_mixed_records_are_refused(tmp_path, change, message):
     """Records of two commits, or of a base with two builds, are no study."""
     one = {"world": "default", "arm": "R0", "lr": 3e-4, "base": 40}
-    one |= {"commit": COMMIT, "weights": "w", "processor": "AVX512"}
+    one |= {"commit": plenty.COMMIT, "weights": "w", "processor": "AVX512"}
     other = one | {"arm": "P"} | change
     file = tmp_path / "records.jsonl"
     file.write_text(f"{one}\n{other}\n".replace("'", '"'))
     with pytest.raises(ValueError, match=message):
-        runs.read(file, COMMIT, CHOOSING)
+        runs.read(SimpleNamespace(FILE=file, COMMIT=plenty.COMMIT, CHOOSING=plenty.CHOOSING))
 
 
 def test_what_a_run_measured():

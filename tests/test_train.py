@@ -83,7 +83,7 @@ def test_the_trained_model_is_an_ordinary_directory(finished_run, world):
     assert tokenizer.apply_chat_template(turns, tokenize=False) == "<bos><user>3a+4"
 
 
-def test_a_checkpoint_becomes_a_model(finished_run, tmp_path, capsys):
+def test_a_checkpoint_becomes_a_model(finished_run, tmp_path):
     """The export of the last one is the run's model, file for file, and overwrites nothing."""
     (checkpoint,) = finished_run.glob("checkpoints/step-*")
     export.main([str(checkpoint), "--output", str(tmp_path / "model")])
@@ -96,7 +96,6 @@ def test_a_checkpoint_becomes_a_model(finished_run, tmp_path, capsys):
     going_on = tmp_path / "new"  # a run without a model of its own yet
     old = saved | {"model": "org/Name", "k_max": 5, "grader": "both"}  # removed since
     assert export.configuration(old, going_on).model == "org/Name"
-    assert "{'k_max': 5}" in capsys.readouterr().out
     with pytest.raises(ValueError, match="there is no model in"):
         export.configuration(saved | {"model": str(tmp_path)}, going_on)
     with pytest.raises(ValueError, match="exists: choose another"):

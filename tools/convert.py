@@ -14,7 +14,6 @@ dropped. Held-out questions go to FILE-test.parquet.
 import csv
 import io
 import json
-import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -102,16 +101,12 @@ def pick(given: str, usual: tuple, columns: list[str], flag: str) -> str:
 
 
 def write(rows: list[dict], output: Path) -> None:
-    """Write the rows as a Parquet file and print the first one; ValueError for a wrong row.
-
-    The file is made aside and moved into place.
-    """
+    """Write the rows as a Parquet file and print the first one; ValueError for a wrong row."""
     import pyarrow.parquet
 
     for i, row in enumerate(rows):
         check_row(row, f"row {i}")
     output.parent.mkdir(parents=True, exist_ok=True)
-    aside = output.with_name(f"{output.name}.{os.getpid()}.tmp")  # a name that nobody else has
     try:
         table = pyarrow.Table.from_pylist(rows)
         for row, extra in zip(rows, table["extra_info"].to_pylist()):
@@ -119,14 +114,12 @@ def write(rows: list[dict], output: Path) -> None:
             # As texts 1 and 1.0 differ, as values they would not.
             if json.dumps(given, sort_keys=True) != json.dumps(extra, sort_keys=True):
                 raise ValueError(f"{given} would be {extra}")
-        pyarrow.parquet.write_table(table, aside)
+        pyarrow.parquet.write_table(table, output)
     except (pyarrow.ArrowException, OverflowError, ValueError) as error:
-        aside.unlink(missing_ok=True)
         raise ValueError(
             "extra_info must have the same names and types in all rows, those that parquet has, or"
             f" be one text, json.dumps(...) of it: {error}"
         ) from error
-    os.replace(aside, output)
     print(printable(f"first row: {json.dumps(rows[0], ensure_ascii=False):.600}\nwrote {output}"))
 
 
@@ -294,7 +287,7 @@ class Command:
             raise ValueError("--output must end in .parquet")
         self.test_output = self.output.with_stem(f"{self.output.stem}-test")
         for path in [self.output, self.test_output] if self.held_out else [self.output]:
-            if os.path.lexists(path) and not self.overwrite:  # a link to nothing, too
+            if path.exists() and not self.overwrite:
                 raise ValueError(f"{path} exists: choose another --output, or add --overwrite")
 
 

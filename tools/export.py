@@ -9,11 +9,9 @@ still goes on.
 
 import argparse
 import json
-import os
 from dataclasses import fields, replace
 from pathlib import Path
 
-from runtime.console import printable
 from runtime.faults import loading, or_refuse
 from runtime.rundir import directories
 from runtime.tables import read_jsonl
@@ -29,7 +27,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--output", required=True, type=Path, help="The new directory of the model."
     )
     args = parser.parse_args(argv)
-    if os.path.lexists(args.output):  # a link to nothing, too
+    if args.output.exists():
         raise ValueError(f"{args.output} exists: choose another --output")
     if not args.checkpoint.is_dir():
         raise ValueError(f"{args.checkpoint}: there is no such checkpoint")
@@ -50,7 +48,7 @@ from data import load_tokenizer
 from policy import Policy
 from runtime import ranks
 from runtime.card import describe_model, is_hub_name
-from runtime.checkpoint import known_knobs, problem
+from runtime.checkpoint import problem
 from runtime.shards import load_shards
 
 
@@ -59,13 +57,12 @@ def configuration(saved: dict, run: Path) -> Config:
 
     That is a directory that is there, or a model of the hub by name. ValueError if it is neither.
     """
-    saved = known_knobs(
-        saved, [f.name for f in fields(Config)], lambda text: print(printable(text))
-    )
+    # A run of an older version may have knobs that are gone.
+    known = {f.name: saved[f.name] for f in fields(Config) if f.name in saved}
     # Files, tracker and engine of the run need not be here. Nothing is graded either, and an old
     # run may name a grader that is gone.
     here = {"val_files": [], "tracker": "none", "engine": "auto", "grader": "strict"}
-    config = Config(**saved | here)
+    config = Config(**known | here)
     places = [
         path for path in (run / "model", Path(config.model)) if (path / "config.json").is_file()
     ]

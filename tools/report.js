@@ -183,7 +183,7 @@ function curves() {
     ...means.map(([name, , note]) => ({ title: name, name, note, share: isShare(name) })),
     ...named.map((name) => ({ title: name, name, note: "mean over the new responses", share: isShare(name) })),
     { title: "Silent groups", name: "fresh/silent", dashed: "replay/silent",
-      note: "share that says nothing, of fresh questions; dashed: of replayed ones", share: true },
+      note: "silent groups (all rewards equal), of fresh questions; dashed: of replayed ones", share: true },
     { title: "Entropy", name: "loss/entropy", note: "nats a token" },
     { title: "Length of a response", name: "rollout/length", note: "tokens" },
     { title: "w*", name: "replay/ratio", note: "mean over replayed tokens" },

@@ -83,10 +83,12 @@ def columns(rows: list[dict]) -> dict:
     """
     metrics = {}
     for name in sorted({name for row in rows for name in row} - {"step"}):
-        known = [not name.startswith("replay/") or row.get("replay/questions") != 0 for row in rows]
-        metrics[name] = [
-            number(row.get(name)) if there else None for row, there in zip(rows, known)
-        ]
+        values = []
+        for row in rows:
+            is_gap = name.startswith("replay/") and row.get("replay/questions") == 0
+            value = None if is_gap else number(row.get(name))
+            values.append(value)
+        metrics[name] = values
     return {"step": [row["step"] for row in rows], "metrics": metrics}
 
 
@@ -101,8 +103,10 @@ def said(run: Path) -> list[dict]:
     kept = []
     for sample in read_samples(run / "samples.jsonl"):
         rewards = {name: number(value) for name, value in sample["rewards"].items()}
-        kind = "right" if (rewards.get("score") or 0.0) > SUCCESS_THRESHOLD else "wrong"
-        kind = "o*" if sample["replayed"] else kind
+        is_right = (rewards.get("score") or 0.0) > SUCCESS_THRESHOLD
+        kind = "right" if is_right else "wrong"
+        if sample["replayed"]:
+            kind = "o*"
         kept.append(sample | {"kind": kind, "rewards": rewards})
     while sum(len(s["text"]) + len(s["response"]) for s in kept) > MOST_TEXT:
         steps = sorted({s["step"] for s in kept}, reverse=True)

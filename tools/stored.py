@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from tokenizers.decoders import DecodeStream
 
 from buffer import ReplayBuffer, Trajectory
 from data import Question, fingerprint, load_questions, load_tokenizer
@@ -71,7 +72,6 @@ def stored_responses(
     return {
         "step": state["step"],
         "rule": rule,
-        "K": config.num_rollouts,
         "buffered": len(buffer),
         "questions": [
             {
@@ -137,23 +137,13 @@ def pieces(tokenizer, ids: list[int]) -> tuple[list[str], list[int]]:
 
     A character that is split over several tokens comes with the last of them.
     """
+    stream = DecodeStream(skip_special_tokens=False)
+    all_special = set(tokenizer.all_special_ids)
     texts = []
     special = []
-    all_special = set(tokenizer.all_special_ids)
-    start = done = 0  # ids[start:done], just before, is decoded, too: a space may depend on it
     for i, token in enumerate(ids):
+        text = stream.step(tokenizer.backend_tokenizer, token)  # None where more has to come
+        texts.append(text or "")
         if token in all_special:
             special.append(i)
-            texts.append(tokenizer.decode([token]))
-            start = done = i + 1
-            continue
-        before = tokenizer.decode(ids[start:done])
-        after = tokenizer.decode(ids[start : i + 1])
-        # The character is not whole yet. It has at most four bytes, and so at most four tokens.
-        if after.endswith("\ufffd") and i - done < 3 and i + 1 < len(ids):
-            texts.append("")
-            continue
-        texts.append(after[len(before) :])
-        start = done
-        done = i + 1
     return texts, special

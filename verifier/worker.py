@@ -142,7 +142,10 @@ def work(name: str, seconds: float, max_bytes: int) -> None:
     try:
         module, _, attribute = name.partition(":")
         this = identity(module, attribute)  # first, as the import may take long
-        reward = getattr(importlib.import_module(module), attribute)
+        loaded = importlib.import_module(module)
+        if not hasattr(loaded, attribute):  # a module of the program may have the same name
+            raise AttributeError(f"{loaded.__file__} has no {attribute!r}")
+        reward = getattr(loaded, attribute)
         with_row = takes_row(reward)
         gc.freeze()  # what was imported is never garbage, and need not be looked through again
         reply(identity=this)

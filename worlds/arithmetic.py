@@ -27,19 +27,22 @@ OPERATIONS = {
 }
 RIGHT_VALUES = {"+": range(10), "-": range(10), "*": (1, 3, 7, 9)}  # one-to-one in the left value
 LABELS = "abcdefghij"  # the n-th operation of a question carries the n-th letter
+MIX = {  # what `kind_of` says of training questions -> their share
+    "easy": 0.3,
+    "in reach": 0.1,
+    "hard": 0.6,
+}
 STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
 
 
 @dataclass(frozen=True)
 class World:
-    """Every constant that shapes a world; a hash of all but `mix` names its directory."""
+    """The constants that shape a world and its base; a hash of them names its directory."""
 
     version: int = 3
     seed: int = 0
     # questions
     train_size: int = 1920  # 120 steps of 32 are two epochs
-    # shares of easy, in-reach and hard ones in training (`kind_of`); () for questions as drawn
-    mix: tuple = (0.3, 0.1, 0.6)
     test_size: int = 800
     ood_size: int = 400
     train_operations: tuple = (5, 8)  # fewest and most operations of a training or test question
@@ -178,7 +181,7 @@ def draw_question(rng: np.random.Generator, operations: tuple) -> str:
 def draw_sets(world: World) -> dict[str, list[str]]:
     """Natural questions, as they are drawn, for test, ood and train: all of them distinct.
 
-    The base is taught none of them. `mix` does not enter, so a base depends on its seed alone.
+    The base is taught none of them.
     """
     rng = stream(world, "questions")
     seen = set()
@@ -243,7 +246,7 @@ class Teacher:
         return written + "#" + answer
 
 
-# ---- training questions as they come: most of them say nothing ----------------------------------
+# ---- training questions as they come: most of their groups have no gradient ----------------------
 
 
 def kind_of(question: str, teacher: Teacher) -> str | None:
@@ -270,18 +273,16 @@ def kind_of(question: str, teacher: Teacher) -> str | None:
 
 
 def draw_training(world: World) -> list[str]:
-    """The training questions: shuffled, with exactly the shares of `mix`.
+    """The training questions: shuffled, with exactly the shares of MIX.
 
     Questions are drawn until all three kinds have theirs. None is in test or ood.
     """
     sets = draw_sets(world)
-    if not world.mix:
-        return sets["train"]
     seen = {*sets["test"], *sets["ood"]}
     teacher = Teacher(world)
     rng = stream(world, "mix")
     missing = {}
-    for kind, share in zip(("easy", "in reach", "hard"), world.mix, strict=True):
+    for kind, share in MIX.items():
         missing[kind] = round(share * world.train_size)
     questions = []
     while any(missing.values()):

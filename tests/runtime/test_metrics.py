@@ -29,9 +29,7 @@ def test_metrics_by_hand():
     expected |= dict(
         replay_ratio=15.1, replay_ratio_squared=153.01, replay_ratio_max=12, replay_pull=pull
     )
-    expected |= dict(
-        drift=math.log(2), mismatch=1, replay_weight=pull, replay_above_2=2, replay_above_10=1
-    )
+    expected |= dict(drift=math.log(2), mismatch=1, replay_weight=pull)
     assert m == pytest.approx(expected, rel=1e-5)
     means = {
         "loss/ratio": 1.5,
@@ -43,8 +41,6 @@ def test_metrics_by_hand():
         "replay/ratio_max": 12,
         "replay/ess": 15.1**2 / (153.01 * 3),
         "replay/weight": pull / 3,
-        "replay/ratio_above_2": 2 / 3,
-        "replay/ratio_above_10": 1 / 3,
     }
     assert token_means(m) == pytest.approx(means, rel=1e-5)
 

@@ -210,18 +210,6 @@ def test_a_batch_that_is_hardly_graded_is_told(tmp_path, capsys):
     assert len(lines) == 3 and warning.startswith("warning: 75% of the new responses score 0")
 
 
-def test_few_questions_are_said_once(tmp_path, capsys):
-    """The line stands before the first step with fewer than two batches of 8, and says what helps.
-
-    Of a small file, of which none has retired, it is not said.
-    """
-    small = after_a_step(0, left=10, **{"buckets/retired": 0})
-    steps = [after_a_step(0, left=n) for n in (16, 15, 20, 14)]
-    said = [line for line in console(tmp_path, capsys, small, *steps) if line[:4] != "step"]
-    assert len(said) == 1 and "left (15)" in said[0]
-    assert "--retire off, or --reinstate_every" in said[0]
-
-
 # ---- TensorBoard and W&B -------------------------------------------------------------------------
 
 

@@ -180,7 +180,7 @@ OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
         ("in.jsonl", LINE, "--system prompt.txt", "prompt.txt is no sentence"),
         ("in.jsonl", LINE, "--set max_terms=3", "are for gym:NAME"),
         ("in.jsonl", LINE, "--output {}/out.csv", "must end in .parquet"),
-        ("in.jsonl", LINE, "--output {}/link.parquet", "link.parquet exists.* add --overwrite"),
+        ("in.jsonl", LINE, "--output {}/there.parquet", "there.parquet exists.* add --overwrite"),
         ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
         ("org/name", "", "", f"org/name is no .jsonl, .csv or .parquet; .*{INSTALL_DATASETS}"),
     ],
@@ -188,7 +188,7 @@ OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
 def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
     """Each refusal is one sentence, and nothing is written, half files included."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    (tmp_path / "link.parquet").symlink_to(tmp_path / "nowhere" / "it")
+    (tmp_path / "there.parquet").touch()
     source = tmp_path / name if text else name
     if text:
         source.write_text(text)

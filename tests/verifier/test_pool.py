@@ -166,7 +166,7 @@ def test_user_function(module):
             "def reward(response, answer, row, **rest): return 1",
             r", row, \*\*rest\): call its param",
         ),
-        ("x = 1", "AttributeError"),
+        ("x = 1", "AttributeError: .*my_reward.py has no 'reward'"),
         ("import no_such", "ModuleNotFoundError: No module"),
     ],
 )

