@@ -163,7 +163,7 @@ def parse_config(argv: list[str] | None = None) -> Config:
     argv = sys.argv[1:] if argv is None else argv
     config = parse(Config, argv)
     of_run = Path(config.run_dir) / "knobs.yaml"  # which a checkpoint leaves there
-    if not config.resume or not of_run.exists():
+    if not config.resume or not of_run.is_file():
         return config
     resumed = parse(Config, [*argv, "--config", str(of_run)])
     kept = [name for name in vars(config) if getattr(config, name) != getattr(resumed, name)]
