@@ -146,7 +146,6 @@ max_drift: auto
     [
         ("rho: 0.5\nrhoo: 0.5\n", "unknown knob rhoo"),
         ("config: other.yaml\n", "unknown knob config"),
-        ("samples: 8\n", "unknown knob samples"),  # eval.py's
         ("- rho\n", "must consist of lines"),
         ("beta: 0.1\nrho: 0.5\nbeta: 0.3\n", "a knob stands there twice"),
     ],
@@ -166,7 +165,6 @@ def test_a_wrong_file_is_named(tmp_path, text, reason):
         ("--steps 1.5", "parsing --steps: invalid literal"),
         ("--lr auto", "parsing --lr: could not convert"),  # only where the help speaks of it
         ("--shaping no", "invalid choice 'no' for argument '--shaping'"),
-        ("--clip percent", "invalid choice 'percent' for argument '--clip'"),
     ],
 )
 def test_a_wrong_flag_fails_with_the_reason(argv, reason, capsys, monkeypatch):
@@ -198,7 +196,6 @@ def test_a_wrong_flag_fails_with_the_reason(argv, reason, capsys, monkeypatch):
             "eval.py --model m --data {tmp_path}/q.jsonl --reward words:score",
             r"answer 'green'.*KeyError: 'colour' .words.py, line 2.$",
         ),
-        ("-m tools.convert x.jsonl --output x.csv", "--output must end in .parquet"),
         ("-m tools.export {tmp_path} --output x", "is a run: name one of its .*step-0000007"),
     ],
 )
@@ -232,14 +229,11 @@ def test_a_refusal_comes_before_the_long_imports(tmp_path, argv, reason):
 @pytest.mark.parametrize(
     "knobs, reason",
     [
-        (dict(batch_size=0), r"batch_size must be in \[1, inf\], got 0"),
-        (dict(num_rollouts=1), r"num_rollouts must be in \[2, inf\], got 1"),
         (dict(num_mini_batches=33), r"num_mini_batches must be in \[1, 32\], got 33"),
         (dict(rho=float("nan")), r"rho must be in \[0, 1\], got nan"),
         (dict(start_threshold=35.0), r"start_threshold must be in \[-inf, 1\], got 35.0"),
         (dict(alpha_low=0.8, alpha_high=0.2), r"alpha_low must be in \[0, 0.2\], got 0.8"),
         (dict(clip="yes"), "clip must be one of auto, on, off, got 'yes'"),
-        (dict(dtype="half"), "dtype must be one of float32, bfloat16, got 'half'"),
         (dict(rho=0.03), "rho=0.03 of batch_size=32 is less than one .* set rho to 0"),
         (dict(difficulty="spread", retire="on"), "nothing retires"),
         (dict(verify_timeout=0), "verify_timeout must be above 0, got 0"),

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow
 import pyarrow.parquet
 import pytest
-from conftest import toy_config
+from conftest import toy_config, write_jsonl
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 from tokenizers.processors import TemplateProcessing
 from transformers import LlamaConfig
@@ -51,7 +51,7 @@ def write(tmp_path):
         elif name.endswith(".parquet"):
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
         else:
-            file.write_text("".join(json.dumps(r) + "\n" for r in rows))
+            write_jsonl(file, rows)
         return str(file)
 
     return write
@@ -75,7 +75,6 @@ def without(column: str) -> dict:
 
 
 GOOD = row("1a+1", "2")
-SILENT = {"role": "user", "content": None}
 SOLVED = [*GOOD["prompt"], {"role": "assistant", "content": "2"}]
 NO_ANSWER = "column reward_model: must hold a non-empty ground_truth"
 NO_TEXT = "column reward_model: ground_truth must be text or a number"
@@ -94,7 +93,6 @@ MALFORMED = {
         [GOOD | {"prompt": "3a+4"}],
         "row 0, column prompt: must be a list of turns",
     ),
-    "no_content.jsonl": ([GOOD, GOOD | {"prompt": [SILENT]}], "row 1, column prompt"),
     "solved.jsonl": ([GOOD | {"prompt": SOLVED}], "ends with the assistant's"),
     "values.jsonl": (
         [GOOD, row("3a+4", '["7", "8"]')],
@@ -104,10 +102,6 @@ MALFORMED = {
     "escape.jsonl": (
         [GOOD, row("3a+4", source="a\x1b[2J")],
         r"row 1, column data_source: .*'a\\x1b\[2J'",
-    ),
-    "half_prompt.jsonl": (
-        [GOOD, row("3a\udc00")],
-        "row 1, column prompt: must be what JSON can hold",
     ),
     "latin.jsonl": (
         json.dumps(GOOD).encode() + b'\n"caf\xe9"\n',
@@ -349,10 +343,8 @@ def test_prompt_templates(tokenizer):
         ("$A", "{question}", [24, 25]),
         ("<bos> $A", "{question}", [1, 24, 25]),
         ("<bos> $A", "<bos>{question}", [1, 24, 25]),
-        ("$A <eos>", "{question}", [24, 25]),
         ("$A <eos>", "<eos>{question}", [2, 24, 25]),  # a model that begins with it, as OPT
         ("<bos> $A <eos>", "<bos><user>{question}", [1, 4, 24, 25]),
-        ("<user> <bos> $A <eos>", "{question}", [4, 1, 24, 25]),
         ("<user> <bos> $A <eos>", "<bos>{question}", [4, 1, 24, 25]),
     ],
 )

@@ -345,10 +345,8 @@ def test_logits_that_the_packed_pass_does_not_know_are_refused(device, family, t
 
 
 NOISY = {  # where a family's layers draw random numbers in training
-    "gpt_neox": {"hidden_dropout": 0.5, "attention_dropout": 0.5},
     "opt": {"dropout": 0.5, "layerdrop": 0.5, "ffn_dim": 32},
     "phi3": {"resid_pdrop": 0.5, "embd_pdrop": 0.5},
-    "starcoder2": {"residual_dropout": 0.5, "embedding_dropout": 0.5},
     "mixtral": {"router_jitter_noise": 0.3, "num_local_experts": 4},
 }
 

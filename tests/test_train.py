@@ -1,16 +1,14 @@
 """Whole runs on a tiny world: what torchrun leaves, one rank against two, shipped files."""
 
-import importlib.util
 import json
 import math
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from conftest import arguments, jsonl, on_ranks, shell, write_jsonl
+from conftest import arguments, jsonl, on_ranks, write_jsonl
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
 import eval as evaluation
@@ -20,8 +18,6 @@ from policy import Policy
 from tools import export
 from train import train
 
-# On CPUs test_a_run_with_vllm_continues_exactly makes a whole run with vLLM.
-ENGINE = "vllm" if importlib.util.find_spec("vllm") and torch.cuda.device_count() > 1 else "hf"
 STEPS = 3
 PHASES = {"plan", "rollout", "store", "update", "sync"}
 
@@ -180,13 +176,14 @@ def half_right(kind: str, questions: list, tokenizer, directory: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "name", ["qwen2.5-math-7b", "qwen2.5-math-1.5b-lora-1x24gb", "llama-3.1-8b"]
+    "kind, name, ranks",
+    [("qwen2", "qwen2.5-math-1.5b-lora-1x24gb", 1), ("llama", "llama-3.1-8b", 2)],
 )
-def test_a_shipped_configuration_runs(name, tmp_path, tokenizer, device):
+def test_a_shipped_configuration_runs(kind, name, ranks, tmp_path, tokenizer, device):
     """A small model of its architecture is trained for two steps, with replay in the second.
 
-    The file says all but sizes and lengths. The Llama runs on two ranks. Engine and policy agree in
-    bfloat16, groups are mixed, and the context extension is saved.
+    The file says all but sizes and lengths. The Llama has all weights trained, on two ranks. Engine
+    and policy agree in bfloat16, groups are mixed, and the context extension is saved.
     """
     if "lora" in name:
         pytest.importorskip("peft")
@@ -211,17 +208,12 @@ def test_a_shipped_configuration_runs(name, tmp_path, tokenizer, device):
         --steps 2
         --max_response_length 40
         --start_threshold -1
-        --engine {ENGINE if name == "qwen2.5-math-7b" else "hf"}
+        --engine hf
     """.split()
     config = parse_config(argv)
     questions, _ = load_questions([file], config, tokenizer)
-    if "llama" in name:
-        half_right("llama", questions, tokenizer, base)
-        on_ranks(2, train_from, argv, timeout=300)
-    else:
-        half_right("qwen2", questions, tokenizer, base)
-        # A process may have one engine on a GPU, and other tests have theirs in this one.
-        shell(sys.executable, "train.py", *argv) if "vllm" in argv else train_from(argv)
+    half_right(kind, questions, tokenizer, base)
+    on_ranks(ranks, train_from, argv, timeout=300)
     _, *steps = metrics(run_dir)
     for row in steps:
         assert 0 < row["reward/pass_at_1"] < 1 and 0 < row["engine/drift_bound_share"] < 1

@@ -217,7 +217,6 @@ def test_a_run_whose_questions_run_out_stops(tmp_path):
     [
         ("beta=0.0", {"beta": 0.1}),
         ("loss_type='dr_grpo'", {"loss_type": "grpo"}),
-        ("disable_dropout=True", {"disable_dropout": False}),
         ("save_steps to n . 2", {"save_steps": 3}),
         ("steps_per_generation to n . 4", {"gradient_accumulation_steps": 4}),
         ("reward nan", {"reward": lambda prompts, **_: [None] * len(prompts)}),

@@ -5,7 +5,6 @@ What is killed continues exactly. `make chaos` kills at random moments, others b
     CHAOS_KILLS=50 python -m pytest tests/runtime/test_faults.py -k chaos
 """
 
-import inspect
 import json
 import os
 import random
@@ -101,12 +100,6 @@ def leaves_early(rank):
     time.sleep(1000)
 
 
-def waits_for_ever(rank):
-    if rank == 1:
-        time.sleep(1000)
-    ranks.barrier()
-
-
 def keeps_python_to_itself(rank):
     if rank == 1:
         re.match("(a|a)*b", "a" * 100)  # the engine of `re` holds Python's lock
@@ -157,18 +150,11 @@ def test_a_rank_that_dies_ends_the_job(tmp_path, fault):
 
 
 def test_a_hang_is_cut_with_every_stack(tmp_path):
-    """After hang_timeout each rank tells its phase and its stacks, one after the other."""
-    codes, seconds, log = suffer(tmp_path / "log", waits_for_ever, limit=2.0)
+    """After hang_timeout each rank shows its stacks, one whose main thread stops all others too."""
+    codes, seconds, log = suffer(tmp_path / "log", keeps_python_to_itself, limit=2.0)
     assert codes == [1, 1] and seconds < 20
-    first, name, second = log.partition("rank 1")
-    assert name and "rank 0: phase 'rollout' has lasted longer than hang_timeout=2 s" in first
-    assert "in barrier" in first and "in waits_for_ever" in second
-
-
-def test_a_hang_ends_where_nobody_can_be_told():
-    """A hang ends though nobody reads the output and the main thread lets no other one run."""
-    codes, seconds, _ = suffer("", keeps_python_to_itself, limit=2.0)
-    assert codes == [1, 1] and seconds < 20
+    assert "rank 0: phase 'rollout' has lasted longer than hang_timeout=2 s" in log
+    assert "in barrier" in log and "in keeps_python_to_itself" in log
 
 
 def test_a_run_outlives_its_console():
@@ -178,30 +164,6 @@ def test_a_run_outlives_its_console():
     """
     codes, *_ = suffer("", talks)
     assert codes == [0, 0]
-
-
-def test_the_last_line_of_torchruns_summary_says_why(tmp_path):
-    """The line is what the other rank saw of one that could not speak, below the advice."""
-    program = tmp_path / "program.py"
-    program.write_text(
-        "import os, signal\n"
-        "from runtime import ranks\nfrom runtime.faults import watchdog\n"
-        f"{inspect.getsource(is_killed)}\n{inspect.getsource(faulty)}\n"
-        "ranks.run(lambda: faulty(is_killed, 60.0))\n"
-    )
-    done = subprocess.run(
-        [*TORCHRUN, program],
-        text=True,
-        timeout=120,
-        capture_output=True,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        check=False,
-    )
-    lines = done.stderr.rstrip().splitlines()
-    assert done.returncode == 1 and set(lines[-1]) == {"="}
-    assert re.search("rank 0 stops in phase 'rollout', .*rank 1 died", lines[-2])
-    silent = "rank 1 died without a message.*signal 9.*Lower tokens_per_micro_batch"
-    assert re.search(silent, done.stderr)
 
 
 # ---- faults that a step notices ------------------------------------------------------------------
@@ -461,17 +423,17 @@ def test_torchrun_restarts_by_itself(world, uninterrupted, tmp_path):
 
 
 def with_vllm(world, whole: Path, resumed: Path) -> None:
-    settings = ["--engine", "vllm", "--steps", "3", "--save_every", "1"]
+    settings = ["--engine", "vllm", "--steps", "2", "--save_every", "1"]
     train_from(arguments(world, whole, *settings))
     shutil.copytree(whole, resumed)
-    shutil.rmtree(resumed / "checkpoints" / "step-0000003")  # keep=2 leaves step 2
+    shutil.rmtree(resumed / "checkpoints" / "step-0000002")  # keep=2 leaves step 1
     train_from(arguments(world, resumed, *settings, "--resume"))
 
 
 @pytest.mark.slow
 @needs_cpu_vllm
 def test_a_run_with_vllm_continues_exactly(world, tmp_path):
-    """With vLLM, too, a run resumed from its second checkpoint ends with the same bits."""
+    """With vLLM, too, a run resumed before it replays ends with the same bits."""
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
     same_run(tmp_path / "resumed", tmp_path / "whole")
 

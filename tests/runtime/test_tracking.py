@@ -404,26 +404,6 @@ def test_no_name_costs_a_run(tmp_path, capsys, config, tokenizer, tracker):
     assert r"| pass_at_1/a\|\`\$x^\$\<img\>\\x1b\[2J\\u202e\\ud800 \# b | 0.250 | 0.250 |" in card
 
 
-def test_a_plot_or_card_that_fails_is_a_note(tmp_path, capsys, config, tokenizer, monkeypatch):
-    """The run ends well, and with the rest of what it writes."""
-    tracker = made(tmp_path, "tensorboard")
-    # A Recorder has no `log`.
-    tracker.rows, tracker.writer = ([{"step": 1, "val/pass_at_1/a": 0.25}], Recorder())
-    monkeypatch.setattr(tracker, "_draw", lambda: 1 / 0)
-    tracker.log(1, {})
-    tracker.finish()
-    (tmp_path / "README.md").mkdir()
-    describe_model(tmp_path, state(config, 1), tokenizer, tracker.rows)
-    said = capsys.readouterr().out
-    for what in (
-        "curve.png: ZeroDivision",
-        "step 1 in tensorboard",
-        "the model card: IsADirectory",
-    ):
-        assert f"note: without {what}" in said
-    assert (tmp_path / "result.json").exists() and (tmp_path / "generation_config.json").exists()
-
-
 @pytest.mark.parametrize(
     "text, shown",
     [

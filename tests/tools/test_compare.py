@@ -160,7 +160,6 @@ def test_no_spread_is_no_certainty():
     [
         (None, "No such file.*: a run; `eval.py --model .*/model --output DIR` scores it"),
         ("no JSON", "Expecting value"),
-        ("[]", "no scores.json of"),
         ('{"pass_at_1/aime": 0.5}', "no scores.json of"),
     ],
 )

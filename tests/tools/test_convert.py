@@ -179,6 +179,7 @@ OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
         ("in.jsonl", json.dumps(SUM | {"data_source": ["a"]}), "", "must be printable text"),
         ("in.jsonl", LINE, "--system prompt.txt", "prompt.txt is no sentence"),
         ("in.jsonl", LINE, "--set max_terms=3", "are for gym:NAME"),
+        ("in.jsonl", LINE, "--output {}/out.csv", "must end in .parquet"),
         ("in.jsonl", LINE, "--output {}/there.parquet", "there.parquet exists.* add --overwrite"),
         ("gym:chain_sum", "", "--set max_terms=[1", "parsing"),
         ("org/name", "", "", f"org/name is no .jsonl, .csv or .parquet; .*{INSTALL_DATASETS}"),

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import textwrap
 import time
-from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from conftest import ROOT
@@ -61,20 +60,6 @@ def test_order_duplicates_and_nothing(verifier):
     assert [future.result()["score"] for future in pending] == expected
     with pytest.raises(ValueError):
         verifier.score([r"\boxed{1}"], [])
-
-
-def test_a_hostile_answer_costs_only_itself():
-    """A bomb scores 0 in about the limit, is counted, and its neighbours are graded right.
-
-    They are graded from a thread other than the main one.
-    """
-    golds = [str(i) for i in range(40)]
-    texts = [rf"\boxed{{{gold}}}" for gold in golds]
-    texts[7] = BOMB
-    with Verifier(workers=2, timeout=3.0) as verifier, ThreadPoolExecutor(1) as thread:
-        scores = thread.submit(verifier.score, texts, golds).result(timeout=30)
-        assert scores == [float(i != 7) for i in range(40)]
-        assert verifier.timeouts == 1
 
 
 def test_golds_that_no_answer_can_match(verifier, monkeypatch):
@@ -164,10 +149,6 @@ def test_user_function(module):
         ("def reward(response, answer): return float('nan')", "returned nan: score must be a fini"),
         ("def reward(response, answer): return 1e300", "below 1e\\+15"),  # infinite in float32
         (
-            "def reward(response, answer): return dict(score=1, pred='7')",
-            "}: pred must be a finite",
-        ),
-        (
             "def reward(response, answer): return dict(score=1, a=None, b=True, c=[1], d={})",
             r"}: a, c, d must be a finite number below 1e\+15$",
         ),
@@ -181,13 +162,10 @@ def test_user_function(module):
         ),
         ("def reward(prompts, completions): return 1", "docs/own-task.md has an adapter"),
         ("def reward(answer, response): return 1", r"takes \(answer, response\): call its param"),
-        ("def reward(response, answer, **kwargs): return 1", r"\(response, answer, \*\*kwargs\)"),
         (
             "def reward(response, answer, row, **rest): return 1",
             r", row, \*\*rest\): call its param",
         ),
-        ("def reward(response, answer, *rest): return 1", r"answer, \*rest\): call its parameters"),
-        ("def reward(response, answer, *, extra_info=None): return 1", "call its parameters"),
         ("x = 1", "AttributeError: .*my_reward.py has no 'reward'"),
         ("import no_such", "ModuleNotFoundError: No module"),
     ],
@@ -202,11 +180,8 @@ def test_a_reward_that_fails_ends_the_run_with_the_reason(module, source, told):
 
 def test_a_module_without_a_file_is_refused():
     """Where no file is found there would be nothing to tell two rewards apart by."""
-    for name in ("no_such:reward", "sys:getrefcount"):
-        with pytest.raises(
-            RuntimeError, match="no file holds a module '(no_such|sys)', neither in"
-        ):
-            Verifier(workers=1, function=name)
+    with pytest.raises(RuntimeError, match="no file holds a module 'no_such', neither in"):
+        Verifier(workers=1, function="no_such:reward")
 
 
 def test_what_names_a_reward(verifier, tmp_path, monkeypatch):
@@ -237,23 +212,10 @@ def test_a_reward_that_is_edited_meanwhile_ends_the_run(module):
                 verifier.score(["b"], [""])
 
 
-def test_a_worker_that_reads_nothing_is_late(module):
-    """The limit covers the sending of a text that is longer than a socket holds."""
-    name = module("def reward(response, answer): return 1")
-    with Verifier(workers=1, timeout=0.5, function=name) as verifier:
-        os.kill(verifier.workers[0].process.pid, signal.SIGSTOP)
-        begin = time.monotonic()
-        pending = verifier.submit("x" * 2**20, "1")
-        assert pending.result() == {"score": 0.0, "timeouts": 1.0}
-        assert time.monotonic() - begin < 5
-        assert verifier.score(["x"], ["1"]) == [1.0]
-
-
 @pytest.mark.parametrize(
     "body, works",
     [
         ("os._exit(0)", False),
-        ("os.kill(os.getpid(), signal.SIGSEGV)", False),
         ("time.sleep(9)", False),
         ("there.exists() or there.touch() or time.sleep(9)", True),
     ],
@@ -261,7 +223,7 @@ def test_a_worker_that_reads_nothing_is_late(module):
 def test_a_reward_that_grades_nothing_is_refused_at_the_start(module, body, works):
     """Two calls in a row that die or are late refuse it; only the first one may load something."""
     name = module(f"""
-        import os, pathlib, signal, time
+        import os, pathlib, time
         there = pathlib.Path(__file__).parent / "there"
         def reward(response, answer):
             {body}
@@ -289,9 +251,6 @@ def test_close_is_prompt_and_leaves_nothing():
     for future in pending:
         with pytest.raises(BaseException):  # noqa: B017  cancelled, or closed
             future.result()
-    with pytest.raises(RuntimeError):
-        verifier.score([r"\boxed{1}"], ["1"])
-    verifier.close()
 
 
 @pytest.mark.parametrize("end", ["time-out", "parent"])

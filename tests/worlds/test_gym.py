@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from verifier.pool import Verifier
 from worlds import gym
 
 SUM = ("chain_sum", {"max_terms": 2, "max_digits": 1})
@@ -102,16 +101,6 @@ def test_scores(library):
     twelve = json.dumps([*SUM, {"question": "", "answer": "12"}])
     assert gym.marks(gym.dataset(SUM[0], "{}"), "123", json.loads(twelve)[2]) > 0.5
     assert gym.score("123", "12", {"extra_info": {"gym": twelve}}) == 0
-
-
-def test_the_worker_hands_over_the_row(library):
-    """`--reward worlds.gym:score` grades by it in a process of its own."""
-    train, _ = gym.rows(*SUM, 0, 3, 1, "sum")
-    golds = [row["reward_model"]["ground_truth"] for row in train]
-    with Verifier(1, 60.0, "worlds.gym:score") as verifier:
-        for gold, row in zip(golds, train):
-            assert verifier.submit(f"= {gold}", gold, row).result()["score"] == 1.0
-        assert verifier.submit("5 - 9", golds[0], train[0]).result()["score"] == 0.0
 
 
 @pytest.mark.parametrize(
