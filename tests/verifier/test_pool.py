@@ -212,6 +212,18 @@ def test_a_reward_that_is_edited_meanwhile_ends_the_run(module):
                 verifier.score(["b"], [""])
 
 
+def test_a_worker_that_reads_nothing_is_late(module):
+    """The limit covers the sending of a text that is longer than a socket holds."""
+    name = module("def reward(response, answer): return 1")
+    with Verifier(workers=1, timeout=0.5, function=name) as verifier:
+        os.kill(verifier.workers[0].process.pid, signal.SIGSTOP)
+        begin = time.monotonic()
+        pending = verifier.submit("x" * 2**20, "1")
+        assert pending.result() == {"score": 0.0, "timeouts": 1.0}
+        assert time.monotonic() - begin < 5
+        assert verifier.score(["x"], ["1"]) == [1.0]
+
+
 @pytest.mark.parametrize(
     "body, works",
     [
