@@ -9,7 +9,7 @@ A run that has a record is not made again: the same command goes on where it was
 import argparse
 
 from runtime.faults import or_refuse
-from studies import analysis, few, pictures, plenty, runs
+from studies import analysis, few, pictures, runs
 
 
 def main() -> None:
@@ -19,12 +19,10 @@ def main() -> None:
     parser.add_argument("command", nargs="?", choices=["run"])
     if parser.parse_args().command == "run":
         return runs.make()
-    for study in (few, plenty):
-        records = runs.read(study)
-        blocks = analysis.grouped(records, study.blocks_of(records))
-        print(analysis.report(blocks, study.rows_of(records)), end="\n\n")
-        if study is few:
-            pictures.draw(blocks, study.rows_of(records))
+    records = runs.read()
+    blocks = analysis.grouped(records, few.blocks_of(records))
+    print(f"{len(records)} runs\n\n{analysis.report(blocks, few.rows_of(records))}")
+    pictures.draw(blocks, few.rows_of(records))
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What the two studies share: their runs, comparisons and learning rates."""
+"""A run, a comparison, and what pictures call the arms."""
 
 from typing import NamedTuple
 

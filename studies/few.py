@@ -3,7 +3,6 @@
 from studies.analysis import choice
 from studies.arms import GRID, STEPS, Row, Run
 
-FILE = "records-few.jsonl"
 COMMIT = "700f0942a5ca"  # whose train.py makes all runs
 CHOOSING = range(60, 64)  # the seeds that choose the rates
 DECIDING = range(70, 82)  # the seeds that decide

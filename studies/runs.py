@@ -9,7 +9,6 @@ import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
-from types import ModuleType
 
 import numpy as np
 import torch
@@ -20,8 +19,7 @@ from studies import few
 from studies.arms import STEPS, Run
 
 ROOT = Path(__file__).parent.parent
-FOLDER = ROOT / "studies"
-RECORDS = FOLDER / few.FILE
+RECORDS = ROOT / "studies/records-few.jsonl"
 SCRATCH = ROOT / "runs/studies"
 TREE = SCRATCH / "tree"  # a checkout of few.COMMIT
 K = 8
@@ -35,18 +33,18 @@ CURVES = {  # name in a record -> metric
 WRITING = Lock()  # a record is written whole
 
 
-def read(study: ModuleType) -> dict[Run, dict]:
+def read() -> dict[Run, dict]:
     """The record of each run; ValueError for another commit, or for two builds of a base."""
     records = {}
     builds = {}
-    for record in tables.read_jsonl(FOLDER / study.FILE):
+    for record in tables.read_jsonl(RECORDS):
         run = Run(*[record[field] for field in Run._fields])
         records[run] = record
-        if record["commit"] != study.COMMIT:
-            raise ValueError(f"{run} was made at another commit than {study.COMMIT}")
+        if record["commit"] != few.COMMIT:
+            raise ValueError(f"{run} was made at another commit than {few.COMMIT}")
         build = record["weights"], record["processor"]
         # Rates are chosen within an arm, so there another arm may have another build.
-        whose = (run.base, run.arm) if run.base in study.CHOOSING else run.base
+        whose = (run.base, run.arm) if run.base in few.CHOOSING else run.base
         if builds.setdefault(whose, build) != build:
             raise ValueError(f"{whose} was built twice, or run on two kinds of processor")
     return records
@@ -59,7 +57,7 @@ def make() -> None:
         subprocess.check_call(add, cwd=ROOT)
     RECORDS.touch()
     while True:
-        records = read(few)
+        records = read()
         missing = [run for run in few.runs_of(records) if run not in records]
         if not missing:
             return

@@ -1,13 +1,11 @@
 """The study: its outcomes, its choice of a rate, its p values, and its arm without an o*."""
 
-from types import SimpleNamespace
-
 import numpy as np
 import pytest
 from conftest import toy_config
 from test_exgrpo import K, make_plan, questions, store
 
-from studies import analysis, few, plenty, runs
+from studies import analysis, few, runs
 from studies.arms import GRID, Run
 from studies.experience import WithoutStar
 
@@ -64,16 +62,6 @@ def test_the_runs_follow_the_rates_that_the_records_choose():
     assert set(deciding[:48]) == main
 
 
-def test_the_rates_are_those_that_the_rule_chooses():
-    """Of the grids of the last study; and an edge is chosen only after the next rate was run."""
-    records = runs.read(plenty)
-    for arm, grid in plenty.RATED.items():
-        tried = {lr: [records[Run(s, "default", arm, lr)] for s in plenty.CHOOSING] for lr in grid}
-        lr = analysis.choice(tried)
-        assert plenty.RATES.get(arm, lr) == lr
-        assert lr not in (GRID[0], GRID[-1]) or len(grid) == 5
-
-
 def test_sign_flips_and_holm():
     """Of eight sign patterns two are as extreme as +++; Holm stops at the first too large."""
     assert analysis.sign_flip(np.array([1.0, 2.0, 3.0])) == 2 / 8
@@ -82,26 +70,20 @@ def test_sign_flips_and_holm():
     assert analysis.holm(ps | {"a": 0.016}) == ["b", "a"]
 
 
-def test_the_page_holds_what_the_records_say():
-    """Every comparison of the last study stands in studies/README.md."""
-    blocks = analysis.grouped(runs.read(plenty), plenty.blocks_of({}))
-    page = (runs.ROOT / "studies" / "README.md").read_text()
-    assert analysis.compared(blocks["main"], plenty.ROWS) in page
-
-
 @pytest.mark.parametrize(
     ("change", "message"),
     [({"commit": "other"}, "another commit"), ({"weights": "other"}, "built twice")],
 )
-def test_mixed_records_are_refused(tmp_path, change, message):
+def test_mixed_records_are_refused(tmp_path, monkeypatch, change, message):
     """Records of two commits, or of a base with two builds, are no study."""
-    one = {"world": "default", "arm": "R0", "lr": 3e-4, "base": 40}
-    one |= {"commit": plenty.COMMIT, "weights": "w", "processor": "AVX512"}
+    one = {"world": "320", "arm": "R0", "lr": 3e-4, "base": 70}
+    one |= {"commit": few.COMMIT, "weights": "w", "processor": "AVX512"}
     other = one | {"arm": "P"} | change
     file = tmp_path / "records.jsonl"
     file.write_text(f"{one}\n{other}\n".replace("'", '"'))
+    monkeypatch.setattr(runs, "RECORDS", file)
     with pytest.raises(ValueError, match=message):
-        runs.read(SimpleNamespace(FILE=file, COMMIT=plenty.COMMIT, CHOOSING=plenty.CHOOSING))
+        runs.read()
 
 
 def test_what_a_run_measured():
