@@ -32,7 +32,7 @@ def report(blocks: dict[str, Groups], rows: dict[str, list[Row]]) -> str:
     everything = {group: of for groups in blocks.values() for group, of in groups.items()}
     parts += [compared(everything, rows[name]) for name in rows if name in blocks]
     if "why" in blocks:
-        parts += [evened(blocks["main"], rows["main"]), apart(blocks["why"])]
+        parts.append(evened(blocks["main"], rows["main"]))
         parts.append(returned(blocks["main"] | blocks["why"]))
     return "\n\n".join(parts)
 
@@ -202,19 +202,3 @@ def reach(group: dict[int, dict], axis: str) -> float:
 def along(group: dict[int, dict], axis: str, name: str, points: np.ndarray) -> np.ndarray:
     """The curve of each seed (seeds, points) along an axis of AXES."""
     return np.array([np.interp(points, AXES[axis](one), one[name]) for one in group.values()])
-
-
-def apart(groups: Groups) -> str:
-    """On each axis, how far each arm's curves lie from the first one's on average, in points."""
-    first, *others = groups.values()
-    lines = []
-    for other in others:
-        line = [next(iter(other.values()))["arm"]]
-        for axis in AXES:
-            points = np.linspace(0, min(reach(first, axis), reach(other, axis)), 25)
-            for name in ("near", "far"):
-                gaps = along(first, axis, name, points).mean(axis=0)
-                gaps -= along(other, axis, name, points).mean(axis=0)
-                line.append(f"{100 * np.abs(gaps).mean():.1f}")
-        lines.append(line)
-    return table(["arm", *[f"{axis}, {name}" for axis in AXES for name in ("near", "far")]], lines)

@@ -3,8 +3,6 @@
 To store them anew: `jupyter nbconvert --to notebook --execute --inplace docs/one_step.ipynb`.
 """
 
-import importlib.util
-import inspect
 import io
 import json
 import re
@@ -53,13 +51,3 @@ def test_the_cells_print_what_is_stored(printed):
         assert words == kept_words
         assert numbers == pytest.approx(kept_numbers, rel=0, abs=1.01e-4)
     assert sum(len(words_and_numbers(text)[1]) for text in printed) > 500
-
-
-def test_the_recorder_overrides_what_is_there():
-    """Each method that docs/record_step.py overrides takes what train.py gives it today."""
-    spec = importlib.util.spec_from_file_location("record_step", ROOT / "docs" / "record_step.py")
-    spec.loader.exec_module(record := importlib.util.module_from_spec(spec))
-    for mine in (record.RecordedExperience, record.RecordedPolicy):
-        for name in {n for n, f in vars(mine).items() if inspect.isfunction(f)}:
-            theirs = inspect.signature(getattr(mine.__mro__[1], name)).parameters
-            assert list(inspect.signature(getattr(mine, name)).parameters) == list(theirs), name
