@@ -6,7 +6,6 @@ STEPS = 120
 GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)  # learning rates
 PHRASES = {  # arm -> what a picture calls it
     "R0": "on-policy (Dr. GRPO)",
-    "RR": "on-policy with retirement",
     "P": "ExGRPO",
     "HC": "ExGRPO, rarely solved questions, CLIP kept",
     "PN": "the questions of ExGRPO, new answers only",

@@ -7,7 +7,6 @@ from studies.analysis import AXES, Groups, along, differences, interval, reach
 from studies.arms import PHRASES, Row
 from studies.runs import ROOT
 
-COLORS = {"R0": "C0", "P": "C1", "HC": "C3", "PN": "C4"}
 KINDS = {"near": "test questions", "far": "longer questions, out of distribution"}
 
 
@@ -48,9 +47,8 @@ def draw_axes(groups: Groups, heads: list[str]) -> plt.Figure:
             for (_, arm, _), group in groups.items():
                 points = np.linspace(0, reach(group, head), 25)
                 curves = along(group, head, name, points)
-                low, high = interval(curves)
-                axis.fill_between(points, low, high, color=COLORS[arm], alpha=0.15, lw=0)
-                axis.plot(points, curves.mean(axis=0), color=COLORS[arm], label=PHRASES[arm])
+                axis.plot(points, curves.mean(axis=0), label=PHRASES[arm])
+                axis.fill_between(points, *interval(curves), alpha=0.15, lw=0)
             axis.set(xlabel=head, ylim=(0, 1), title=kind)
             axis.grid(alpha=0.3)
         line[0].set_ylabel("Pass@1")
