@@ -1,4 +1,4 @@
-"""More than 1,000 hostile and random answers go through the workers, and no run notices."""
+"""Four hundred hostile and random answers go through the workers, and no run notices."""
 
 import random
 import time
@@ -134,7 +134,7 @@ def test_hostile_answers():
     with Verifier(workers=2, timeout=TIMEOUT, memory=MEMORY) as verifier:
         pool.verifier = verifier
         rng = random.Random(0)
-        while len(pool.seen) < 1_000:
+        while len(pool.seen) < 400:
             pool.fire([rf"\boxed{{{mutant(rng)}}}" for _ in range(50)], rng.choice(REAL))
         assert verifier.timeouts < len(pool.seen) / 50
         for worker in verifier.workers:
