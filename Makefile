@@ -30,6 +30,8 @@ export OMP_NUM_THREADS ?= 1
 # seconds that torchrun leaves its ranks to save after Ctrl-C; 30 by default, less than a step of a real model
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
+# what is imported is compiled at its first import, not all of it by pip; containers that forbid it would compile each time
+export PYTHONDONTWRITEBYTECODE :=
 
 .PHONY: train test world install bench chaos lint smollm smollm-ready
 train: world
@@ -94,6 +96,6 @@ install: $(VENV)/$(REQUIREMENTS)
 $(VENV)/$(REQUIREMENTS): $(REQUIREMENTS) Makefile
 	python3 -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
 	test -x $(BIN)/python || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet -r $(REQUIREMENTS)
-	$(if $(ENGINE),$(BIN)/python -m pip install --quiet --no-deps $(ENGINE))
+	$(BIN)/python -m pip install --quiet --no-compile -r $(REQUIREMENTS)
+	$(if $(ENGINE),$(BIN)/python -m pip install --quiet --no-compile --no-deps $(ENGINE))
 	cp $(REQUIREMENTS) $@
