@@ -20,9 +20,9 @@ def main() -> None:
     if parser.parse_args().command == "run":
         return runs.make()
     records = runs.read()
-    blocks = analysis.grouped(records, few.blocks_of(records))
-    print(f"{len(records)} runs\n\n{analysis.report(blocks, few.rows_of(records))}")
-    pictures.draw(blocks, few.rows_of(records))
+    blocks = analysis.grouped(records, few.BLOCKS)
+    print(f"{len(records)} of {len(few.all_runs())} runs\n\n{analysis.report(blocks, few.ROWS)}")
+    pictures.draw(blocks, few.ROWS)
 
 
 if __name__ == "__main__":

@@ -56,19 +56,16 @@ def make() -> None:
         add = ["git", "worktree", "add", "--force", "--detach", TREE, few.COMMIT]
         subprocess.check_call(add, cwd=ROOT)
     RECORDS.touch()
-    while True:
-        records = read()
-        missing = [run for run in few.runs_of(records) if run not in records]
-        if not missing:
-            return
-        builder = ThreadPoolExecutor(1)  # bases are built one after the other, ahead of the runs
-        places = [builder.submit(build, run) for run in missing]
-        try:
-            with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
-                for _ in pool.map(make_one, missing, places):
-                    bar.update()
-        finally:
-            builder.shutdown(cancel_futures=True)
+    records = read()
+    missing = [run for run in few.all_runs() if run not in records]
+    builder = ThreadPoolExecutor(1)  # bases are built one after the other, ahead of the runs
+    places = [builder.submit(build, run) for run in missing]
+    try:
+        with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
+            for _ in pool.map(make_one, missing, places):
+                bar.update()
+    finally:
+        builder.shutdown(cancel_futures=True)
 
 
 def make_one(run: Run, built: Future) -> None:
@@ -79,7 +76,7 @@ def make_one(run: Run, built: Future) -> None:
     directory.mkdir(parents=True)
     rows = train(run, place, questions, directory)
     if any(value for row in rows for name, value in row.items() if "timeout" in name):
-        print(f"{run} graded an answer too late and is made again")
+        print(f"{run} graded an answer too late: the same command makes it again")
         return
     groups = [json.loads(line) for line in open(directory / "groups.jsonl")]
     weights = (place / "model" / "model.safetensors").read_bytes()

@@ -35,31 +35,21 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
     assert analysis.choice({lr: group[:1] for lr, group in tried.items()}) == 4.5e-4
 
 
-def test_the_runs_follow_the_rates_that_the_records_choose():
-    """Until the grids are full, these; where an edge wins one rate more; then all that decides."""
-    records = {}
+def test_the_rates_are_those_that_the_rule_chooses():
+    """Of the records of the four seeds that choose, and no edge of the grid has won."""
+    rates = analysis.grouped(runs.read(), few.BLOCKS)["rates"]
+    for arm, chosen in few.RATES.items():
+        tried = {lr: list(rates["320", arm, lr].values()) for lr in GRID}
+        assert analysis.choice(tried) == chosen and chosen not in (GRID[0], GRID[-1])
 
-    def add(run):
-        x = 0.5 - 1000 * abs(run.lr - {"P": 2e-4}.get(run.arm, 3e-4))
-        records[run] = record([0.0] + [x] * 6, [0.0] + [x] * 6)
 
-    first = set(few.runs_of(records))
-    assert len(first) == 4 * 4 * 4 and few.rates_of(records) == {}
-    for run in first:
-        add(run)
-    more = set(few.runs_of(records)) - first
-    assert {run[1:] for run in more} == {("320", "P", 1.4e-4)} and len(more) == 4
-    for run in more:
-        add(run)
-    rates = few.rates_of(records)
-    assert [rates[arm] for arm in few.MAIN] == [3e-4, 3e-4, 2e-4, 3e-4]
-    deciding = few.runs_of(records)[len(records) :]
-    assert not {run.base for run in deciding} - set(few.DECIDING)
+def test_what_decides_is_run_before_the_rest():
+    """After the 64 runs of the rates come the 48 of the four rows, on twelve seeds."""
     main = set()
-    for row in few.rows_of(records)["main"]:
-        if row.decided:
-            main |= {Run(seed, *group) for group in row[1:3] for seed in few.DECIDING}
-    assert set(deciding[:48]) == main
+    for row in few.ROWS["main"]:
+        main |= {Run(seed, *group) for group in row[1:3] for seed in few.DECIDING}
+    assert set(few.all_runs()[64:112]) == main and len(main) == 48
+    assert sum(row.decided for row in few.ROWS["main"]) == 4
 
 
 def test_sign_flips_and_holm():
