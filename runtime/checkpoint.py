@@ -191,7 +191,9 @@ class Checkpoints:
             # What `--resume` reads behind the files of --config.
             own = {name: x for name, x in self.knobs.items() if name not in ("run_dir", "resume")}
             knobs = {name: "auto" if x is None else x for name, x in own.items()}
-            (self.root.parent / "knobs.yaml").write_text(yaml.safe_dump(knobs, sort_keys=False))
+            half = self.root.parent / "knobs.tmp"  # a kill may leave half of it
+            half.write_text(yaml.safe_dump(knobs, sort_keys=False))
+            half.replace(half.with_suffix(".yaml"))
             names += PLAIN_FILES
         _sync(*(aside / name for name in names))
         sums = ranks.gather([f"{_sha256(aside / name)}  {name}\n" for name in names])

@@ -95,8 +95,11 @@ def lock(directory: Path) -> TextIO:
     waits 20 s for the one before it, which may still be dying.
     """
     directory.mkdir(parents=True, exist_ok=True)
-    # A link is refused, as its target would be overwritten.
-    file = open(directory / "lock", "a+", opener=lambda *a: os.open(*a, os.O_NOFOLLOW))
+    try:  # a link is refused, as its target would be overwritten
+        handle = os.open(directory / "lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW, 0o666)
+    except OSError as error:
+        raise ValueError(f"{directory} cannot be locked: {error}; remove its lock") from None
+    file = os.fdopen(handle, "r+")
     for _ in range(100 if restarts() else 1):
         try:
             fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

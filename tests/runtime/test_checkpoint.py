@@ -316,6 +316,19 @@ def test_changed_and_removed_knobs_are_said(copy, capsys):
 # ---- malicious files -----------------------------------------------------------------------------
 
 
+def test_a_lock_that_is_a_link_is_refused(device, tmp_path):
+    """What it points at stays as it is; an ordinary lock can be opened by its owner again."""
+    target, lock = tmp_path / "target", tmp_path / "run" / "lock"
+    target.write_text("mine")
+    lock.parent.mkdir()
+    lock.symlink_to(target)
+    with pytest.raises(ValueError, match="cannot be locked: .*remove its lock"):
+        claimed(lock.parent)
+    assert target.read_text() == "mine"
+    lock.unlink()
+    assert claimed(lock.parent) == "claimed" and lock.stat().st_mode & 0o600 == 0o600
+
+
 class Payload:
     """Unpickled, it would leave a file behind."""
 

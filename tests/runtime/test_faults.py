@@ -436,6 +436,9 @@ def test_a_run_with_vllm_continues_exactly(world, tmp_path):
     """With vLLM, too, a run resumed before it replays ends with the same bits."""
     on_ranks(1, with_vllm, world, tmp_path / "whole", tmp_path / "resumed")
     same_run(tmp_path / "resumed", tmp_path / "whole")
+    ours, theirs = metrics(tmp_path / "resumed"), metrics(tmp_path / "whole")
+    assert ours[1] == theirs[1]  # times, too: it was read from the checkpoint, not made again
+    assert ours[2]["time/step"] != theirs[2]["time/step"] and ours[2]["replay/questions"] > 0
 
 
 @pytest.mark.slow
