@@ -14,6 +14,7 @@ dropped. Held-out questions go to FILE-test.parquet.
 import csv
 import io
 import json
+import os
 import random
 from collections import defaultdict
 from collections.abc import Callable
@@ -287,7 +288,7 @@ class Command:
             raise ValueError("--output must end in .parquet")
         self.test_output = self.output.with_stem(f"{self.output.stem}-test")
         for path in [self.output, self.test_output] if self.held_out else [self.output]:
-            if path.exists() and not self.overwrite:
+            if os.path.lexists(path) and not self.overwrite:  # a link to nothing, too
                 raise ValueError(f"{path} exists: choose another --output, or add --overwrite")
 
 

@@ -9,6 +9,7 @@ still goes on.
 
 import argparse
 import json
+import os
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -27,7 +28,7 @@ def parse(argv: list[str] | None = None) -> argparse.Namespace:
         "--output", required=True, type=Path, help="The new directory of the model."
     )
     args = parser.parse_args(argv)
-    if args.output.exists():
+    if os.path.lexists(args.output):  # a link to nothing, too
         raise ValueError(f"{args.output} exists: choose another --output")
     if not args.checkpoint.is_dir():
         raise ValueError(f"{args.checkpoint}: there is no such checkpoint")

@@ -188,7 +188,7 @@ OTHER = '{"question": "2", "answer": "2", "extra_info": {"a": {"b": 1.5}}}'
 def test_refusals(tmp_path, out, monkeypatch, lenient, name, text, flags, said):
     """Each refusal is one sentence, and nothing is written, half files included."""
     monkeypatch.setitem(sys.modules, "datasets", None)
-    (tmp_path / "there.parquet").touch()
+    (tmp_path / "there.parquet").symlink_to("nothing")
     source = tmp_path / name if text else name
     if text:
         source.write_text(text)
