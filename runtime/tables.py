@@ -100,13 +100,15 @@ def read_text(file: str | Path, growing: bool = False) -> str:
     data = Path(file).read_bytes()
     if growing:
         data = data[: data.rfind(b"\n") + 1]
+    if b"\0" in data[:4]:  # its first letters are two bytes each
+        raise ValueError(f"{file}: UTF-16; `iconv -f UTF-16 -t UTF-8` converts it")
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ValueError(
             f"{file}, line {line}: not UTF-8 ({error.reason}, byte {error.object[error.start]:#x});"
-            " `iconv -f LATIN1 -t UTF-8` converts most such files, or -f UTF-16"
+            " `iconv -f LATIN1 -t UTF-8` converts most such files"
         ) from error
 
 

@@ -86,7 +86,8 @@ MALFORMED = {
     "questions.csv": ("prompt,answer\n1,2\n", r"must end in .*; of .csv `.*tools.convert` makes"),
     "array.json": (json.dumps([GOOD]), "a JSON array, where JSONL has one .* a line"),
     "number.jsonl": ("3\n", "line 1: not an object {...}, but 3"),
-    "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "line 1: not UTF-8 .*or -f UTF-16"),
+    "wide.jsonl": (json.dumps(GOOD).encode("utf-16"), "UTF-16; `iconv"),
+    "wide_without_mark.jsonl": (json.dumps(GOOD).encode("utf-16-be"), "UTF-16; `iconv"),
     "blank.jsonl": ([row("3a+4", " \n")], f"row 0, {NO_ANSWER}"),
     "listed.jsonl": ([row("3a+4", ["7", "07"])], f"row 0, {NO_TEXT}"),
     "text_prompt.jsonl": (
