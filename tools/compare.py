@@ -16,7 +16,7 @@ in order with those of the first arm.
 
 import argparse
 import json
-from collections import defaultdict
+from collections import Counter, defaultdict
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from worlds.benchmarks import AVERAGES
 
 @dataclass
 class Evaluation:
-    """What a directory holds."""
+    """What a directory holds; settings and responses are empty where only scores.json is there."""
 
     name: str
     scores: dict
@@ -58,12 +58,23 @@ def read_evaluation(directory: Path, name: str) -> Evaluation:
         raise ValueError(f"{file}: {error}{hint}") from error
     if "model" not in scores:
         raise ValueError(f"{file} is no scores.json of eval.py --output")
-    made_with = json.loads((directory / "settings.json").read_text())
-    responses = defaultdict(list)
-    for record in read_jsonl(directory / "responses.jsonl"):
-        question = (record["source"], record["text"], record["gold"], record["row"])
-        responses[question].append(record)
-    return Evaluation(name, scores, made_with, responses)
+    evaluation = Evaluation(name, scores, {}, defaultdict(list))
+    there = Counter()  # responses of each data_source
+    responses = directory / "responses.jsonl"
+    if responses.exists():
+        evaluation.settings = json.loads((directory / "settings.json").read_text())
+        for record in read_jsonl(responses):
+            question = (record["source"], record["text"], record["gold"], record["row"])
+            evaluation.responses[question].append(record)
+            there[record["source"]] += 1
+    for source, number in there.items():
+        scored = scores.get(f"questions/{source}", 0) * scores.get(f"samples/{source}", 0)
+        if scored and scored != number:
+            raise ValueError(
+                f"{file}: scores of {scored} responses of {source}, beside {number} in"
+                " responses.jsonl: give the eval.py command again, with all of them"
+            )
+    return evaluation
 
 
 def table(head: list[str], rows: list[list[str]]) -> str:
@@ -79,8 +90,10 @@ def side_by_side(arms: list[Arm]) -> str:
     known = dict.fromkeys(name for e in evaluations for name in e.scores)
     for kind in ("pass_at_1/", "average/", "reward_"):
         for name in known:
-            # `/count` is how many responses have a further reward.
-            if name.startswith(kind) and not name.endswith("/count"):
+            # How many responses have a further reward; a data_source may end in /count, too.
+            counted = name.endswith("/count") and name.removesuffix("/count") in known
+            is_count = kind == "reward_" and counted
+            if name.startswith(kind) and not is_count:
                 rows.append([label(name, evaluations), *(cell(name, arm.runs) for arm in arms)])
     return table(["", *(arm.name for arm in arms)], rows)
 

@@ -25,6 +25,9 @@ B = {
     "samples/math": 1,
     "reward_worked/math": 0.25,
     "reward_worked/math/count": 8,
+    "pass_at_1/a/count": 0.75,
+    "samples/a/count": 1,
+    "reward_worked/a/count": 0.125,
     "average/in_distribution": 0.4,
     "average_of/in_distribution": list(AVERAGES["in_distribution"]),
 }
@@ -51,7 +54,7 @@ def evaluation(directory, scores, responses=(), more=(), **settings) -> str:
 def test_scores_side_by_side(tmp_path, capsys):
     """Scores stand in percent with intervals, and what one of them lacks is a dash or said.
 
-    The number of responses behind a score is none.
+    The number of responses behind a score is none, and a source may be called a/count.
     """
     main([evaluation(tmp_path / "a", A), evaluation(tmp_path / "b", B), "--label", "a", "b"])
     assert capsys.readouterr().out.splitlines() == [
@@ -59,8 +62,10 @@ def test_scores_side_by_side(tmp_path, capsys):
         "| --- | --- | --- |",
         "| aime (Avg@32) | 31.6 [20.0, 45.0] | 25.0 |",
         "| math (Pass@1) | – | 50.0 [40.0, 60.0] |",
+        "| a/count (Pass@1) | – | 75.0 |",
         "| in_distribution (average) | 31.6 (1 of 6 benchmarks) | 40.0 |",
         "| math (reward_worked) | – | 25.0 |",
+        "| a/count (reward_worked) | – | 12.5 |",
     ]
 
 
@@ -160,11 +165,16 @@ def test_no_spread_is_no_certainty():
     [
         (None, "No such file.*: a run; `eval.py --model .*/model --output DIR` scores it"),
         ("no JSON", "Expecting value"),
+        ("[]", "no scores.json of"),
         ('{"pass_at_1/aime": 0.5}', "no scores.json of"),
+        (
+            '{"model": "m", "questions/x": 1, "samples/x": 1}',
+            "scores of 1 responses of x, beside 2 in responses",
+        ),
     ],
 )
 def test_what_holds_no_scores_is_named(tmp_path, scores, said):
-    """A run, and a damaged or foreign file, are named."""
+    """A run, a damaged or foreign file, and one of fewer responses than lie beside it are named."""
     directory = tmp_path / "it"
     evaluation(directory, {}, [("q", "7"), ("r", "7")])
     (directory / "metrics.jsonl").touch()
