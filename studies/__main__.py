@@ -9,20 +9,19 @@ A run that has a record is not made again: the same command goes on where it was
 import argparse
 
 from runtime.faults import or_refuse
-from studies import analysis, few, pictures, runs
+from studies import analysis, arms, pictures, runs
 
 
 def main() -> None:
     """Run the command line."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser("python -m studies", description=__doc__, formatter_class=raw)
-    parser.add_argument("command", nargs="?", choices=["run"])
-    if parser.parse_args().command == "run":
+    parser = argparse.ArgumentParser("python -m studies")
+    parser.add_argument("command", nargs="?", choices=["run"], help="make what has no record yet")
+    if parser.parse_args().command:
         return runs.make()
     records = runs.read()
-    blocks = analysis.grouped(records, few.BLOCKS)
-    print(f"{len(records)} of {len(few.all_runs())} runs\n\n{analysis.report(blocks, few.ROWS)}")
-    pictures.draw(blocks, few.ROWS)
+    blocks = analysis.grouped(records, arms.BLOCKS)
+    print(f"{len(records)} of {len(arms.all_runs())} runs\n\n{analysis.report(blocks, arms.ROWS)}")
+    pictures.draw(blocks, arms.ROWS)
 
 
 if __name__ == "__main__":

@@ -6,7 +6,7 @@ Scores are shares of right answers, 0 to 1; differences are in points, hundredth
 import numpy as np
 from scipy import stats
 
-from studies.arms import STEPS, Row, Run
+from studies.arms import GRID, RATES, STEPS, Row, Run
 from tools.compare import table
 
 LEVEL = 0.05  # of the four decided rows together
@@ -27,7 +27,7 @@ def grouped(records: dict[Run, dict], blocks: dict[str, tuple]) -> dict[str, Gro
 
 def report(blocks: dict[str, Groups], rows: dict[str, list[Row]]) -> str:
     """All tables of a study, of the blocks that are whole."""
-    parts = [rates(blocks["rates"])] if "rates" in blocks else []
+    parts = [rates(blocks["rates"])]
     parts += [outcomes(groups) for groups in blocks.values()]
     everything = {group: of for groups in blocks.values() for group, of in groups.items()}
     parts += [compared(everything, rows[name]) for name in rows if name in blocks]
@@ -102,13 +102,13 @@ def shown(values: np.ndarray) -> str:
 
 
 def outcomes(groups: Groups) -> str:
-    """Of each group the mean of every outcome over its seeds, in five characters."""
+    """Of each group the mean of every outcome over its seeds, in three digits."""
     lines = []
-    for (world, arm, lr), group in groups.items():
+    for group, of in groups.items():
         means = []
         for outcome in OUTCOMES.values():
-            means.append(f"{np.mean([outcome(one) for one in group.values()]):.3f}"[:5])
-        lines.append([world, arm, f"{lr:g}", str(len(group)), *means])
+            means.append(f"{np.mean([outcome(record) for record in of.values()]):.3g}")
+        lines.append([*map(str, group), str(len(of)), *means])
     return table(["questions", "arm", "rate", "seeds", *OUTCOMES], lines)
 
 
@@ -120,16 +120,12 @@ def choice(tried: dict[float, list[dict]]) -> float:
 
 
 def rates(groups: Groups) -> str:
-    """The rate that each arm gets, and those that each seed alone would have chosen."""
+    """The rate that each arm gets."""
     lines = []
-    for arm in dict.fromkeys(arm for _, arm, _ in groups):
-        tried = {lr: group for (_, name, lr), group in groups.items() if name == arm}
-        alone = []
-        for seed in next(iter(tried.values())):
-            alone.append(f"{choice({lr: [group[seed]] for lr, group in tried.items()}):g}")
-        chosen = choice({lr: group.values() for lr, group in tried.items()})
-        lines.append([arm, f"{chosen:g}", ", ".join(alone)])
-    return table(["arm", "chosen rate", "by each seed alone"], lines)
+    for arm in RATES:
+        tried = {lr: groups["320", arm, lr].values() for lr in GRID}
+        lines.append([arm, f"{choice(tried):g}"])
+    return table(["arm", "chosen rate"], lines)
 
 
 def returned(groups: Groups) -> str:
@@ -183,22 +179,3 @@ def evened(groups: Groups, rows: list[Row]) -> str:
                 values.append(one - other)
         lines.append([row.phrase, row.pair, *[shown(np.array(v)) for v in found.values()]])
     return table(["", "", "score, equal steps", "score, equal tokens"], lines)
-
-
-# ---- what each question teaches ------------------------------------------------------------------
-
-AXES = {  # axis of a picture -> from a record, how far along it each validation stands
-    "step": lambda record: record["step"],
-    "distinct questions that taught": lambda record: record["questions_taught"],
-    "groups that taught": lambda record: np.add(record["fresh_taught"], record["returned_taught"]),
-}
-
-
-def reach(group: dict[int, dict], axis: str) -> float:
-    """How far along an axis all runs of a group come."""
-    return min(AXES[axis](record)[-1] for record in group.values())
-
-
-def along(group: dict[int, dict], axis: str, name: str, points: np.ndarray) -> np.ndarray:
-    """The curve of each seed (seeds, points) along an axis of AXES."""
-    return np.array([np.interp(points, AXES[axis](one), one[name]) for one in group.values()])

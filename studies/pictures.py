@@ -3,10 +3,15 @@
 import matplotlib.pyplot as plt
 import numpy as np
 
-from studies.analysis import AXES, Groups, along, differences, interval, reach
+from studies.analysis import Groups, differences, interval
 from studies.arms import PHRASES, Row
 from studies.runs import ROOT
 
+AXES = {  # axis of a picture -> from a record, how far along it each validation stands
+    "step": lambda record: record["step"],
+    "distinct questions that taught": lambda record: record["questions_taught"],
+    "groups that taught": lambda record: np.add(record["fresh_taught"], record["returned_taught"]),
+}
 KINDS = {"near": "test questions", "far": "longer questions, out of distribution"}
 
 
@@ -45,8 +50,12 @@ def draw_axes(groups: Groups, heads: list[str]) -> plt.Figure:
     for line, head in zip(grid, heads):
         for axis, (name, kind) in zip(line, KINDS.items()):
             for (_, arm, _), group in groups.items():
-                points = np.linspace(0, reach(group, head), 25)
-                curves = along(group, head, name, points)
+                places = [AXES[head](record) for record in group.values()]
+                points = np.linspace(0, min(place[-1] for place in places), 25)
+                curves = []
+                for place, record in zip(places, group.values()):
+                    curves.append(np.interp(points, place, record[name]))
+                curves = np.array(curves)
                 axis.plot(points, curves.mean(axis=0), label=PHRASES[arm])
                 axis.fill_between(points, *interval(curves), alpha=0.15, lw=0)
             axis.set(xlabel=head, ylim=(0, 1), title=kind)

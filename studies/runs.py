@@ -1,4 +1,4 @@
-"""The runs of studies/few.py, two at a time, and a record of each."""
+"""The runs of studies/arms.py, two at a time, and a record of each."""
 
 import hashlib
 import json
@@ -6,7 +6,7 @@ import os
 import shutil
 import subprocess
 import sys
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Lock
 
@@ -15,13 +15,13 @@ import torch
 from tqdm import tqdm
 
 from runtime import tables
-from studies import few
+from studies import arms
 from studies.arms import STEPS, Run
 
 ROOT = Path(__file__).parent.parent
 RECORDS = ROOT / "studies/records-few.jsonl"
 SCRATCH = ROOT / "runs/studies"
-TREE = SCRATCH / "tree"  # a checkout of few.COMMIT
+TREE = SCRATCH / "tree"  # a checkout of arms.COMMIT
 K = 8
 CURVES = {  # name in a record -> metric
     "step": "step",
@@ -30,7 +30,7 @@ CURVES = {  # name in a record -> metric
     "valid": "val/valid/arithmetic",
     "cut": "val/truncated/arithmetic",
 }
-WRITING = Lock()  # a record is written whole
+BUILDING = Lock()  # a base is built once, by whoever needs it first
 
 
 def read() -> dict[Run, dict]:
@@ -40,37 +40,30 @@ def read() -> dict[Run, dict]:
     for record in tables.read_jsonl(RECORDS):
         run = Run(*[record[field] for field in Run._fields])
         records[run] = record
-        if record["commit"] != few.COMMIT:
-            raise ValueError(f"{run} was made at another commit than {few.COMMIT}")
+        if record["commit"] != arms.COMMIT:
+            raise ValueError(f"{run} was made at another commit than {arms.COMMIT}")
         build = record["weights"], record["processor"]
-        # Rates are chosen within an arm, so there another arm may have another build.
-        whose = (run.base, run.arm) if run.base in few.CHOOSING else run.base
-        if builds.setdefault(whose, build) != build:
-            raise ValueError(f"{whose} was built twice, or run on two kinds of processor")
+        if builds.setdefault(run.base, build) != build:
+            raise ValueError(f"{run.base} was built twice, or run on two kinds of processor")
     return records
 
 
 def make() -> None:
-    """All runs that have no record yet, in the order of few.py."""
+    """All runs that have no record yet, in the order of arms.py."""
     if not TREE.exists():
-        add = ["git", "worktree", "add", "--force", "--detach", TREE, few.COMMIT]
+        add = ["git", "worktree", "add", "--force", "--detach", TREE, arms.COMMIT]
         subprocess.check_call(add, cwd=ROOT)
     RECORDS.touch()
     records = read()
-    missing = [run for run in few.all_runs() if run not in records]
-    builder = ThreadPoolExecutor(1)  # bases are built one after the other, ahead of the runs
-    places = [builder.submit(build, run) for run in missing]
-    try:
-        with ThreadPoolExecutor(2) as pool, tqdm(total=len(missing)) as bar:
-            for _ in pool.map(make_one, missing, places):
-                bar.update()
-    finally:
-        builder.shutdown(cancel_futures=True)
+    missing = [run for run in arms.all_runs() if run not in records]
+    with ThreadPoolExecutor(2) as pool:
+        list(tqdm(pool.map(make_one, missing), total=len(missing)))
 
 
-def make_one(run: Run, built: Future) -> None:
+def make_one(run: Run) -> None:
     """Train, and write the record; a run that graded an answer too late gets none."""
-    place, questions = built.result()
+    with BUILDING:
+        place, questions = build(run)
     directory = SCRATCH / "-".join(map(str, run))
     shutil.rmtree(directory, ignore_errors=True)  # of one that was interrupted
     directory.mkdir(parents=True)
@@ -85,16 +78,16 @@ def make_one(run: Run, built: Future) -> None:
         **measured(rows, groups),
         "weights": hashlib.sha256(weights).hexdigest(),
         "processor": torch.backends.cpu.get_cpu_capability(),
-        "commit": few.COMMIT,
+        "commit": arms.COMMIT,
     }
-    with WRITING, open(RECORDS, "a") as file:
-        file.write(json.dumps(record) + "\n")
+    with open(RECORDS, "a") as file:
+        file.write(json.dumps(record) + "\n")  # in one piece
     shutil.rmtree(directory)
 
 
 def train(run: Run, place: Path, questions: Path, directory: Path) -> list[dict]:
     """The metrics of a run in one process; beside them stands a log."""
-    flags = f"{few.COMMANDS[run.arm]} --lr {run.lr} --seed {run.base} --steps {STEPS}".split()
+    flags = f"{arms.COMMANDS[run.arm]} --lr {run.lr} --seed {run.base} --steps {STEPS}".split()
     flags += "--eval_every 20 --save_every 0 --keep 1 --reward worlds.arithmetic:reward".split()
     flags += ["--model", f"{place}/model", "--train_files", questions]
     flags += ["--val_files", f"{place}/test.jsonl", f"{place}/ood.jsonl"]

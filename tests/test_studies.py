@@ -5,7 +5,7 @@ import pytest
 from conftest import toy_config
 from test_exgrpo import K, make_plan, questions, store
 
-from studies import analysis, few, runs
+from studies import analysis, arms, runs
 from studies.arms import GRID, Run
 from studies.experience import WithoutStar
 
@@ -37,19 +37,18 @@ def test_the_lowest_rate_near_enough_to_the_best_is_chosen():
 
 def test_the_rates_are_those_that_the_rule_chooses():
     """Of the records of the four seeds that choose, and no edge of the grid has won."""
-    rates = analysis.grouped(runs.read(), few.BLOCKS)["rates"]
-    for arm, chosen in few.RATES.items():
-        tried = {lr: list(rates["320", arm, lr].values()) for lr in GRID}
-        assert analysis.choice(tried) == chosen and chosen not in (GRID[0], GRID[-1])
+    table = analysis.rates(analysis.grouped(runs.read(), arms.BLOCKS)["rates"])
+    for arm, chosen in arms.RATES.items():
+        assert f"| {arm} | {chosen:g} |" in table and chosen not in (GRID[0], GRID[-1])
 
 
 def test_what_decides_is_run_before_the_rest():
     """After the 64 runs of the rates come the 48 of the four rows, on twelve seeds."""
     main = set()
-    for row in few.ROWS["main"]:
-        main |= {Run(seed, *group) for group in row[1:3] for seed in few.DECIDING}
-    assert set(few.all_runs()[64:112]) == main and len(main) == 48
-    assert sum(row.decided for row in few.ROWS["main"]) == 4
+    for row in arms.ROWS["main"]:
+        main |= {Run(seed, *group) for group in row[1:3] for seed in arms.DECIDING}
+    assert set(arms.all_runs()[64:112]) == main and len(main) == 48
+    assert sum(row.decided for row in arms.ROWS["main"]) == 4
 
 
 def test_sign_flips_and_holm():
@@ -67,7 +66,7 @@ def test_sign_flips_and_holm():
 def test_mixed_records_are_refused(tmp_path, monkeypatch, change, message):
     """Records of two commits, or of a base with two builds, are no study."""
     one = {"world": "320", "arm": "R0", "lr": 3e-4, "base": 70}
-    one |= {"commit": few.COMMIT, "weights": "w", "processor": "AVX512"}
+    one |= {"commit": arms.COMMIT, "weights": "w", "processor": "AVX512"}
     other = one | {"arm": "P"} | change
     file = tmp_path / "records.jsonl"
     file.write_text(f"{one}\n{other}\n".replace("'", '"'))
