@@ -14,6 +14,7 @@ Only programs started by `ranks.run` are watched.
 import concurrent.futures
 import contextlib
 import faulthandler
+import gc
 import io
 import json
 import os
@@ -235,6 +236,7 @@ def is_first() -> bool:
 
 def loading() -> None:
     """Say what the user is waiting for while imports last."""
+    gc.set_threshold(50_000)  # imports leave no garbage: looked through less often they are faster
     once("loading PyTorch and transformers, then the model ...")
 
 

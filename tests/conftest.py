@@ -1,6 +1,7 @@
 """Shared fixtures: a tiny model, a tiny world, a finished run, and functions on several ranks."""
 
 import fcntl
+import gc
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ import traceback
 from pathlib import Path
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
+gc.set_threshold(50_000)  # imports leave no garbage
 
 
 def free_port() -> str:
