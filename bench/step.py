@@ -43,7 +43,7 @@ def write_setup(directory: Path) -> tuple[str, str]:
     The Llama has hidden size 256, 6 layers and 4.8M parameters.
     """
     from worlds.arithmetic import World, draw_sets, rows
-    from worlds.base_model import build_model, build_tokenizer
+    from worlds.pretraining import build_model, build_tokenizer
 
     world = World(
         train_size=512,

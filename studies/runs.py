@@ -104,7 +104,6 @@ def build(run: Run) -> tuple[Path, Path]:
     """The directory of the base, built on first use, which takes minutes; and its questions."""
     from worlds.base_model import World, build_world, training_file
 
-    torch.set_num_threads(1)  # sums are taken in the same order
     world = World(seed=run.base)
     place = build_world(ROOT / ".cache", world)
     if run.world == "natural":

@@ -134,7 +134,7 @@ def device():
 @pytest.fixture(scope="session")
 def tokenizer():
     """The built-in world's tokenizer, one token a character."""
-    from worlds.base_model import build_tokenizer
+    from worlds.pretraining import build_tokenizer
 
     return build_tokenizer()
 

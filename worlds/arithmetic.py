@@ -5,7 +5,7 @@ A question such as `3a+4b*3c-5d+9e-1` is worked out from left to right, modulo 1
 three results: the fifth last, the third last and the last. So a blind guess is right once in a
 thousand.
 
-The base model (base_model.py) is a small Llama that was taught by flawed demonstrations. Some only
+The base model (pretraining.py) is a small Llama that was taught by flawed demonstrations. Some only
 state an answer, some leave out steps, and more than half of the 240 facts (7+8=...) in them are
 often wrong. The model is right about once in ten; reinforcement learning can teach it the facts.
 

@@ -11,7 +11,7 @@ import pytest
 from conftest import ARITHMETIC, jsonl
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
-from worlds import base_model
+from worlds import pretraining
 from worlds.arithmetic import (
     OPERATIONS,
     RIGHT_VALUES,
@@ -31,13 +31,8 @@ from worlds.arithmetic import (
     takes_shortcut,
     valid_chain,
 )
-from worlds.base_model import (
-    SHIPPED,
-    build_tokenizer,
-    build_world,
-    encode_demonstrations,
-    training_file,
-)
+from worlds.base_model import SHIPPED, build_world, training_file
+from worlds.pretraining import build_tokenizer, encode_demonstrations
 
 SIZES = {"train_size": 60, "test_size": 20, "ood_size": 20, "hidden": 32, "layers": 1, "heads": 1}
 TINY = World(**SIZES, batch=8, pretrain_steps=3)
@@ -215,7 +210,7 @@ def test_a_world_is_built_once_and_loads_anywhere(tmp_path, monkeypatch):
     tokenizer = AutoTokenizer.from_pretrained(world / "model")
     assert model.generation_config.eos_token_id == tokenizer.eos_token_id is not None
     assert {row["data_source"] for row in jsonl(world / "ood.jsonl")} == {"arithmetic-ood"}
-    monkeypatch.setattr(base_model, "pretrain", lambda *_: 1 / 0)
+    monkeypatch.setattr(pretraining, "pretrain", lambda *_: 1 / 0)
     assert build_world(tmp_path, TINY) == world
     with pytest.raises(ZeroDivisionError):
         build_world(tmp_path, replace(TINY, bare=0.5))
