@@ -236,7 +236,7 @@ def is_first() -> bool:
 
 def loading() -> None:
     """Say what the user is waiting for while imports last."""
-    gc.set_threshold(50_000)  # imports leave no garbage: looked through less often they are faster
+    gc.set_threshold(50_000)  # imports leave no garbage to look for; `ranks.setup` sets it back
     once("loading PyTorch and transformers, then the model ...")
 
 

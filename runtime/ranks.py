@@ -6,6 +6,7 @@ of ranks.
 """
 
 import errno
+import gc
 import hashlib
 import os
 import socket
@@ -88,6 +89,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         )
     import transformers
 
+    gc.set_threshold(700)  # Python's own, after `faults.loading`
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     transformers.logging.set_verbosity_error()
     device = torch.device("cpu")
