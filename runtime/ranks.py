@@ -89,7 +89,7 @@ def setup(hang_timeout: float = 7200.0) -> torch.device:
         )
     import transformers
 
-    gc.set_threshold(700)  # Python's own, after `faults.loading`
+    gc.set_threshold(700)  # as Python 3.11 has it; `faults.loading` raised it
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     transformers.logging.set_verbosity_error()
     device = torch.device("cpu")

@@ -15,7 +15,7 @@ from studies import analysis, arms, pictures, runs
 def main() -> None:
     """Run the command line."""
     parser = argparse.ArgumentParser("python -m studies")
-    parser.add_argument("command", nargs="?", choices=["run"], help="make what has no record yet")
+    parser.add_argument("command", nargs="?", choices=["run"], help="make the missing runs")
     if parser.parse_args().command:
         return runs.make()
     records = runs.read()

@@ -81,7 +81,7 @@ def make_one(run: Run) -> None:
         "commit": arms.COMMIT,
     }
     with open(RECORDS, "a") as file:
-        file.write(json.dumps(record) + "\n")  # in one piece
+        file.write(json.dumps(record) + "\n")  # one write, so that two threads do not mix
     shutil.rmtree(directory)
 
 
