@@ -18,9 +18,8 @@ def main() -> None:
     parser.add_argument("command", nargs="?", choices=["run"], help="make the missing runs")
     if parser.parse_args().command:
         return runs.make()
-    records = runs.read()
-    blocks = analysis.grouped(records, arms.BLOCKS)
-    print(f"{len(records)} of {len(arms.all_runs())} runs\n\n{analysis.report(blocks, arms.ROWS)}")
+    blocks = analysis.grouped(runs.read(), arms.BLOCKS)
+    print(analysis.report(blocks, arms.ROWS))
     pictures.draw(blocks, arms.ROWS)
 
 

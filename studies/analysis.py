@@ -15,41 +15,46 @@ Groups = dict[tuple, dict[int, dict]]  # questions, arm and rate -> {seed: recor
 
 
 def grouped(records: dict[Run, dict], blocks: dict[str, tuple]) -> dict[str, Groups]:
-    """The groups of each block that is whole."""
+    """The groups of each block; KeyError for a run that has no record."""
     found = {}
     for name, (groups, seeds) in blocks.items():
-        if all(Run(seed, *group) in records for group in groups for seed in seeds):
-            found[name] = {
-                group: {seed: records[Run(seed, *group)] for seed in seeds} for group in groups
-            }
+        found[name] = {
+            group: {seed: records[Run(seed, *group)] for seed in seeds} for group in groups
+        }
     return found
 
 
 def report(blocks: dict[str, Groups], rows: dict[str, list[Row]]) -> str:
-    """All tables of a study, of the blocks that are whole."""
+    """All tables of a study."""
     parts = [rates(blocks["rates"])]
     parts += [outcomes(groups) for groups in blocks.values()]
-    everything = {group: of for groups in blocks.values() for group, of in groups.items()}
-    parts += [compared(everything, rows[name]) for name in rows if name in blocks]
-    if "why" in blocks:
-        parts.append(evened(blocks["main"], rows["main"]))
-        parts.append(returned(blocks["main"] | blocks["why"]))
+    for name, of_block in rows.items():
+        groups = blocks[name]
+        parts += [compared(groups, of_block), evened(groups, of_block), returned(groups)]
     return "\n\n".join(parts)
 
 
 # ---- outcomes ------------------------------------------------------------------------------------
 
 
-def mean(record: dict, name: str, axis: str = "step", until: float = STEPS) -> float:
+AXES = {  # along which a curve runs -> where on it each validation stands
+    "steps": lambda record: record["step"],
+    "tokens": lambda record: record["tokens"],
+    "distinct questions that taught": lambda record: record["questions_taught"],
+    "groups that taught": lambda record: np.add(record["fresh_taught"], record["returned_taught"]),
+}
+
+
+def mean(record: dict, name: str, axis: str = "steps", until: float = STEPS) -> float:
     """The mean of a curve over six points, here steps 20 to 120.
 
     A run that ended early keeps its last value.
     """
     points = np.linspace(0, until, 7)[1:]
-    return np.interp(points, record[axis], record[name]).mean()
+    return np.interp(points, AXES[axis](record), record[name]).mean()
 
 
-def score(record: dict, axis: str = "step", until: float = STEPS) -> float:
+def score(record: dict, axis: str = "steps", until: float = STEPS) -> float:
     """By which rates are chosen and arms are judged: near is test Pass@1, far on longer ones."""
     return (mean(record, "near", axis, until) + mean(record, "far", axis, until)) / 2
 
@@ -63,6 +68,8 @@ OUTCOMES = {  # head of a column -> what of a record stands in it
     "silent": lambda record: record["silent"],
     "last step": lambda record: record["step"][-1],
     "replay from": lambda record: record["replay_from"] or np.nan,
+    "questions that taught": lambda record: record["questions_taught"][-1],
+    "groups that taught": lambda record: AXES["groups that taught"](record)[-1],
 }
 COMPARED = ("score", "near", "far", "near, end", "far, end")
 
@@ -102,12 +109,12 @@ def shown(values: np.ndarray) -> str:
 
 
 def outcomes(groups: Groups) -> str:
-    """Of each group the mean of every outcome over its seeds, in three digits."""
+    """Of each group the mean of every outcome over its seeds, in four digits."""
     lines = []
     for group, of in groups.items():
         means = []
         for outcome in OUTCOMES.values():
-            means.append(f"{np.mean([outcome(record) for record in of.values()]):.3g}")
+            means.append(f"{np.mean([outcome(record) for record in of.values()]):.4g}")
         lines.append([*map(str, group), str(len(of)), *means])
     return table(["questions", "arm", "rate", "seeds", *OUTCOMES], lines)
 
@@ -132,7 +139,7 @@ def returned(groups: Groups) -> str:
     """Of returning questions: the mean k on return, and the share of groups all right, by old k."""
     lines = []
     for group, of in groups.items():
-        returns = sum(np.array(record.get("returns", 0)) for record in of.values())
+        returns = sum(np.array(record["returns"]) for record in of.values())
         if np.any(returns):
             found = []
             for counts in (returns.sum(axis=0), *returns[1:8]):
@@ -147,9 +154,9 @@ def returned(groups: Groups) -> str:
 
 
 def differences(groups: Groups, row: Row, outcome=score) -> np.ndarray:
-    """The outcome of the row's one group less that of the other, a number a seed of both."""
+    """The outcome of the row's one group less that of the other, a number a seed."""
     one, other = groups[row.one], groups[row.other]
-    return np.array([outcome(one[seed]) - outcome(other[seed]) for seed in one if seed in other])
+    return np.array([outcome(one[seed]) - outcome(other[seed]) for seed in one])
 
 
 def compared(groups: Groups, rows: list[Row]) -> str:
@@ -168,14 +175,16 @@ def compared(groups: Groups, rows: list[Row]) -> str:
 
 
 def evened(groups: Groups, rows: list[Row]) -> str:
-    """The same on score up to the last step, and token, that all arms of a seed reached."""
+    """The same on score, along each axis as far as all arms of a seed came."""
     lines = []
     for row in rows:
-        found = {"step": [], "tokens": []}
-        for seed in groups[row.one]:
-            for axis, values in found.items():
-                until = min(group[seed][axis][-1] for group in groups.values())
+        found = []
+        for axis, place in AXES.items():
+            values = []
+            for seed in groups[row.one]:
+                until = min(place(group[seed])[-1] for group in groups.values())
                 one, other = [score(groups[of][seed], axis, until) for of in (row.one, row.other)]
                 values.append(one - other)
-        lines.append([row.phrase, row.pair, *[shown(np.array(v)) for v in found.values()]])
-    return table(["", "", "score, equal steps", "score, equal tokens"], lines)
+            found.append(shown(np.array(values)))
+        lines.append([row.phrase, row.pair, *found])
+    return table(["", "", *[f"at equal {axis}" for axis in AXES]], lines)

@@ -28,7 +28,6 @@ GRID = (2e-4, 3e-4, 4.5e-4, 6e-4)  # learning rates
 RATES = {"R0": 4.5e-4, "RR": 3e-4, "P": 3e-4, "HC": 3e-4}  # those that the rule chose
 LAST_RATES = {"R0": 4.5e-4, "P": 4.5e-4, "HC": 3e-4, "PN": 4.5e-4}  # of the last study
 PARTS = {"PK": "P", "PS": "P", "HK": "HC", "HN": "HC"}  # arm -> of which it changes one part
-DIAL = ("160", "320", "640", "1920")  # numbers of questions
 
 
 class Run(NamedTuple):
@@ -54,18 +53,22 @@ class Row(NamedTuple):
         return " − ".join(f"{arm} {lr:g}" for _, arm, lr in (self.one, self.other))
 
 
-def group(arm: str, n: str = "320") -> tuple:
-    """An arm at its own rate, on so many questions."""
-    return n, arm, RATES[PARTS.get(arm, arm)]
+def group(arm: str) -> tuple:
+    """An arm at its own rate, on 320 questions."""
+    return "320", arm, RATES[PARTS.get(arm, arm)]
+
+
+def plenty(arm: str) -> tuple:
+    """An arm at the last study's rate, on 1,920 questions."""
+    return "1920", arm, LAST_RATES[arm]
 
 
 BLOCKS = {  # block -> its groups, and the seeds of each, in the order in which runs are made
     "rates": ([("320", arm, lr) for arm in RATES for lr in GRID], CHOOSING),
     "main": ([group(arm) for arm in RATES], DECIDING),
-    "why": ([("1920", arm, lr) for arm, lr in LAST_RATES.items()], SIX),
-    "parts": ([group(arm) for arm in PARTS], SIX),
+    "why": ([plenty(arm) for arm in LAST_RATES], SIX),
+    "parts": ([group(arm) for arm in ("P", "HC", *PARTS)], SIX),
     "natural": ([("natural", arm, 3e-4) for arm in ("P", "HC")], DECIDING[:3]),
-    "dial": ([group(arm, n) for n in DIAL for arm in ("R0", "RR", "HC")], SIX),
 }
 ROWS = {  # block -> its comparisons
     "main": [
@@ -75,12 +78,8 @@ ROWS = {  # block -> its comparisons
         Row("does replay add to that?", group("HC"), group("RR"), decided=True),
         Row("does replay add to that?", group("P"), group("RR")),
     ],
+    "why": [Row("1,920 questions", plenty(arm), plenty("R0")) for arm in ("P", "HC", "PN")],
     "parts": [Row("one part changed", group(part), group(PARTS[part])) for part in PARTS],
-    "dial": [
-        Row(f"asked {STEPS * 32 / int(n):g} times", group(one, n), group(other, n))
-        for one, other in (("RR", "R0"), ("HC", "R0"), ("HC", "RR"))
-        for n in DIAL
-    ],
 }
 
 

@@ -1,29 +1,20 @@
-"""The pictures of the study, and README's."""
+"""The pictures of the study."""
 
 import matplotlib.pyplot as plt
 import numpy as np
 
-from studies.analysis import Groups, differences, interval
+from studies.analysis import AXES, Groups, differences, interval
 from studies.arms import PHRASES, Row
 from studies.runs import ROOT
 
-AXES = {  # axis of a picture -> from a record, how far along it each validation stands
-    "step": lambda record: record["step"],
-    "distinct questions that taught": lambda record: record["questions_taught"],
-    "groups that taught": lambda record: np.add(record["fresh_taught"], record["returned_taught"]),
-}
 KINDS = {"near": "test questions", "far": "longer questions, out of distribution"}
 
 
 def draw(blocks: dict[str, Groups], rows: dict[str, list[Row]]) -> None:
-    """Those of a study whose blocks are whole."""
+    """What was decided, and why."""
     plt.rc("figure.constrained_layout", use=True)
-    for name in ("main", "dial"):
-        if name in blocks:
-            draw_rows(blocks[name], rows[name]).savefig(ROOT / f"studies/{name}.png")
-    if "why" in blocks:
-        draw_axes(blocks["why"], [*AXES]).savefig(ROOT / "studies/why.png")
-        draw_axes(blocks["why"], ["step"]).savefig(ROOT / "docs/assets/curve.png")
+    draw_rows(blocks["main"], rows["main"]).savefig(ROOT / "studies/main.png")
+    draw_axes(blocks["why"]).savefig(ROOT / "studies/why.png")
 
 
 def draw_rows(groups: Groups, rows: list[Row]) -> plt.Figure:
@@ -43,18 +34,16 @@ def draw_rows(groups: Groups, rows: list[Row]) -> plt.Figure:
     return figure
 
 
-def draw_axes(groups: Groups, heads: list[str]) -> plt.Figure:
+def draw_axes(groups: Groups) -> plt.Figure:
     """Near and far along each axis, as far as all seeds of an arm come: mean and interval."""
-    size = (9, 1.2 + 3 * len(heads))
-    figure, grid = plt.subplots(len(heads), 2, sharey=True, squeeze=False, figsize=size)
-    for line, head in zip(grid, heads):
+    figure, grid = plt.subplots(len(AXES), 2, sharey=True, figsize=(9, 12))
+    for line, (head, place) in zip(grid, AXES.items()):
         for axis, (name, kind) in zip(line, KINDS.items()):
             for (_, arm, _), group in groups.items():
-                places = [AXES[head](record) for record in group.values()]
-                points = np.linspace(0, min(place[-1] for place in places), 25)
+                points = np.linspace(0, min(place(record)[-1] for record in group.values()), 25)
                 curves = []
-                for place, record in zip(places, group.values()):
-                    curves.append(np.interp(points, place, record[name]))
+                for record in group.values():
+                    curves.append(np.interp(points, place(record), record[name]))
                 curves = np.array(curves)
                 axis.plot(points, curves.mean(axis=0), label=PHRASES[arm])
                 axis.fill_between(points, *interval(curves), alpha=0.15, lw=0)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from conftest import toy_config
+from conftest import ROOT, toy_config
 from test_exgrpo import K, make_plan, questions, store
 
 from studies import analysis, arms, runs
@@ -40,6 +40,15 @@ def test_the_rates_are_those_that_the_rule_chooses():
     table = analysis.rates(analysis.grouped(runs.read(), arms.BLOCKS)["rates"])
     for arm, chosen in arms.RATES.items():
         assert f"| {arm} | {chosen:g} |" in table and chosen not in (GRID[0], GRID[-1])
+
+
+def test_the_page_holds_every_comparison():
+    """Each line of each table of comparisons, as the records give it, stands in the page."""
+    page = (ROOT / "studies/README.md").read_text()
+    blocks = analysis.grouped(runs.read(), arms.BLOCKS)
+    for name, rows in arms.ROWS.items():
+        for line in analysis.compared(blocks[name], rows).splitlines():
+            assert line in page
 
 
 def test_what_decides_is_run_before_the_rest():
