@@ -1,27 +1,24 @@
-"""The study of studies/PROTOCOL.md:
+"""The deciding study of studies/PROTOCOL.md:
 
-    python -m studies         tables and pictures, in seconds
-    python -m studies run     the runs, two at a time on two cores, each in about six minutes
-
-A run that has a record is not made again: the same command goes on where it was stopped.
+    python -m studies run     the runs, two at a time on two cores; goes on where it was stopped
+    python -m studies         how many runs are recorded; once all are, the tables and pictures
 """
 
-import argparse
+import sys
 
-from runtime.faults import or_refuse
-from studies import analysis, arms, pictures, runs
+from studies import runs, tables
 
 
 def main() -> None:
     """Run the command line."""
-    parser = argparse.ArgumentParser("python -m studies")
-    parser.add_argument("command", nargs="?", choices=["run"], help="make the missing runs")
-    if parser.parse_args().command:
-        return runs.make()
-    blocks = analysis.grouped(runs.read(), arms.BLOCKS)
-    print(analysis.report(blocks, arms.ROWS))
-    pictures.draw(blocks, arms.ROWS)
+    if sys.argv[1:] == ["run"]:
+        runs.make()
+        return
+    records = runs.read()
+    print(f"{len(records)} of {len(runs.SEEDS) * len(runs.METHODS)} runs are recorded")
+    if len(records) == len(runs.SEEDS) * len(runs.METHODS):
+        tables.report(records)
 
 
 if __name__ == "__main__":
-    or_refuse(main)
+    main()

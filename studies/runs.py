@@ -1,149 +1,149 @@
-"""The runs of studies/arms.py, two at a time, and a record of each."""
+"""The 48 runs of the deciding study, two at a time, and a record of each in records.jsonl."""
 
-import hashlib
 import json
 import os
 import shutil
 import subprocess
-import sys
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
-from threading import Lock
-
-import numpy as np
-import torch
-from tqdm import tqdm
-
-from runtime import tables
-from studies import arms
-from studies.arms import STEPS, Run
 
 ROOT = Path(__file__).parent.parent
-RECORDS = ROOT / "studies/records-few.jsonl"
-SCRATCH = ROOT / "runs/studies"
-TREE = SCRATCH / "tree"  # a checkout of arms.COMMIT
-K = 8
-CURVES = {  # name in a record -> metric
-    "step": "step",
-    "near": "val/pass_at_1/arithmetic",
-    "far": "val/pass_at_1/arithmetic-ood",
-    "valid": "val/valid/arithmetic",
-    "cut": "val/truncated/arithmetic",
+RECORDS = ROOT / "studies/records.jsonl"
+SCRATCH = ROOT / "runs/study"
+TREE = SCRATCH / "tree"  # a clone at COMMIT with an environment of its own
+COMMIT = "97311f2"  # whose train.py makes all runs
+SEEDS = range(100, 116)
+METHODS = {
+    "R0": "--rho 0 --lr 4.5e-4",
+    "P": "--lr 4.5e-4",
+    "HC": "--mu 0.125 --clip on --lr 3e-4",
 }
-BUILDING = Lock()  # a base is built once, by whoever needs it first
+K = 8
+BUILD = """
+from worlds.base_model import World, build_world, training_file
+world = World(seed={seed})
+print(training_file(world, build_world(".cache", world)))
+"""
 
 
-def read() -> dict[Run, dict]:
-    """The record of each run; ValueError for another commit, or for two builds of a base."""
+def read() -> dict[tuple[int, str], dict]:
+    """{(seed, method): record}; ValueError where a seed's runs differ in base or processor."""
     records = {}
     builds = {}
-    for record in tables.read_jsonl(RECORDS):
-        run = Run(*[record[field] for field in Run._fields])
-        records[run] = record
-        if record["commit"] != arms.COMMIT:
-            raise ValueError(f"{run} was made at another commit than {arms.COMMIT}")
-        build = record["weights"], record["processor"]
-        if builds.setdefault(run.base, build) != build:
-            raise ValueError(f"{run.base} was built twice, or run on two kinds of processor")
+    if not RECORDS.exists():
+        return records
+    for line in RECORDS.read_text().splitlines():
+        record = json.loads(line)
+        seed = record["seed"]
+        records[seed, record["method"]] = record
+        build = record["base"], record["processor"]
+        if builds.setdefault(seed, build) != build:
+            raise ValueError(f"seed {seed} has two bases, or ran on two kinds of processor")
     return records
 
 
 def make() -> None:
-    """All runs that have no record yet, in the order of arms.py."""
+    """All runs that have no record yet, seed by seed; a base is built beside the runs before it."""
     if not TREE.exists():
-        add = ["git", "worktree", "add", "--force", "--detach", TREE, arms.COMMIT]
-        subprocess.check_call(add, cwd=ROOT)
-    RECORDS.touch()
-    records = read()
-    missing = [run for run in arms.all_runs() if run not in records]
+        subprocess.check_call(["git", "clone", "--quiet", ROOT, TREE])
+        subprocess.check_call(["git", "checkout", "--quiet", COMMIT], cwd=TREE)
+        subprocess.check_call(["make", "install"], cwd=TREE)
+    done = read()
+    missing = {}
+    for seed in SEEDS:
+        methods = [method for method in METHODS if (seed, method) not in done]
+        if methods:
+            missing[seed] = methods
+    seeds = list(missing)
     with ThreadPoolExecutor(2) as pool:
-        list(tqdm(pool.map(make_one, missing), total=len(missing)))
+        bases = {}
+        for seed in seeds[:1]:
+            bases[seed] = pool.submit(build, seed)
+        for number, seed in enumerate(seeds):
+            for following in seeds[number + 1 : number + 2]:
+                bases[following] = pool.submit(build, following)
+            for method in missing[seed]:
+                pool.submit(make_one, seed, method, bases[seed])
 
 
-def make_one(run: Run) -> None:
-    """Train, and write the record; a run that graded an answer too late gets none."""
-    with BUILDING:
-        place, questions = build(run)
-    directory = SCRATCH / "-".join(map(str, run))
+def build(seed: int) -> Path:
+    """The training file of a seed's world, which is built on first use."""
+    command = [".venv/bin/python", "-c", BUILD.format(seed=seed)]
+    output = subprocess.check_output(command, cwd=TREE, env=environment(), text=True)
+    return TREE / output.splitlines()[-1]
+
+
+def environment() -> dict:
+    """One thread a process, so that two runs share two cores."""
+    return os.environ | {"OMP_NUM_THREADS": "1"}
+
+
+def make_one(seed: int, method: str, base: Future) -> None:
+    """Train and write the record; a run that graded an answer too late gets none."""
+    questions = base.result()
+    place = questions.parent
+    directory = SCRATCH / f"{seed}-{method}"
     shutil.rmtree(directory, ignore_errors=True)  # of one that was interrupted
     directory.mkdir(parents=True)
-    rows = train(run, place, questions, directory)
-    if any(value for row in rows for name, value in row.items() if "timeout" in name):
-        print(f"{run} graded an answer too late: the same command makes it again")
+    flags = f"--config configs/arithmetic.yaml {METHODS[method]} --seed {seed}".split()
+    flags += ["--model", place / "model", "--train_files", questions]
+    flags += ["--val_files", place / "test.jsonl", place / "ood.jsonl"]
+    flags += ["--save_every", "0", "--run_dir", directory / "run"]
+    with open(directory / "log", "w") as log:
+        command = [".venv/bin/python", "train.py", *map(str, flags)]
+        code = subprocess.call(command, cwd=TREE, stdout=log, stderr=log, env=environment())
+    if code:
+        print(f"seed {seed}, {method} failed, see {directory}/log: the same command makes it again")
         return
-    groups = [json.loads(line) for line in open(directory / "groups.jsonl")]
-    weights = (place / "model" / "model.safetensors").read_bytes()
+    lines = (directory / "run/metrics.jsonl").read_text().splitlines()
+    rows = [json.loads(line) for line in lines]
+    if any(row.get("reward/timeouts") for row in rows):
+        print(f"seed {seed}, {method} graded an answer too late: the same command makes it again")
+        return
+    sums = ["sha256sum", place / "model/model.safetensors"]
     record = {
-        **run._asdict(),
-        **measured(rows, groups),
-        "weights": hashlib.sha256(weights).hexdigest(),
-        "processor": torch.backends.cpu.get_cpu_capability(),
-        "commit": arms.COMMIT,
+        "seed": seed,
+        "method": method,
+        **measured(rows),
+        "base": subprocess.check_output(sums, text=True)[:16],
+        "processor": processor(),
+        "commit": COMMIT,
     }
     with open(RECORDS, "a") as file:
         file.write(json.dumps(record) + "\n")  # one write, so that two threads do not mix
     shutil.rmtree(directory)
 
 
-def train(run: Run, place: Path, questions: Path, directory: Path) -> list[dict]:
-    """The metrics of a run in one process; beside them stands a log."""
-    flags = f"{arms.COMMANDS[run.arm]} --lr {run.lr} --seed {run.base} --steps {STEPS}".split()
-    flags += "--eval_every 20 --save_every 0 --keep 1 --reward worlds.arithmetic:reward".split()
-    flags += ["--model", f"{place}/model", "--train_files", questions]
-    flags += ["--val_files", f"{place}/test.jsonl", f"{place}/ood.jsonl"]
-    flags += ["--run_dir", directory / "run"]
-    groups = {"OMP_NUM_THREADS": "1", "GROUPS_FILE": f"{directory}/groups.jsonl"}
-    with open(directory / "log", "w") as log:
-        command = [sys.executable, "-m", "studies.experience", *flags]
-        environment = os.environ | groups
-        subprocess.check_call(command, cwd=TREE, stdout=log, stderr=log, env=environment)
-    return tables.read_jsonl(directory / "run/metrics.jsonl")
+def processor() -> str:
+    """The kind of processor: its model and what vectors it computes with."""
+    import torch
+
+    model = ""
+    for line in open("/proc/cpuinfo"):
+        if line.startswith(("model name", "model\t", "cpu family")):
+            model += line.partition(":")[2].strip() + " "
+        if not line.strip():
+            break
+    return model + torch.backends.cpu.get_cpu_capability()
 
 
-def build(run: Run) -> tuple[Path, Path]:
-    """The directory of the base, built on first use, which takes minutes; and its questions."""
-    from worlds.base_model import World, build_world, training_file
-
-    world = World(seed=run.base)
-    place = build_world(ROOT / ".cache", world)
-    if run.world == "natural":
-        return place, place / "train.jsonl"
-    file = training_file(world, place)
-    first = file.with_name(f"first-{run.world}.jsonl")
-    lines = file.read_text().splitlines(keepends=True)
-    first.write_text("".join(lines[: int(run.world)]))
-    return place, first
-
-
-def measured(rows: list[dict], groups: list[list]) -> dict:
-    """What a run's rows of metrics and its groups say.
-
-    A group is [step, question, k, bucket from which it was drawn or None]. It taught if 0 < k < K.
-    """
-    tested = [row for row in rows if CURVES["near"] in row]
-    # A run that ended early has a last row of validation alone.
+def measured(rows: list[dict]) -> dict:
+    """What a record keeps of a run's metrics."""
+    tested = [row for row in rows if "val/pass_at_1/arithmetic" in row]
     steps = [row for row in rows if "rollout/tokens" in row]
-    replaying = [row["step"] for row in steps if row["replay/questions"]]
-    so_far = {"tokens": [], "questions_taught": [], "fresh_taught": [], "returned_taught": []}
-    for row in tested:
-        done = row["step"]
-        taught = [group for group in groups if group[0] < done and 0 < group[2] < K]
-        fresh = [group for group in taught if group[3] is None]
-        tokens = sum(step["rollout/tokens"] for step in steps if step["step"] <= done)
-        so_far["tokens"].append(tokens)
-        so_far["questions_taught"].append(len({q for _, q, _, _ in taught}))
-        so_far["fresh_taught"].append(len(fresh))
-        so_far["returned_taught"].append(len(taught) - len(fresh))
-    returns = np.zeros((K + 1, K + 1), int)  # [bucket, k when it returned]
-    for _, _, k, bucket in groups:
-        if bucket is not None:
-            returns[bucket, k] += 1
+    replaying = [row for row in steps if row["replay/questions"]]
+    drawn = [sum(row[f"replay/from_k={k}"] for row in replaying) for k in range(1, K + 1)]
+    stored = [steps[-1][f"buckets/k={k}"] for k in range(1, K + 1)]
     return {
-        **{name: [round(row[metric], 5) for row in tested] for name, metric in CURVES.items()},
-        **so_far,
-        "returns": returns.tolist(),
-        "silent": round(np.mean([row["fresh/silent"] for row in steps]), 4),
-        "left_least": min(row["buckets/left"] for row in steps),
-        "ended": steps[-1]["step"],
-        "replay_from": min(replaying, default=None),
+        "step": [row["step"] for row in tested],
+        "near": [row["val/pass_at_1/arithmetic"] for row in tested],
+        "far": [row["val/pass_at_1/arithmetic-ood"] for row in tested],
+        "drawn_from_k": drawn,  # k = 1 to 8, over the whole run
+        "stored_at_end_by_k": stored,
+        "replay_from": replaying[0]["step"] if replaying else None,
+        "gradient_share": [round(row["replay/gradient_share"], 5) for row in replaying],
+        "token_share": [round(row["replay/token_share"], 5) for row in replaying],
+        "retired": steps[-1]["buckets/retired"],
+        "last_step": steps[-1]["step"],
+        "tokens": sum(row["rollout/tokens"] for row in steps),
     }
