@@ -23,7 +23,7 @@ from transformers import (
 )
 
 from config import Config
-from runtime.architecture import refuse_two_sets
+from runtime.ranks import Refusal
 
 # How many float32 logits are held at once. On a GPU a chunk reads and writes the gradient of the
 # head once: 2**28, which is 1 GiB, should keep that below a fifth of the arithmetic. This is
@@ -31,15 +31,13 @@ from runtime.architecture import refuse_two_sets
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 
 
-def model_config(config: Config):
-    """The model's Hugging Face configuration, with our `rope_theta` and positions."""
-    hf_config = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
-    return extend_context(hf_config, config)
+# A test has compared these with plain passes: packed scores and gradient, LoRA, and weight sync to
+# both engines. docs/change-it.md says how to try another.
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
-def extend_context(hf_config, config: Config, **settings):
-    """The config passed in, changed by `settings` and our `rope_theta` and positions, if any."""
-    vars(hf_config).update(settings)
+def extend_context(hf_config, config: Config):
+    """The Hugging Face configuration passed in, with our `rope_theta` and positions, if any."""
     if config.rope_theta:
         # vLLM first tries an empty configuration, which has no rope_parameters.
         rope = getattr(hf_config, "rope_parameters", None) or {}
@@ -49,31 +47,69 @@ def extend_context(hf_config, config: Config, **settings):
     return hf_config
 
 
-def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:
-    """The model in `dtype`, without dropout: its log-probs are no random numbers.
+def model_config(config: Config):
+    """The model's Hugging Face configuration.
 
-    ValueError names weights that its files lack or have to spare.
+    Refusal for a model that packing may score wrongly, or with too few positions.
     """
-    refuse_two_sets(config.model)
-    hf_config = model_config(config)
-    for name, value in vars(hf_config).items():
-        if isinstance(value, float) and ("drop" in name or "jitter" in name):
-            setattr(hf_config, name, 0.0)
+    hf_config = AutoConfig.from_pretrained(config.model, trust_remote_code=False)
+    if hf_config.model_type not in MODEL_TYPES:
+        raise Refusal(
+            f"{config.model} is of the type {hf_config.model_type}, which was never compared with"
+            f" plain passes: {', '.join(MODEL_TYPES)} were; docs/change-it.md says how to try it"
+        )
+    extend_context(hf_config, config)
+    hf_config.attention_dropout = 0.0  # log-probs are no random numbers
+    length = config.max_prompt_length + config.max_response_length
+    window = getattr(hf_config, "sliding_window", None) or length
+    most = min(hf_config.max_position_embeddings, window)
+    if length > most:
+        raise Refusal(
+            f"max_prompt_length + max_response_length = {length} tokens, but {config.model} sees"
+            f" {most}: shorten them, or set max_position_embeddings and rope_theta"
+        )
+    rope_type = hf_config.rope_parameters.get("rope_type")
+    if rope_type in ("dynamic", "longrope"):
+        raise Refusal(f"{config.model}: rope of type {rope_type} depends on a batch's length")
+    return hf_config
+
+
+def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:
+    """The model in `dtype`; Refusal names weights that its files lack or have to spare."""
     lm, found = AutoModelForCausalLM.from_pretrained(
         config.model,
-        config=hf_config,
+        config=model_config(config),
         dtype=dtype,
         output_loading_info=True,
         trust_remote_code=False,
         **options,
     )
-    keys = {"lacks": "missing_keys", "has to spare": "unexpected_keys"}
-    wrong = {what: sorted(found[key])[:3] for what, key in keys.items() if found[key]}
+    wrong = sorted(found["missing_keys"]) + sorted(found["unexpected_keys"])
     if wrong:
-        raise ValueError(
-            f"{config.model}, weights it {wrong}: is it whole, does its config.json belong to it?"
+        raise Refusal(
+            f"{config.model} lacks weights, or has others to spare: {wrong[:3]}; is it whole, does"
+            " its config.json belong to it?"
         )
     return lm
+
+
+def prompt_units(sequences: list[tuple], limit: int) -> list[tuple[list[int], int]]:
+    """Neighbours with one prompt, as (their indices, the tokens of the row that they share).
+
+    sequences: pairs of (prompt ids, response ids). No unit but a single sequence has more than
+    `limit` tokens.
+    """
+    units = []
+    previous = None
+    for i, (prompt, response) in enumerate(sequences):
+        if np.array_equal(prompt, previous):
+            indices, size = units[-1]
+            if size + len(response) <= limit:
+                units[-1] = [*indices, i], size + len(response)
+                continue
+        units.append(([i], len(prompt) + len(response)))
+        previous = prompt
+    return units
 
 
 @dataclass

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig
@@ -21,14 +22,16 @@ from buffer import Trajectory
 from config import Config
 from exgrpo import Group
 from loss import policy_loss
-from model import PackedLM, load_model, pack
+from model import PackedLM, load_model, pack, prompt_units
 from runtime import ranks
-from runtime.architecture import refuse_unknown_parts
 from runtime.lora import add_adapters, merged
-from runtime.metrics import combine, engine_gap, token_means, token_sums
+from runtime.metrics import add_up, token_means, token_sums
 
-# nats a token, of `max_drift: auto`; see bench/README.md
+# Nats a token by which engine and policy may differ on average; see bench/README.md.
 MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
+# An optimiser step whose gradient norm is this many times `max_grad_norm`, or not finite, is left
+# out. Officially the two are 500 and 1.
+SKIP_FACTOR = 500
 
 
 @dataclass
@@ -49,8 +52,7 @@ class Row:
 class Policy:
     """The trained model on this rank.
 
-    All methods are collectives: every rank calls them in the same order. ValueError for a model
-    with parts that the packed forward pass does not know.
+    All methods are collectives: every rank calls them in the same order.
     """
 
     def __init__(self, config: Config, device: torch.device):
@@ -59,13 +61,9 @@ class Policy:
         compute_dtype = getattr(torch, config.dtype)
         lm = load_model(config, "auto", attn_implementation="packed")
         self.saved_dtype = lm.dtype  # the model's own, in which it is written, too
-        refuse_unknown_parts(
-            lm, config.model, config.max_prompt_length + config.max_response_length
-        )
         if config.lora_rank:
             # The weights are frozen, and frozen ones need no more precision than that.
-            for p in lm.parameters():
-                p.data = p.data.to(compute_dtype)
+            lm.to(compute_dtype)
             add_adapters(lm, config.lora_rank, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable({"use_reentrant": False})
@@ -83,80 +81,83 @@ class Policy:
             trained, lr=config.lr, betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=0.01
         )
         self.skipped_in_row = 0  # optimiser steps
-        self.max_drift = config.max_drift or MAX_DRIFT[config.dtype]
-        # How far engine and policy were apart before the first optimiser step, as metrics.
-        self.engine_metrics = {}
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
+    def micro_batches(self, sequences: list[tuple]) -> list[ranks.MicroBatch]:
+        """This rank's share of the sequences; those with one prompt stay together."""
+        budget = self.config.tokens_per_micro_batch
+        total = sum(len(prompt) + len(response) for prompt, response in sequences)
+        # Small enough to balance the ranks.
+        limit = min(budget, total // (8 * ranks.world_size()))
+        return ranks.micro_batches(prompt_units(sequences, limit), budget)
+
+    @torch.no_grad()
     def score(self, sequences: list[tuple]) -> list[tuple]:
         """Log-probs and entropies, float32 (T,), of each response of (prompt ids, response ids)."""
         if not sequences:
             return []
         results = {}
-        with torch.no_grad():
-            for batch in ranks.micro_batches(sequences, self.config.tokens_per_micro_batch):
-                scored = [sequences[i] for i in batch.indices]
-                logprobs, entropies = self.module(pack(scored, self.device))  # (R,), (R,)
-                lengths = [len(response_ids) for _, response_ids in scored]
-                of_each = zip(logprobs.cpu().split(lengths), entropies.cpu().split(lengths))
-                if batch.is_real:
-                    for i, (p, h) in zip(batch.indices, of_each):
-                        results[i] = p.numpy(), h.numpy()
-                ranks.leave_if_asked()
+        for batch in self.micro_batches(sequences):
+            scored = [sequences[i] for i in batch.indices]
+            logprobs, entropies = self.module(pack(scored, self.device))  # (R,), (R,)
+            lengths = [len(response_ids) for _, response_ids in scored]
+            of_each = zip(logprobs.cpu().split(lengths), entropies.cpu().split(lengths))
+            if batch.is_real:
+                for i, (p, h) in zip(batch.indices, of_each):
+                    results[i] = p.numpy(), h.numpy()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
         for part in ranks.gather(results):
             results |= part
         return [results[i] for i in range(len(sequences))]
 
-    def mean_entropy(self, sequences) -> list[float]:
-        """Mean full-vocabulary entropy in nats of each response, EOS included (lines 9-12)."""
-        means = []
-        for _, entropies in self.score(sequences):
-            means.append(float(entropies.mean(dtype=float)))
-        return means
+    def score_candidates(self, candidates: list[list[tuple]]) -> list[list[float]]:
+        """What o* is chosen by, of each sequence of each question (lines 9-12).
 
-    def mean_nll(self, sequences) -> list[float]:
-        """Mean negative log-likelihood in nats of each response's tokens, EOS included."""
-        means = []
-        for logprobs, _ in self.score(sequences):
-            means.append(-float(logprobs.mean(dtype=float)))
-        return means
+        That is the mean full-vocabulary entropy of the response in nats a token, EOS included, or
+        by the knob `trajectory_selection` the mean negative log-likelihood of its tokens.
+        """
+        by_nll = self.config.trajectory_selection == "nll"
+        scores = iter(self.score([sequence for own in candidates for sequence in own]))
+        result = []
+        for own in candidates:
+            means = []
+            for _ in own:
+                logprobs, entropies = next(scores)
+                values = -logprobs if by_nll else entropies
+                means.append(float(values.mean(dtype=float)))
+            result.append(means)
+        return result
 
     # ---- the update ------------------------------------------------------------------------------
 
     def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
         """Make one optimiser step on Eq. 4 per mini-batch; returns the metrics of the whole batch.
 
-        They are the same on all ranks. A step whose gradient norm is not finite or above
-        `skip_grad_norm` leaves the weights alone and is counted in `loss/skipped`. RuntimeError
-        when three in a row are skipped, and when π_old of new tokens is further than `max_drift`
-        from π_θ before the first step.
+        They are the same on all ranks. RuntimeError when π_old of new tokens is further than
+        MAX_DRIFT from π_θ before the first step.
         """
         parts = []
         norms = []
         # All rows come before the first step, so that a π_past to be scored is the π_θ before it.
-        all_rows = [self._rows(groups) for groups in mini_batches]
-        for number, rows in enumerate(all_rows):
-            sums = self._accumulate(rows, clip_eps)
-            if number == 0 and self.config.behavior_logprobs == "engine":
-                self._compare(**engine_gap(sums))  # no step was made yet
-            parts.append(sums)
-            norms.append(self._step())
-        sums = combine(parts)
+        all_rows = [self.rows_of(groups) for groups in mini_batches]
+        for rows in all_rows:
+            parts.append(self.accumulate(rows, clip_eps))
+            if len(parts) == 1 and self.config.behavior_logprobs == "engine":  # before any step
+                self.check_drift(parts[0]["drift"] / max(parts[0]["new"], 1))
+            norms.append(self.step())
+        sums = add_up(parts)
         return {
+            "engine/drift": self.drift,
             "loss/policy": sums["loss"] / len(parts),
-            "loss/total": sums["total"] / len(parts),
-            "loss/entropy": sums["entropy"] / (sums["new_tokens"] + sums["replay_tokens"]),
-            **token_means(sums),
+            "loss/entropy": sums["entropy"] / (sums["new"] + sums["replayed"]),
             "loss/grad_norm": float(np.mean(norms)),
-            "loss/lr": self.config.lr,
-            "loss/skipped": sum(not norm <= self.config.skip_grad_norm for norm in norms),
-            **self.engine_metrics,
+            "loss/skipped": sum(not self.is_sound(norm) for norm in norms),
+            **token_means(sums),
         }
 
-    def _rows(self, groups: list[Group]) -> list[Row]:
+    def rows_of(self, groups: list[Group]) -> list[Row]:
         """A row for every response of a mini-batch, with the log-probs that w or w* divides by."""
         rows = []
         for group in groups:
@@ -171,109 +172,93 @@ class Policy:
                 row.trajectory = replace(row.trajectory, logprobs=logprobs)
         return rows
 
-    def _accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
+    def accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
-        sequences = [row.sequence for row in rows]
+        config = self.config
+        constant = config.max_response_length * len(rows)
         parts = []
-        for batch in ranks.micro_batches(sequences, self.config.tokens_per_micro_batch):
+        for batch in self.micro_batches([row.sequence for row in rows]):
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
-            part = [rows[i] for i in batch.indices]
-            loss, sums = self._loss(part, len(rows), clip_eps)
+            own = [rows[i] for i in batch.indices]
+            logprobs, entropies = self.module(pack([row.sequence for row in own], self.device))
+            inputs = [logprobs, *self.token_inputs(own)]  # each (R,)
+            loss, ratio, weight = policy_loss(
+                *inputs,
+                max_length=config.max_response_length,
+                num_responses=len(rows),
+                clip_eps=clip_eps,
+                beta=config.beta,
+            )
+            bonus = config.entropy_coef * entropies.sum() / constant
             # FSDP averages gradients over ranks; the loss is a sum over them.
-            (batch.is_real * ranks.world_size() * loss).backward()
+            (batch.is_real * ranks.world_size() * (loss - bonus)).backward()
+            sums = token_sums(*inputs, ratio, weight)
+            sums["loss"] = loss.item()
+            sums["entropy"] = entropies.sum().item()
             parts.append({name: batch.is_real * value for name, value in sums.items()})
-        return combine(ranks.gather(combine(parts)))
+        return add_up(ranks.gather(add_up(parts)))
 
-    def _loss(
-        self, rows: list[Row], num_responses: int, clip_eps: float | None
-    ) -> tuple[torch.Tensor, dict]:
-        """What a micro-batch adds to the loss, entropy bonus included, and to the metric sums."""
-        config = self.config
-        packed = pack([row.sequence for row in rows], self.device)
-        logprobs, entropies = self.module(packed)  # (R,), (R,)
+    def token_inputs(self, rows: list[Row]) -> list[torch.Tensor]:
+        """Old log-probs, advantages and whether it is replayed, (R,) each, of every token."""
         lengths = [len(row.trajectory.token_ids) for row in rows]
-        old_logprobs = np.concatenate([row.trajectory.logprobs for row in rows])  # (R,)
-        advantages = np.repeat([row.advantage for row in rows], lengths)  # (R,)
-        replayed = np.repeat([row.is_star for row in rows], lengths)  # (R,)
-        inputs = [logprobs]
-        for array in (old_logprobs, advantages, replayed):
-            inputs.append(torch.as_tensor(array, device=self.device))
-        loss, ratio, weight = policy_loss(
-            *inputs,
-            max_length=config.max_response_length,
-            num_responses=num_responses,
-            clip_eps=clip_eps,
-            beta=config.beta if config.shaping else None,
+        arrays = (
+            np.concatenate([row.trajectory.logprobs for row in rows]),
+            np.repeat([row.advantage for row in rows], lengths),
+            np.repeat([row.is_star for row in rows], lengths),
         )
-        entropy = entropies.sum()
-        constant = config.max_response_length * num_responses
-        total = loss - config.entropy_coef * entropy / constant
-        sums = token_sums(*inputs, ratio, weight)
-        sums["loss"] = loss.item()
-        sums["total"] = total.item()
-        sums["entropy"] = entropy.item()
-        return total, sums
+        return [torch.as_tensor(array, device=self.device) for array in arrays]
 
-    def _step(self) -> float:
-        """Step, unless the gradient is too large; returns its norm before clipping."""
+    def step(self) -> float:
+        """Step, unless the gradient is too large; returns its norm before clipping.
+
+        RuntimeError where three in a row are left out.
+        """
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
         norm = float(norm.full_tensor())
-        bound = self.config.skip_grad_norm
-        if norm <= bound:  # false for nan too
+        self.skipped_in_row += 1
+        if self.is_sound(norm):
             self.optimizer.step()
             self.skipped_in_row = 0
-        else:
-            self.skipped_in_row += 1
         self.optimizer.zero_grad()
-        if self.skipped_in_row >= 3:
+        if self.skipped_in_row == 3:
             raise RuntimeError(
                 "three optimiser steps in a row were skipped, the last for a gradient norm of"
-                f" {norm:.3g} (bound skip_grad_norm={bound:g}): see where loss/grad_norm rose"
-                " first, lower lr, or raise the bound where the norm is finite, and --resume from"
+                f" {norm:.3g}: see where loss/grad_norm rose first, lower lr, and --resume from"
                 " the last checkpoint"
             )
         return norm
 
-    def recompute(self, groups: list[Group]) -> list[Group]:
-        """The groups with the policy's own log-probs of new responses, not the engine's.
+    def is_sound(self, norm: float) -> bool:
+        """Whether a gradient norm allows a step; nan does not."""
+        return norm <= SKIP_FACTOR * self.config.max_grad_norm
 
-        RuntimeError as in `update`.
-        """
-        new = []
+    def recompute(self, groups: list[Group]) -> list[Group]:
+        """The groups with the policy's own log-probs of new responses, not the engine's."""
         sequences = []
         for group in groups:
-            for trajectory in group.new:
-                new.append(trajectory)
-                sequences.append((group.question.prompt_ids, trajectory.token_ids))
-        now = [logprobs for logprobs, _ in self.score(sequences)]
-        engines = [t.logprobs for t in new]
-        log_ratio = np.concatenate(now) - np.concatenate(engines)
-        drift = np.abs(log_ratio).mean()
-        mismatch = np.abs(np.expm1(log_ratio)) > 0.1
-        self._compare(float(drift), float(mismatch.mean()))
-        rescored = {t: replace(t, logprobs=logprobs) for t, logprobs in zip(new, now)}
+            sequences += [(group.question.prompt_ids, t.token_ids) for t in group.new]
+        scores = iter(self.score(sequences))
         result = []
+        differences = []
         for group in groups:
-            own = [rescored[t] for t in group.new]
-            result.append(replace(group, new=own))
+            new = []
+            for t in group.new:
+                logprobs, _ = next(scores)
+                differences.append(np.abs(logprobs - t.logprobs))
+                new.append(replace(t, logprobs=logprobs))
+            result.append(replace(group, new=new))
+        self.check_drift(float(np.concatenate(differences).mean()))
         return result
 
-    def _compare(self, drift: float, mismatch: float) -> None:
-        """Note how far engine and policy are apart; RuntimeError beyond `max_drift`.
-
-        drift: mean |log w| in nats a token. mismatch: share of tokens with |w - 1| > 0.1.
-        """
-        self.engine_metrics = {
-            "engine/drift": drift,
-            "engine/drift_bound_share": drift / self.max_drift,
-            "rollout/mismatch": mismatch,
-        }
-        if not drift <= self.max_drift:
+    def check_drift(self, drift: float) -> None:
+        """RuntimeError where engine and policy differ by too many nats a token, or by nan."""
+        self.drift = drift
+        bound = MAX_DRIFT[self.config.dtype]
+        if not drift <= bound:
             raise RuntimeError(
                 f"engine and policy disagree: mean |log-prob difference| {drift:.2e} nats a token,"
-                f" bound max_drift={self.max_drift:g}. The engine runs other weights, or the bound"
-                " is too narrow."
+                f" where {self.config.dtype} allows {bound:g}: the engine runs other weights"
             )
 
     # ---- weights out -----------------------------------------------------------------------------
@@ -286,36 +271,24 @@ class Policy:
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
     def shards(self) -> dict:
-        """This rank's part of every weight, and of AdamW's state of it as `name:key`.
+        """This rank's part of every weight and of AdamW's state, by name.
 
-        They share memory with the policy's own, so that a checkpoint is read into them. State that
-        no step has made yet is made here.
+        They share memory with the policy's own, so that a checkpoint is read into them.
         """
-        self.module.reshard()  # not done by a `score` that was interrupted
-        shards = {}
-        for name, p in self.module.lm.named_parameters():
-            shards[name] = p.detach()
-            if not p.requires_grad:
-                continue
-            if not self.optimizer.state[p]:
-                moments = {key: torch.zeros_like(p) for key in ("exp_avg", "exp_avg_sq")}
-                self.optimizer.state[p] = {"step": torch.tensor(0.0), **moments}
-            for key, value in self.optimizer.state[p].items():
-                shards[f"{name}:{key}"] = value.detach()
-        return shards
+        options = StateDictOptions(flatten_optimizer_state_dict=True)
+        weights, state = get_state_dict(self.module.lm, self.optimizer, options=options)
+        return {name: x for name, x in (weights | state).items() if isinstance(x, torch.Tensor)}
 
-    def save_pretrained(self, directory: str | Path) -> None:
+    def save_pretrained(self, directory: Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the model's dtype."""
         lm = self.module.lm
-        main = ranks.rank() == 0
         weights = {}
         for name, tensor in self.full_weights(self.saved_dtype):
             # Tied weights are written under one name; the loader makes the second.
-            if main and name not in lm.all_tied_weights_keys:
+            if ranks.rank() == 0 and name not in lm.all_tied_weights_keys:
                 weights[name] = tensor.cpu()
-        if main:
-            # card.py writes the settings of generation; the model's own may be refused.
-            lm.generation_config = GenerationConfig()
+        if ranks.rank() == 0:
+            lm.generation_config = GenerationConfig()  # the model's own may be refused
             lm.save_pretrained(directory, state_dict=weights)
             lm.config.dtype = self.saved_dtype  # it was taken from the weights that are trained
             lm.config.save_pretrained(directory)

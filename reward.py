@@ -1,4 +1,4 @@
-"""The reward of Eq. 1: r(q, o) = 1 if the final answer of response o is right, else 0.
+r"""The reward of Eq. 1: r(q, o) = 1 if the final answer of response o is right, else 0.
 
 `graded_text` picks the piece of a response that counts, `Grader` takes responses as token ids and
 hands that piece to the `Verifier`, whose processes decide whether it is an answer and, by
@@ -6,23 +6,39 @@ Math-Verify, the gold one.
 """
 
 import re
+import sys
 from concurrent.futures import Future
 
 import numpy as np
 
 from config import Config
 from data import Question
-from runtime.chat import complaint, opens_thought
-from runtime.faults import once
-from verifier.forms import MAX_BOX, last_box
 from verifier.pool import Verifier
 
-# characters, from the end, of a response without a box in which an answer is looked for
+MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the benchmarks has 210)
+# Characters, from the end, of a response without a box in which an answer is looked for.
 MAX_TEXT = 2000
 
 STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*(?=([^\n]+))")
 MATHS = re.compile(r"\$\$?([^$]+)\$|\\[(\[](.+?)\\[)\]]")
 NUMBER = re.compile(r"(?<![\w.{^/\\])[-−–]?[0-9]+(?:,[0-9]{3})*(?:\.[0-9]+)?(?:/[0-9]+)?(?![\w{])")
+BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch skips \{ and \}
+
+
+def last_box(text: str) -> str | None:
+    r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes."""
+    opened = []  # for every brace still open: where its box begins, or None if it is no box
+    box = None  # cut out only once, so that nested boxes take linear time
+    for token in BRACES.finditer(text):
+        if token[0].startswith(r"\boxed"):
+            opened.append(token.end())
+        elif token[0] == "{":
+            opened.append(None)
+        elif token[0] == "}" and opened:
+            start = opened.pop()
+            if start is not None:
+                box = slice(start, token.start())
+    return text[box].strip() if box else None
 
 
 def unboxed(text: str) -> str | None:
@@ -41,17 +57,17 @@ def unboxed(text: str) -> str | None:
 
 
 def graded_text(
-    response: str, thinking: bool, require_box: bool = True, grader: str = "strict"
+    response: str, thinks: bool, require_box: bool = True, grader: str = "strict"
 ) -> str | None:
     r"""The piece of `response` that the verifier sees, or None (reward 0) if there is none.
 
-    `thinking` says that the prompt opened a `<think>`. There, and where the response opens one,
-    only what follows the last `</think>` counts, and a thought that never ends has no answer. Of
-    that, the last balanced `\boxed{...}`, wrapper included, of at most `MAX_BOX` characters.
-    Without one: None, or with `require_box=False` what `unboxed` finds, in a box. The "official"
-    grader is given all of it.
+    `thinks` says that the prompt opened a `<think>`. There, and where the response opens one, only
+    what follows the last `</think>` counts, and a thought that never ends has no answer. Of that,
+    the last balanced `\boxed{...}`, wrapper included, of at most `MAX_BOX` characters. Without one:
+    None, or with `require_box=False` what `unboxed` finds, in a box. The "official" grader is given
+    all of it.
     """
-    if thinking or "<think>" in response:
+    if thinks or "<think>" in response:
         _, closed, response = response.rpartition("</think>")
         if not closed or "<think>" in response:
             return None
@@ -68,49 +84,46 @@ def graded_text(
 def make_verifier(config: Config) -> Verifier:
     """The processes that grade as the knobs `reward` and `grader` say."""
     function = config.reward
-    if function == "math" and config.grader != "strict":
-        function = config.grader
-    return Verifier(timeout=config.verify_timeout, function=function)
+    if function == "math" and config.grader == "official":
+        function = "official"
+    return Verifier(function=function)
 
 
 class Grader:
     """From token ids of responses to rewards: tokenizer, cut to what is graded, verifier."""
 
-    def __init__(self, config: Config, tokenizer, verifier: Verifier, turn_ends: list[int]):
+    def __init__(self, config: Config, tokenizer, verifier: Verifier, stop_ids: list[int]):
         self.config = config
         self.tokenizer = tokenizer
         self.verifier = verifier
-        self.left_out = {*turn_ends, tokenizer.pad_token_id}
-        self.said = set()  # warnings
+        self.left_out = {*stop_ids, tokenizer.pad_token_id}
+        self.has_warned = False
 
     def text(self, token_ids: np.ndarray) -> str:
         """The response as text, without turn ends and padding; other special tokens stay."""
         return self.tokenizer.decode([i for i in token_ids if i not in self.left_out])
 
-    def piece(self, question: Question, token_ids: np.ndarray) -> str | None:
-        """What the verifier is given of a response; a reward of the user's own is given all."""
-        text = self.text(token_ids)
-        if self.config.reward != "math":
-            return text
-        return graded_text(text, self.thinks(question), self.config.require_box, self.config.grader)
-
-    def thinks(self, question: Question) -> bool:
-        """Whether the prompt has opened a `<think>`, by the template or by `response_prefix`."""
-        return opens_thought(question.row["prompt"], self.config, self.tokenizer)
-
-    def warn(self, questions: list[Question], rollouts: list[list]) -> None:
-        """Say what is wrong with all of these, if anything, once a run."""
-        graded = [t for trajectories in rollouts for t in trajectories]
-        thinking = all(map(self.thinks, questions))
-        warning = complaint(self.config, graded, self.text, thinking)
-        if warning and warning not in self.said:
-            self.said.add(warning)
-            once(warning)
-
     def submit(self, question: Question, token_ids: np.ndarray) -> Future:
         """Start grading, and return the future of its named rewards: `score` and others."""
-        piece = self.piece(question, token_ids)
-        row = {}  # Math-Verify reads none
-        if self.config.reward != "math":
-            row = question.row | {"response_prefix": self.config.response_prefix}
-        return self.verifier.submit(piece, question.answer, row)
+        text = self.text(token_ids)
+        if self.config.reward != "math":  # a reward of the user's own is given all
+            return self.verifier.submit(text, question.answer, question.row)
+        config = self.config
+        piece = graded_text(text, question.thinks, config.require_box, config.grader)
+        return self.verifier.submit(piece, question.answer)
+
+    def warn(self, rollouts: list[list]) -> None:
+        """Say once a run what a batch without a right response looks like."""
+        responses = [t for trajectories in rollouts for t in trajectories]
+        if self.has_warned or any(t.reward > 0 for t in responses):
+            return
+        self.has_warned = True
+        texts = [self.text(t.token_ids) for t in responses]
+        cut = sum(not t.finished for t in responses)
+        boxed = sum(r"\boxed" in text for text in texts)
+        thought = sum("</think>" in text for text in texts)
+        print(
+            f"warning: of {len(texts)} responses none is right; {cut} were cut at the limit,"
+            rf" {boxed} have a \boxed, {thought} a </think>",
+            file=sys.stderr,
+        )

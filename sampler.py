@@ -9,7 +9,7 @@ Nothing here touches global randomness: the generator is an argument.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from hashlib import blake2b
 
 import numpy as np
@@ -54,7 +54,7 @@ def sample_questions(
     >>> [len([q for q in drawn if q in buckets[k]]) for k in buckets]
     [1, 2, 3]
     """
-    sizes = _sizes(buckets)
+    sizes = {k: len(buckets[k]) for k in sorted(buckets)}
     taken = dict.fromkeys(sizes, 0)
     total = sum(sizes.values())
     remaining = min(n, total)
@@ -70,56 +70,34 @@ def sample_questions(
             taken[k] += count
             remaining -= count
         # Step 4: what is still missing is drawn in the next round, from the buckets with some left.
-    # Step 5: which questions.
-    return _distinct(buckets, taken, rng)
+    # Step 5: which questions of each, all equally likely.
+    drawn = []
+    for k, count in taken.items():
+        places = rng.choice(sizes[k], count, replace=False)
+        drawn += [buckets[k][place] for place in places]
+    return drawn
 
 
 def sample_uniform(
     buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator
 ) -> list[int]:
     """min(n, total) distinct ids, all equally likely: Table 6, "no question selection"."""
-    sizes = _sizes(buckets)
-    n = min(n, sum(sizes.values()))
-    if n == 0:
-        return []
-    # How many of each bucket n draws from one urn of all questions give.
-    in_the_urn = list(sizes.values())
-    counts = rng.multivariate_hypergeometric(in_the_urn, n)
-    taken = dict(zip(sizes, counts.tolist()))
-    return _distinct(buckets, taken, rng)
+    every = [q for k in sorted(buckets) for q in buckets[k]]
+    return rng.choice(every, min(n, len(every)), replace=False).tolist()
 
 
-def _distinct(buckets: Mapping[int, Sequence[int]], counts: dict[int, int], rng) -> list[int]:
-    """counts[k] distinct ids of each bucket k, equally likely."""
-    drawn = []
-    for k, count in counts.items():
-        places = rng.choice(len(buckets[k]), size=count, replace=False)
-        for place in places.tolist():
-            question = buckets[k][place]
-            drawn.append(int(question))
-    return drawn
+def seed_for(*key) -> int:
+    """A 63-bit seed from any plain values: (run seed, step, question id, index in the group).
 
-
-def _sizes(buckets: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """{k: size} of the non-empty buckets in order of k."""
-    sizes = {}
-    for k in sorted(buckets):
-        size = len(buckets[k])
-        if size:
-            sizes[k] = size
-    return sizes
-
-
-def rng_for(purpose: str, *key: int) -> np.random.Generator:
-    """A generator seeded by purpose and key, so that no two purposes share their numbers."""
-    return np.random.default_rng([*purpose.encode(), *key])
-
-
-def sample_seed(*key) -> int:
-    """A 63-bit seed from any plain values: (run seed, step, question id, index in the group)."""
-    text = repr(key).encode()
-    digest = blake2b(text, digest_size=8).digest()
+    What a draw is for stands first in its key, so that no two purposes share their numbers.
+    """
+    digest = blake2b(repr(key).encode(), digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
+
+
+def rng_for(*key) -> np.random.Generator:
+    """A generator seeded by `seed_for`."""
+    return np.random.default_rng(seed_for(*key))
 
 
 @dataclass
@@ -131,42 +109,32 @@ class FreshStream:
     epoch: int = -1
     queue: list[int] = field(default_factory=list)  # what is left of the epoch, next question last
 
-    def copy(self) -> "FreshStream":
-        """An equal stream; drawing from the one leaves the other as it is."""
-        return replace(self, queue=list(self.queue))
-
     def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
         A question passed over (in `skip`, or drawn already) comes first in the next draw. `skip`
         must hold no retired question.
         """
-        skip = set(skip)
-        available = len(self.ids) - len(retired) - len(skip)
-        n = min(n, available)
-        # Dicts without values, as sets that keep their order.
-        taken = {}
-        passed = {}
+        n = min(n, len(self.ids) - len(retired) - len(skip))
+        taken = []
+        passed = []
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
-                rng = rng_for("stream", self.seed, self.epoch)
-                order = rng.permutation(self.ids)
+                order = rng_for("stream", self.seed, self.epoch).permutation(self.ids)
                 self.queue = order[::-1].tolist()
             question = self.queue.pop()
-            if question in retired:
-                continue
             if question in skip or question in taken:
-                passed[question] = None  # once, even if it is met in this epoch and in the next
-            else:
-                taken[question] = None
+                if question not in passed:  # it may be met in this epoch and in the next
+                    passed.append(question)
+            elif question not in retired:
+                taken.append(question)
         self.queue += reversed(passed)  # the end of the queue is drawn first
-        return list(taken)
+        return taken
 
     def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        # Some may still be there: retired ones leave the queue only when `draw` meets them.
-        waiting = set(self.queue)
+        waiting = set(self.queue)  # retired ones leave it only when `draw` meets them
         for question in questions:
             if question not in waiting:
                 place = rng.integers(len(self.queue) + 1)

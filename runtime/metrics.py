@@ -1,74 +1,69 @@
-"""Count what a step and its update did (docs/metrics.md explains each metric)."""
+"""Count what a step did; docs/metrics.md says what each metric tells.
+
+What a step does not have, such as replayed questions, has no metric but the number 0 of them.
+"""
+
+from collections import defaultdict
 
 import numpy as np
 import torch
 
-# What o* is chosen by, where `trajectory_selection` itself does not say it.
-SCORES = {"highest_entropy": "entropy", "official": "entropy_sum"}
+
+def plan_metrics(plan, buffer) -> dict[str, float]:
+    """Return what a plan replays, from which buckets; to be asked before anything is stored."""
+    metrics = {"replay/questions": len(plan.stars)}
+    if plan.stars:
+        ages = [plan.step - star.step for star in plan.stars.values()]
+        metrics["replay/age"] = float(np.mean(ages))
+        for k, ids in buffer.buckets.items():
+            metrics[f"replay/from_k={k}"] = len(plan.stars.keys() & set(ids))
+    return metrics
 
 
-def step_metrics(plan, groups: list, experience) -> dict[str, float]:
-    """Return the metrics of a step, apart from those of the update.
-
-    They follow from its plan and groups, and from the experience after the step (exgrpo.py).
-    """
-    buffer = experience.buffer
+def group_metrics(groups: list) -> dict[str, float]:
+    """Return the rewards of all groups, apart by fresh and replayed, and the new responses."""
+    K = len(groups[0].trajectories)
+    metrics = {
+        "reward/pass_at_1": float(np.mean([g.num_success for g in groups])) / K,
+        "reward/mean": float(np.mean([g.rewards for g in groups])),
+    }
+    for kind in ("fresh", "replay"):
+        own = [g for g in groups if (g.star is not None) == (kind == "replay")]
+        if own:
+            ks = [g.num_success for g in own]
+            silent = [np.ptp(g.rewards) == 0 for g in own]
+            metrics[f"{kind}/silent"] = float(np.mean(silent))
+            for k in range(K + 1):
+                metrics[f"{kind}/k={k}"] = ks.count(k)
     new = [t for g in groups for t in g.new]
     lengths = [len(t.token_ids) for t in new]
-    K = len(groups[0].trajectories)
-    k = np.array([g.num_success for g in groups])
-    silent = np.array([np.ptp(g.rewards) == 0 for g in groups])
-    fresh = np.array([g.star is None for g in groups])
+    metrics["rollout/length"] = float(np.mean(lengths))
+    metrics["rollout/tokens"] = sum(lengths)
+    metrics["rollout/truncated"] = float(np.mean([not t.finished for t in new]))
+    # What else the reward gave, as a mean over the responses that have it.
+    named = defaultdict(list)
+    for t in new:
+        for name, value in t.named_rewards.items():
+            named[name].append(value)
+    late = named.pop("timeouts", [])  # of a response whose grading ran out of time
+    metrics["reward/timeouts"] = len(late) / len(new)
+    for name, values in named.items():
+        metrics[f"reward/{name}"] = float(np.mean(values))
+    return metrics
+
+
+def buffer_metrics(experience) -> dict[str, float]:
+    """Return what is stored and retired after a step, and how many questions are left."""
+    buffer = experience.buffer
     metrics = {
-        **{f"fresh/k={n}": int((k[fresh] == n).sum()) for n in range(K + 1)},
-        "fresh/silent": _mean(silent[fresh]),
-        **_named_means(new),
-        "reward/pass_at_1": _mean(k) / K,
-        "reward/none_right": _mean(k == 0),
-        "reward/pass_at_1_fresh": _mean(k[fresh]) / K,
-        "reward/mean": _mean([g.rewards for g in groups]),
-        "rollout/length": _mean(lengths),
-        "rollout/tokens": sum(lengths),
-        "rollout/truncated": _mean([not t.finished for t in new]),
-        "replay/questions": len(plan.stars),
         "buckets/questions": len(buffer),
         "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
         "buckets/left": len(experience.questions) - len(buffer.retired),
-        **{f"buckets/k={n}": len(buffer.buckets.get(n, ())) for n in range(1, K + 1)},
     }
-    if not plan.stars:  # what was not replayed has no mean, and no count but that
-        return metrics
-    drawn_from = [choice.bucket for choice in plan.choices]
-    metrics |= {
-        **{f"replay/k={n}": int((k[~fresh] == n).sum()) for n in range(K + 1)},
-        "replay/silent": _mean(silent[~fresh]),
-        **{f"replay/from_k={n}": drawn_from.count(n) for n in range(1, K + 1)},
-        "replay/age": _mean([plan.step - t.step for t in plan.stars.values()]),
-    }
-    compared = [choice for choice in plan.choices if choice.scores]
-    if compared:
-        rule = experience.knobs.trajectory_selection
-        score = SCORES.get(rule, rule)
-        metrics[f"replay/{score}_chosen"] = _mean([c.scores[c.place] for c in compared])
-        metrics[f"replay/{score}_candidates"] = _mean([s for c in compared for s in c.scores])
-    return metrics
-
-
-def _named_means(new: list) -> dict[str, float]:
-    """Return the mean of each further reward over the responses that have it, and their number.
-
-    Beside them stands the share of all responses whose grading ran out of time.
-    """
-    found = {}
-    for t in new:
-        for name, value in t.named_rewards.items():
-            found.setdefault(name, []).append(value)
-    late = found.pop("timeouts", [])
-    metrics = {"reward/timeouts": len(late) / len(new)}
-    for name, values in sorted(found.items()):
-        metrics[f"reward/{name}"] = _mean(values)
-        metrics[f"reward/{name}/count"] = len(values)
+    buckets = buffer.buckets
+    for k in range(1, experience.knobs.num_rollouts + 1):
+        metrics[f"buckets/k={k}"] = len(buckets.get(k, []))
     return metrics
 
 
@@ -77,79 +72,42 @@ def _named_means(new: list) -> dict[str, float]:
 
 @torch.no_grad()
 def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> dict[str, float]:
-    """Return sums over the tokens given, and maxima in `*_max`; all inputs are (R,).
-
-    What `loss.policy_loss` is given and what it gives. R is at least 1.
-    """
+    """Return sums over the tokens given; all inputs are (R,), as `loss.policy_loss` has them."""
     new = ~replayed
-    drift = (logprobs.float() - old_logprobs.float())[new]
-    w = ratio[new]
-    w_star = ratio[replayed]
+    drift = (logprobs.float() - old_logprobs.float()).abs()
     pull = weight * advantages.float().abs()  # how hard each token pulls on its log π_θ
     sums = {
-        # How far π_θ has moved from what made the new tokens.
-        "new_tokens": new.sum(),
-        "ratio": w.sum(),
-        "ratio_max": ratio.masked_fill(replayed, 0).max(),  # 0 where no token is new
+        "new": new.sum(),
+        "drift": drift[new].sum(),
+        "ratio": ratio[new].sum(),
         "clipped": (weight[new] == 0).sum(),  # by CLIP, or beyond the clamp of log w
-        # Before the first optimiser step, how far apart engine and policy are: 0 but for rounding.
-        "drift": drift.abs().sum(),
-        "mismatch": ((w - 1).abs() > 0.1).sum(),
-        # How far it has moved from what made the replayed tokens.
-        "replay_tokens": replayed.sum(),
-        "replay_ratio": w_star.sum(),
-        "replay_ratio_squared": w_star.square().sum(),
-        "replay_ratio_max": ratio.masked_fill(new, 0).max(),
-        # Who rules the update: replay's part of the pull, and what a replayed token weighs.
+        "replayed": replayed.sum(),
+        "replay_ratio": ratio[replayed].sum(),
+        "replay_ratio_squared": ratio[replayed].square().sum(),
         "pull": pull.sum(),
         "replay_pull": pull[replayed].sum(),
-        "replay_weight": weight[replayed].sum(),
     }
     return {name: float(value) for name, value in sums.items()}
 
 
-def combine(parts: list[dict]) -> dict:
-    """Return the sums of the whole from those of its parts, and the maxima of `*_max`."""
-    whole = {}
-    for name in parts[0]:
-        values = [part[name] for part in parts]
-        whole[name] = max(values) if name.endswith("_max") else sum(values)
-    return whole
+def add_up(parts: list[dict]) -> dict[str, float]:
+    """Return the sums of the whole from those of its parts."""
+    return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
-def engine_gap(sums: dict) -> dict[str, float]:
-    """Return how far apart engine and policy are, from the sums before the first optimiser step."""
-    tokens = max(sums["new_tokens"], 1)
-    return {"drift": sums["drift"] / tokens, "mismatch": sums["mismatch"] / tokens}
-
-
-def token_means(sums: dict) -> dict:
-    """Return means and shares from the sums of `token_sums`; of replay only where some was."""
-    new = sums["new_tokens"]
-    replayed = sums["replay_tokens"]
-
-    def per(name, whole):
-        return sums[name] / whole if whole else 0.0
-
-    means = {
-        "loss/ratio": per("ratio", new),
-        "loss/ratio_max": sums["ratio_max"],
-        "loss/clipped": per("clipped", new),
-    }
-    if not replayed:
-        return means
-    # The effective sample size as a share of the n replayed tokens: Σw*/n · Σw*/Σw*².
-    ess = per("replay_ratio", replayed) * per("replay_ratio", sums["replay_ratio_squared"])
-    return means | {
-        "replay/token_share": per("replay_tokens", new + replayed),
-        "replay/gradient_share": per("replay_pull", sums["pull"]),
-        "replay/ratio": per("replay_ratio", replayed),
-        "replay/ratio_max": sums["replay_ratio_max"],
-        "replay/weight": per("replay_weight", replayed),
-        "replay/ess": ess,
-    }
-
-
-def _mean(values) -> float:
-    """Return the mean, which is 0 where there are no values."""
-    return float(np.mean(values)) if len(values) else 0.0
+def token_means(sums: dict) -> dict[str, float]:
+    """Return means and shares from the sums of `token_sums`, where there were such tokens."""
+    new = sums["new"]
+    replayed = sums["replayed"]
+    means = {}
+    if new:
+        means["loss/ratio"] = sums["ratio"] / new
+        means["loss/clipped"] = sums["clipped"] / new
+    if replayed:
+        means["replay/token_share"] = replayed / (new + replayed)
+        means["replay/gradient_share"] = sums["replay_pull"] / (sums["pull"] or 1.0)
+        means["replay/ratio"] = sums["replay_ratio"] / replayed
+        # The effective sample size as a share of the n replayed tokens: (Σw*)² / (n Σw*²).
+        squares = replayed * sums["replay_ratio_squared"]
+        means["replay/ess"] = sums["replay_ratio"] ** 2 / squares
+    return means

@@ -1,7 +1,7 @@
 """The deciding study of studies/PROTOCOL.md:
 
-    python -m studies run     the runs, two at a time on two cores; goes on where it was stopped
-    python -m studies         how many runs are recorded; once all are, the tables and pictures
+python -m studies run     the runs, two at a time on two cores; goes on where it was stopped
+python -m studies         how many runs are recorded; once all are, the tables and pictures
 """
 
 import sys

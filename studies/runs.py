@@ -13,11 +13,7 @@ SCRATCH = ROOT / "runs/study"
 TREE = SCRATCH / "tree"  # a clone at COMMIT with an environment of its own
 COMMIT = "97311f2"  # whose train.py makes all runs
 SEEDS = range(100, 116)
-METHODS = {
-    "R0": "--rho 0 --lr 4.5e-4",
-    "P": "--lr 4.5e-4",
-    "HC": "--mu 0.125 --clip on --lr 3e-4",
-}
+METHODS = {"R0": "--rho 0 --lr 4.5e-4", "P": "--lr 4.5e-4", "HC": "--mu 0.125 --clip on --lr 3e-4"}
 K = 8
 BUILD = """
 from worlds.base_model import World, build_world, training_file

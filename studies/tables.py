@@ -63,7 +63,9 @@ def decided(ps: dict[str, float]) -> set[str]:
 
 def compared(records: dict) -> str:
     """Both decided rows; near and far are beside them, undecided."""
-    ps = {name: stats.ttest_1samp(differences(records, *row), 0).pvalue for name, row in ROWS.items()}
+    ps = {
+        name: stats.ttest_1samp(differences(records, *row), 0).pvalue for name, row in ROWS.items()
+    }
     lines = ["| | score | near | far | p | |", "|---|---|---|---|---|---|"]
     for name, (one, other) in ROWS.items():
         cells = []
