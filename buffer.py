@@ -111,12 +111,11 @@ class ReplayBuffer:
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file."""
         responses = [(q, t) for q, stored in self.stored.items() for t in stored]
-        heads = [(q, t.step, len(t.token_ids)) for q, t in responses]
+        heads = [(q, t.step, len(t.token_ids), t.reward) for q, t in responses]
         tensors = {
             "latest_k": np.array([*self.latest_k.items()], np.int64).reshape(-1, 2),
             "retired": np.array(sorted(self.retired), np.int64),
-            "heads": np.array(heads, np.int64).reshape(-1, 3),
-            "rewards": np.array([t.reward for _, t in responses], np.float64),
+            "heads": np.array(heads, np.float64).reshape(-1, 4),
             "token_ids": np.frombuffer(b"".join(t.token_ids for _, t in responses), np.int32),
             "logprobs": np.frombuffer(b"".join(t.logprobs for _, t in responses), np.float32),
         }
@@ -130,10 +129,9 @@ class ReplayBuffer:
         buffer.latest_k = dict(file["latest_k"].tolist())
         buffer.retired = set(file["retired"].tolist())
         end = 0
-        for (q, step, length), reward in zip(file["heads"].tolist(), file["rewards"].tolist()):
-            start = end
-            end = start + length
-            ids = file["token_ids"][start:end]
-            one = Trajectory(ids, file["logprobs"][start:end], step, reward)
-            buffer.stored.setdefault(q, []).append(one)
+        for q, step, length, reward in file["heads"].tolist():
+            part = slice(end, end + int(length))
+            end = part.stop
+            one = Trajectory(file["token_ids"][part], file["logprobs"][part], int(step), reward)
+            buffer.stored.setdefault(int(q), []).append(one)
         return buffer

@@ -170,7 +170,7 @@ def parse_config(argv: list[str] | None = None, cls: type = Config):
 
 
 def read_yaml(file: str, cls: type) -> dict:
-    """The knobs of a file; Refusal for a line that names no knob, or has a value of another type."""
+    """The knobs of a file; Refusal for a line that is no knob, or has a value of another type."""
     try:
         values = yaml.safe_load(Path(file).read_text())
         types = {f.name: f.type for f in fields(cls)}

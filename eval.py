@@ -11,10 +11,8 @@ of responses.jsonl.
 
 import json
 import re
-import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +24,6 @@ from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.run import write_lines
-from runtime.tables import printable
 from sampler import seed_for
 
 BLOCK = 512  # responses of an engine between two ticks of the progress bar
@@ -92,24 +89,18 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], seed: in
     rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
     records = []
     for (q, number), [t] in zip(wanted, rollouts):
-        named = dict(t.named_rewards)
-        key = json.dumps([q.source, q.text, q.answer])
-        records.append(
-            {
-                "source": q.source,
-                "question": blake2b(key.encode(), digest_size=8).hexdigest(),
-                "sample": number,
-                "text": q.text,
-                "gold": q.answer,
-                "response": grader.text(t.token_ids),
-                "reward": t.reward,
-                "success": t.is_success,
-                "length": len(t.token_ids),
-                "truncated": not t.finished,
-                "timeout": bool(named.pop("timeouts", 0)),
-                **named,
-            }
-        )
+        record = {
+            "source": q.source,
+            "sample": number,
+            "text": q.text,
+            "gold": q.answer,
+            "response": grader.text(t.token_ids),
+            "reward": t.reward,
+            "success": t.is_success,
+            "length": len(t.token_ids),
+            "truncated": not t.finished,
+        }
+        records.append(record | t.named_rewards)
     return records
 
 
@@ -136,7 +127,7 @@ def statistics(records: list[dict]) -> dict:
     """
     sources = defaultdict(lambda: defaultdict(list))
     for record in records:
-        sources[record["source"]][record["question"]].append(record["success"])
+        sources[record["source"]][record["text"]].append(record["success"])
     result = {}
     scores = defaultdict(list)  # of each benchmark; one under two data_sources has one weight
     for source, questions in sources.items():
@@ -164,20 +155,12 @@ def benchmark(source: str) -> str | None:
 
 
 def interval(right: list[list[bool]]) -> list[float]:
-    """Wilson's 95% interval of Pass@1, with as many trials as the spread of questions implies.
-
-    The responses to one question are not independent, so the question is the unit: where all
-    questions agree there is no spread to go by, and each counts as one trial.
-    """
+    """Wilson's 95% interval of Pass@1; the question is the unit, as its responses depend on it."""
     from scipy.stats import binomtest  # takes seconds to import
 
-    per_question = [np.mean(of) for of in right]
-    p = np.mean(per_question)
-    variance = np.var(per_question)
-    trials = len(right)
-    if variance > 0:
-        trials = min(round(trials * p * (1 - p) / variance), sum(map(len, right)))
-    found = binomtest(round(p * trials), trials).proportion_ci(method="wilson")
+    number = len(right)
+    successes = sum(np.mean(of_question) for of_question in right)
+    found = binomtest(round(successes), number).proportion_ci(method="wilson")
     return [float(found.low), float(found.high)]
 
 
@@ -214,11 +197,6 @@ def main() -> None:
             output.mkdir(parents=True)
             (output / "scores.json").write_text(text + "\n")
             write_lines(output / "responses.jsonl", records)
-        for record in records[:3]:
-            print(
-                printable("---- {text}\n{response}\nreward {reward:g}".format(**record)),
-                file=sys.stderr,
-            )
 
 
 if __name__ == "__main__":

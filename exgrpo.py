@@ -12,7 +12,7 @@ from typing import Literal, get_args, get_origin
 import numpy as np
 import torch
 
-from buffer import ReplayBuffer, Trajectory
+from buffer import SUCCESS_THRESHOLD, ReplayBuffer, Trajectory
 from loss import group_advantages
 from sampler import FreshStream, rng_for, sample_questions, sample_uniform, seed_for
 
@@ -53,9 +53,8 @@ class Knobs:
     difficulty: Literal["success", "spread"] = "success"
     # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
     retire: Literal["auto", "on", "off"] = "auto"
-    # every so many steps (25 in Table 7), and whenever fewer than B questions are left, a tenth of
-    # the retired ones returns to the stream, or as many as a batch lacks if that is more; 0: none
-    # returns, and the run ends once fewer than B are left
+    # every so many steps (25 in Table 7) a tenth of the retired questions returns to the stream;
+    # 0: never. The run ends once fewer than B are left.
     reinstate_every: int = 0
     # whether new tokens are clipped; auto: until successes are stored, always if ρ = 0
     clip: Literal["auto", "on", "off"] = "auto"
@@ -197,21 +196,23 @@ class Experience:
             candidates.append([(prompt_ids, t.token_ids) for t in stored])
         return candidates
 
-    def choose(self, step: int, drawn: list[int], scores: list[list[float]]) -> list[int]:
-        """Of each drawn question the place of its o* among what is stored of it (line 13)."""
+    def choose(self, step: int, drawn: list[int], scores: list[list[float]]) -> list[Trajectory]:
+        """The o* of each drawn question (line 13). scores: of each of `candidates(drawn)`."""
         rule = self.knobs.trajectory_selection
         rng = rng_for("random", self.knobs.seed, step)
-        places = []
+        stars = []
         for q, own in zip(drawn, scores, strict=True):
             stored = self.buffer.trajectories(q)
-            if not own:
-                places.append(int(rng.integers(len(stored))))
-                continue
             if rule == "official":  # mean · length: the sum over tokens, which favours few
                 own = [score * len(t.token_ids) for score, t in zip(own, stored)]
-            best = max(own) if rule == "highest_entropy" else min(own)
-            places.append(own.index(best))
-        return places
+            if not own:
+                place = rng.integers(len(stored))
+            elif rule == "highest_entropy":
+                place = np.argmax(own)
+            else:
+                place = np.argmin(own)
+            stars.append(stored[place])
+        return stars
 
     def plan(self, step: int, drawn: list[int], scores: list[list[float]]) -> Plan:
         """The batch: the drawn questions, each with its o*, and fresh ones (lines 13-18).
@@ -219,54 +220,40 @@ class Experience:
         scores: of each of `candidates(drawn)` its mean entropy (or NLL) under π_θ.
         """
         self.reinstate_if_due(step)
-        stars = {}
-        for q, place in zip(drawn, self.choose(step, drawn, scores)):
-            stars[q] = self.buffer.trajectories(q)[place]
+        stars = self.choose(step, drawn, scores)
         # Stored questions that were not drawn may come as fresh ones.
         number = self.knobs.batch_size - len(drawn)
         fresh = self.stream.draw(number, self.buffer.retired, skip=drawn)  # lines 16, 18
-        return Plan(step, fresh, stars, self.clip_eps_now)
+        return Plan(step, fresh, dict(zip(drawn, stars)), self.clip_eps_now)
 
     @property
     def clip_eps_now(self) -> float | None:
         """ε of CLIP for new tokens in the next batch; None: no clip."""
-        clips = self.knobs.clip == "on"
-        if self.knobs.clip == "auto":
-            clips = not self.started
+        clips = {"auto": not self.started, "on": True, "off": False}[self.knobs.clip]
         return self.knobs.clip_eps if clips else None
 
     # ---- retired questions: the end of a run, or their return (Table 7) --------------------------
 
     @property
-    def num_missing(self) -> int:
-        """How many questions the next batch lacks, because too many have retired.
+    def is_exhausted(self) -> bool:
+        """Whether too few questions are left for a batch, since the others retired: the run ends.
 
         A batch of fewer than B is never trained on. The loss divides by the responses that are
         there, so a few last questions would move the weights as far as B do, and can undo a run.
         """
         num_left = len(self.questions) - len(self.buffer.retired)
-        return max(0, self.knobs.batch_size - num_left)
-
-    @property
-    def is_exhausted(self) -> bool:
-        """Whether a batch lacks questions and none is to be reinstated: the run ends."""
-        return self.num_missing > 0 and self.knobs.reinstate_every == 0
+        return num_left < self.knobs.batch_size
 
     def reinstate_if_due(self, step: int) -> None:
-        """Put some retired questions back into the stream, not into E.
-
-        A tenth of them every `reinstate_every` steps, and whenever a batch lacks questions a tenth
-        or as many as it lacks.
-        """
+        """Every `reinstate_every` steps put a tenth of S back into the stream, not into E."""
         every = self.knobs.reinstate_every
-        if every == 0 or not (self.num_missing or (step > 0 and step % every == 0)):
-            return
-        retired = sorted(self.buffer.retired)
-        number = max(ceil(len(retired) * REINSTATED_SHARE), self.num_missing)
-        rng = rng_for("reinstate", self.knobs.seed, step)
-        returning = rng.choice(retired, number, replace=False).tolist()
-        self.buffer.reinstate(returning)
-        self.stream.insert(returning, rng_for("insert", self.knobs.seed, step))
+        if every and step and step % every == 0:
+            retired = sorted(self.buffer.retired)
+            rng = rng_for("reinstate", self.knobs.seed, step)
+            number = ceil(len(retired) * REINSTATED_SHARE)
+            returning = rng.permutation(retired)[:number].tolist()
+            self.buffer.reinstate(returning)
+            self.stream.insert(returning, rng)
 
     # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) --------------------
 
@@ -282,32 +269,27 @@ class Experience:
     def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
         """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories.
 
-        ValueError where they are not K together, or where one of them is malformed.
+        ValueError where one of them is malformed.
         """
         groups = []
         for q, new in zip(plan.question_ids, rollouts, strict=True):
             for trajectory in new:
                 trajectory.check()
-            group = Group(self.questions[q], plan.stars.get(q), new)
-            if len(group.trajectories) != self.knobs.num_rollouts:
-                raise ValueError(
-                    f"question {q}: {len(new)} new responses, where `seeds` asks for"
-                    " K, or K - 1 beside an o*"
-                )
-            groups.append(group)
+            groups.append(Group(self.questions[q], plan.stars.get(q), new))
         return groups
 
     def store(self, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32)."""
+        knobs = self.knobs
+        retires = {"auto": knobs.rho > 0, "on": True, "off": False}[knobs.retire]
         for group, bucket in zip(groups, self.buckets_of(groups)):
             q = group.question.id
-            if self.is_solved(group):
-                if self.knobs.retire == "on" or (
-                    self.knobs.retire == "auto" and self.knobs.rho > 0
-                ):
-                    self.buffer.retire(q)
-                else:
-                    self.buffer.shelve(q)  # not replayed until 0 < k < K again
+            # With continuous rewards nothing is ever solved.
+            solved = knobs.difficulty == "success" and bucket == knobs.num_rollouts
+            if solved and retires:
+                self.buffer.retire(q)
+            elif solved:
+                self.buffer.shelve(q)  # not replayed until 0 < k < K again
             elif self.started and bucket > 0:  # k = 0 changes nothing: a stored one stays as it is
                 new = self.worth_storing(group)
                 # A stored question moves to its new bucket even if it brings nothing new to store:
@@ -316,40 +298,30 @@ class Experience:
                     self.buffer.add(q, bucket, new)
         # The delayed start: from the next batch on, if the Pass@1 of this one is high enough.
         pass_at_1 = np.mean([t.is_success for g in groups for t in g.trajectories])
-        if self.knobs.rho > 0 and pass_at_1 > self.knobs.start_threshold:
+        if knobs.rho > 0 and pass_at_1 > knobs.start_threshold:
             self.started = True
-
-    def is_solved(self, group: Group) -> bool:
-        """Whether k = K (line 25); with continuous rewards nothing is ever solved."""
-        by_success = self.knobs.difficulty == "success"
-        return by_success and group.num_success == self.knobs.num_rollouts
 
     def buckets_of(self, groups: list[Group]) -> list[int]:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
         if self.knobs.difficulty == "success":
             return [group.num_success for group in groups]
-        spreads = [float(group.rewards.std()) for group in groups]
-        smallest = min(spreads)
-        width = max(max(spreads) - smallest, 1e-6)
-        buckets = []
-        for group, spread in zip(groups, spreads):
-            scaled = (spread - smallest) / width  # σ̃, 0 to 1
-            bucket = round(scaled * self.knobs.num_rollouts)
-            # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
-            all_equal = np.ptp(group.rewards) == 0
-            buckets.append(0 if all_equal else max(bucket, 1))
-        return buckets
+        spreads = np.array([group.rewards.std() for group in groups])
+        above = spreads - spreads.min()
+        scaled = above / max(above.max(), 1e-6)  # σ̃, 0 to 1
+        buckets = np.rint(scaled * self.knobs.num_rollouts).astype(int)
+        # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
+        all_equal = [np.ptp(group.rewards) == 0 for group in groups]
+        return np.where(all_equal, 0, np.maximum(buckets, 1)).tolist()
 
     def worth_storing(self, group: Group) -> list[Trajectory]:
         """The new successes, or those with a reward above the group's mean (Sec. 5.3).
 
         Never one that was cut: it often repeats itself, and such a loop has the lowest entropy.
         """
-        finished = [t for t in group.new if t.finished]
+        least = SUCCESS_THRESHOLD
         if self.knobs.difficulty == "spread":
-            mean = group.rewards.mean()
-            return [t for t in finished if t.reward > mean]
-        return [t for t in finished if t.is_success]
+            least = group.rewards.mean()
+        return [t for t in group.new if t.finished and t.reward > least]
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
@@ -369,11 +341,8 @@ class Experience:
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
         """The groups, shuffled, in `num_mini_batches` parts with equally many replayed ones."""
         rng = rng_for("mini-batches", self.knobs.seed, step)
-        with_star = [g for g in groups if g.star]
-        without = [g for g in groups if not g.star]
-        shuffled = []
-        for kind in (with_star, without):
-            shuffled += [kind[i] for i in rng.permutation(len(kind))]
+        shuffled = [groups[i] for i in rng.permutation(len(groups))]
+        shuffled.sort(key=lambda group: group.star is None)  # the replayed ones first
         # Dealt like cards, so that the mini-batches share the replayed groups equally.
         number = self.knobs.num_mini_batches
         return [shuffled[i::number] for i in range(number)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 import torch.nn.functional as F
-from einops import rearrange, repeat
+from einops import rearrange
 from torch import nn
 from transformers import (
     AttentionInterface,
@@ -250,11 +250,6 @@ def attend_padded(query, key, value, scale, packing: Packed):
     q = padded(query)
     k = padded(key)
     v = padded(value)
-    heads_to_a_key = query.shape[1] // key.shape[1]
-    # On a GPU unequal heads in float32 would get the kernel that stores all N H L² scores.
-    if heads_to_a_key > 1 and q.is_cuda:
-        k = repeat(k, "n h l d -> n (h g) l d", g=heads_to_a_key)
-        v = repeat(v, "n h l d -> n (h g) l d", g=heads_to_a_key)
     out = F.scaled_dot_product_attention(
         q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape
     )
@@ -327,10 +322,7 @@ class TokenScores(torch.autograd.Function):
             del log_p, p, slope, d_logits
             grad_hidden[start:end] = product(d_product, weight)
             if grad_weight is not None:
-                if d_product.dtype == torch.float32:
-                    grad_weight.addmm_(d_product.T, h)
-                else:
-                    grad_weight += product(d_product.T, h)
+                grad_weight += product(d_product.T, h)
             del d_product  # nothing of a chunk is left beside the next
         if grad_weight is not None:
             grad_weight = grad_weight.to(weight.dtype)

@@ -18,7 +18,6 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 from torch.distributed.tensor import DTensor
 from transformers import GenerationConfig
 
-from buffer import Trajectory
 from config import Config
 from exgrpo import Group
 from loss import policy_loss
@@ -38,15 +37,10 @@ SKIP_FACTOR = 500
 class Row:
     """One response of a mini-batch, with what the loss has to know of it."""
 
-    prompt_ids: np.ndarray
-    trajectory: Trajectory
+    sequence: tuple[np.ndarray, np.ndarray]  # (prompt ids, response ids)
+    old_logprobs: np.ndarray  # float32 (T,), that w or w* divides by
     advantage: float
-    is_star: bool  # whether it is the replayed o* of its group
-
-    @property
-    def sequence(self) -> tuple:
-        """(prompt ids, response ids)."""
-        return self.prompt_ids, self.trajectory.token_ids
+    replayed: bool
 
 
 class Policy:
@@ -80,7 +74,6 @@ class Policy:
         self.optimizer = torch.optim.AdamW(
             trained, lr=config.lr, betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=0.01
         )
-        self.skipped_in_row = 0  # optimiser steps
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
@@ -99,9 +92,9 @@ class Policy:
             return []
         results = {}
         for batch in self.micro_batches(sequences):
-            scored = [sequences[i] for i in batch.indices]
-            logprobs, entropies = self.module(pack(scored, self.device))  # (R,), (R,)
-            lengths = [len(response_ids) for _, response_ids in scored]
+            own = [sequences[i] for i in batch.indices]
+            lengths = [len(response_ids) for _, response_ids in own]
+            logprobs, entropies = self.module(pack(own, self.device))  # (R,), (R,)
             of_each = zip(logprobs.cpu().split(lengths), entropies.cpu().split(lengths))
             if batch.is_real:
                 for i, (p, h) in zip(batch.indices, of_each):
@@ -118,13 +111,13 @@ class Policy:
         That is the mean full-vocabulary entropy of the response in nats a token, EOS included, or
         by the knob `trajectory_selection` the mean negative log-likelihood of its tokens.
         """
-        by_nll = self.config.trajectory_selection == "nll"
         scores = iter(self.score([sequence for own in candidates for sequence in own]))
         result = []
         for own in candidates:
             means = []
             for _ in own:
                 logprobs, entropies = next(scores)
+                by_nll = self.config.trajectory_selection == "nll"
                 values = -logprobs if by_nll else entropies
                 means.append(float(values.mean(dtype=float)))
             result.append(means)
@@ -139,37 +132,37 @@ class Policy:
         MAX_DRIFT from π_θ before the first step.
         """
         parts = []
-        norms = []
         # All rows come before the first step, so that a π_past to be scored is the π_θ before it.
         all_rows = [self.rows_of(groups) for groups in mini_batches]
         for rows in all_rows:
-            parts.append(self.accumulate(rows, clip_eps))
-            if len(parts) == 1 and self.config.behavior_logprobs == "engine":  # before any step
-                self.check_drift(parts[0]["drift"] / max(parts[0]["new"], 1))
-            norms.append(self.step())
+            sums = self.accumulate(rows, clip_eps)
+            if not parts and self.config.behavior_logprobs == "engine":
+                self.check_drift(sums["drift"] / max(sums["new"], 1))
+            # Without advantages the entropy bonus would be the whole gradient.
+            teaches = any(row.advantage for row in rows)
+            parts.append(sums | self.step(teaches))
         sums = add_up(parts)
         return {
             "engine/drift": self.drift,
             "loss/policy": sums["loss"] / len(parts),
             "loss/entropy": sums["entropy"] / (sums["new"] + sums["replayed"]),
-            "loss/grad_norm": float(np.mean(norms)),
-            "loss/skipped": sum(not self.is_sound(norm) for norm in norms),
+            "loss/grad_norm": sums["norm"] / len(parts),
+            "loss/skipped": sums["skipped"],
             **token_means(sums),
         }
 
     def rows_of(self, groups: list[Group]) -> list[Row]:
-        """A row for every response of a mini-batch, with the log-probs that w or w* divides by."""
+        """A row for every response of a mini-batch."""
         rows = []
         for group in groups:
-            prompt_ids = group.question.prompt_ids
-            of_each = zip(group.trajectories, group.advantages.tolist(), group.replayed)
-            for trajectory, advantage, is_star in of_each:
-                rows.append(Row(prompt_ids, trajectory, advantage, is_star))
+            for t, advantage in zip(group.trajectories, group.advantages.tolist()):
+                sequence = group.question.prompt_ids, t.token_ids
+                rows.append(Row(sequence, t.logprobs, advantage, t is group.star))
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
-            stars = [row for row in rows if row.is_star]
+            stars = [row for row in rows if row.replayed]
             scores = self.score([row.sequence for row in stars])
             for row, (logprobs, _) in zip(stars, scores):
-                row.trajectory = replace(row.trajectory, logprobs=logprobs)
+                row.old_logprobs = logprobs
         return rows
 
     def accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
@@ -182,7 +175,14 @@ class Policy:
             self.module.set_requires_all_reduce(batch.is_last)
             own = [rows[i] for i in batch.indices]
             logprobs, entropies = self.module(pack([row.sequence for row in own], self.device))
-            inputs = [logprobs, *self.token_inputs(own)]  # each (R,)
+            lengths = [len(row.old_logprobs) for row in own]
+            arrays = (
+                np.concatenate([row.old_logprobs for row in own]),
+                np.repeat([row.advantage for row in own], lengths),
+                np.repeat([row.replayed for row in own], lengths),
+            )
+            # Log-probs, old log-probs, advantages and whether it is replayed, of each token: (R,)
+            inputs = [logprobs, *[torch.as_tensor(array, device=self.device) for array in arrays]]
             loss, ratio, weight = policy_loss(
                 *inputs,
                 max_length=config.max_response_length,
@@ -190,55 +190,29 @@ class Policy:
                 clip_eps=clip_eps,
                 beta=config.beta,
             )
-            bonus = config.entropy_coef * entropies.sum() / constant
+            entropy = entropies.sum()
+            total = loss - config.entropy_coef * entropy / constant
             # FSDP averages gradients over ranks; the loss is a sum over them.
-            (batch.is_real * ranks.world_size() * (loss - bonus)).backward()
+            (batch.is_real * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
-            sums["loss"] = loss.item()
-            sums["entropy"] = entropies.sum().item()
+            sums |= {"loss": loss.item(), "entropy": entropy.item()}
             parts.append({name: batch.is_real * value for name, value in sums.items()})
         return add_up(ranks.gather(add_up(parts)))
 
-    def token_inputs(self, rows: list[Row]) -> list[torch.Tensor]:
-        """Old log-probs, advantages and whether it is replayed, (R,) each, of every token."""
-        lengths = [len(row.trajectory.token_ids) for row in rows]
-        arrays = (
-            np.concatenate([row.trajectory.logprobs for row in rows]),
-            np.repeat([row.advantage for row in rows], lengths),
-            np.repeat([row.is_star for row in rows], lengths),
-        )
-        return [torch.as_tensor(array, device=self.device) for array in arrays]
-
-    def step(self) -> float:
-        """Step, unless the gradient is too large; returns its norm before clipping.
-
-        RuntimeError where three in a row are left out.
-        """
+    def step(self, teaches: bool) -> dict:
+        """Step, unless nothing teaches, or the gradient norm is too large or not finite."""
         norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
         norm = float(norm.full_tensor())
-        self.skipped_in_row += 1
-        if self.is_sound(norm):
+        sound = teaches and norm <= SKIP_FACTOR * self.config.max_grad_norm
+        if sound:
             self.optimizer.step()
-            self.skipped_in_row = 0
         self.optimizer.zero_grad()
-        if self.skipped_in_row == 3:
-            raise RuntimeError(
-                "three optimiser steps in a row were skipped, the last for a gradient norm of"
-                f" {norm:.3g}: see where loss/grad_norm rose first, lower lr, and --resume from"
-                " the last checkpoint"
-            )
-        return norm
-
-    def is_sound(self, norm: float) -> bool:
-        """Whether a gradient norm allows a step; nan does not."""
-        return norm <= SKIP_FACTOR * self.config.max_grad_norm
+        return {"norm": norm, "skipped": not sound}
 
     def recompute(self, groups: list[Group]) -> list[Group]:
         """The groups with the policy's own log-probs of new responses, not the engine's."""
-        sequences = []
-        for group in groups:
-            sequences += [(group.question.prompt_ids, t.token_ids) for t in group.new]
-        scores = iter(self.score(sequences))
+        pairs = [(group, t) for group in groups for t in group.new]
+        scores = iter(self.score([(group.question.prompt_ids, t.token_ids) for group, t in pairs]))
         result = []
         differences = []
         for group in groups:

@@ -6,7 +6,6 @@ Math-Verify, the gold one.
 """
 
 import re
-import sys
 from concurrent.futures import Future
 
 import numpy as np
@@ -97,7 +96,6 @@ class Grader:
         self.tokenizer = tokenizer
         self.verifier = verifier
         self.left_out = {*stop_ids, tokenizer.pad_token_id}
-        self.has_warned = False
 
     def text(self, token_ids: np.ndarray) -> str:
         """The response as text, without turn ends and padding; other special tokens stay."""
@@ -111,19 +109,3 @@ class Grader:
         config = self.config
         piece = graded_text(text, question.thinks, config.require_box, config.grader)
         return self.verifier.submit(piece, question.answer)
-
-    def warn(self, rollouts: list[list]) -> None:
-        """Say once a run what a batch without a right response looks like."""
-        responses = [t for trajectories in rollouts for t in trajectories]
-        if self.has_warned or any(t.reward > 0 for t in responses):
-            return
-        self.has_warned = True
-        texts = [self.text(t.token_ids) for t in responses]
-        cut = sum(not t.finished for t in responses)
-        boxed = sum(r"\boxed" in text for text in texts)
-        thought = sum("</think>" in text for text in texts)
-        print(
-            f"warning: of {len(texts)} responses none is right; {cut} were cut at the limit,"
-            rf" {boxed} have a \boxed, {thought} a </think>",
-            file=sys.stderr,
-        )

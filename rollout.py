@@ -24,6 +24,10 @@ from runtime import ranks
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
 
 
+def ignore(index: int, response: Trajectory) -> None:
+    """What an engine does with a response that ends, if nobody waits for it."""
+
+
 def roll_out(
     engine, grader, questions: list, seeds: list[list[int]], temperature: float, step: int = 0
 ) -> list[list[Trajectory]]:
@@ -41,25 +45,19 @@ def roll_out(
             question, _ = asked[number]
             verdicts[number] = grader.submit(question, response.token_ids)
 
-        responses = engine.generate(
-            [question.prompt_ids for question, _ in asked],
-            [seed for _, seed in asked],
-            temperature,
-            grader.config.max_response_length,
-            on_finish,
-        )
+        prompts = [question.prompt_ids for question, _ in asked]
+        own_seeds = [seed for _, seed in asked]
+        max_tokens = grader.config.max_response_length
         graded = []
+        responses = engine.generate(prompts, own_seeds, temperature, max_tokens, on_finish)
         for number, response in enumerate(responses):
-            rewards = verdicts[number].result()
+            rewards = {"timeouts": 0.0} | verdicts[number].result()
             score = rewards.pop("score")
             graded.append(replace(response, step=step, reward=score, named_rewards=rewards))
         rest = iter(graded)
         return [[next(rest) for _ in seeds[i]] for i in share]
 
-    rollouts = ranks.map_shares([len(s) for s in seeds], work)
-    if ranks.rank() == 0:
-        grader.warn(rollouts)
-    return rollouts
+    return ranks.map_shares([len(s) for s in seeds], work)
 
 
 def make_engine(config: Config, stop_ids: list[int], device: torch.device):
@@ -109,8 +107,6 @@ class VLLMEngine:
             # The CPU kernel works on whole blocks: its 128 would cost a fifth more time.
             block_size=None if on_gpu else 32,
             distributed_executor_backend="external_launcher",
-            # Its buffers and the mapped memory of sleep mode do not agree.
-            disable_custom_all_reduce=on_gpu,
             gpu_memory_utilization=config.rollout_memory,
             max_num_seqs=512,
             kv_cache_memory_bytes=None if on_gpu else KV_CACHE_ON_CPU,
@@ -133,7 +129,7 @@ class VLLMEngine:
         seeds: list[int],
         temperature: float,
         max_tokens: int,
-        on_finish=lambda index, response: None,
+        on_finish=ignore,
     ) -> list[Trajectory]:
         """A response per prompt and seed, in order; `on_finish(index, response)` as one ends."""
         from vllm.sampling_params import RequestOutputKind, SamplingParams
@@ -222,24 +218,15 @@ class HFEngine:
         head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
         self.model.generation_config = GenerationConfig()  # the model's own would fill in for ours
 
-    def generate(
-        self,
-        prompts: list[np.ndarray],
-        seeds: list[int],
-        temperature: float,
-        max_tokens: int,
-        on_finish=lambda index, response: None,
-    ) -> list[Trajectory]:
+    def generate(self, prompts, seeds, temperature, max_tokens, on_finish=ignore) -> list:
         """As `VLLMEngine.generate`."""
-        results = [None] * len(prompts)
-        order = sorted(range(len(prompts)), key=lambda i: len(prompts[i]))
-        for start in range(0, len(order), self.batch_size):
-            part = order[start : start + self.batch_size]
-            sampler = GumbelSampler([seeds[i] for i in part], temperature)
-            made = self.generate_batch([prompts[i] for i in part], sampler, max_tokens)
-            for index, response in zip(part, made):
-                results[index] = response
-                on_finish(index, response)
+        results = []
+        for start in range(0, len(prompts), self.batch_size):
+            part = slice(start, start + self.batch_size)
+            sampler = GumbelSampler(seeds[part], temperature)
+            for response in self.generate_batch(prompts[part], sampler, max_tokens):
+                on_finish(len(results), response)
+                results.append(response)
         return results
 
     @torch.no_grad()

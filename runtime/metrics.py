@@ -3,8 +3,6 @@
 What a step does not have, such as replayed questions, has no metric but the number 0 of them.
 """
 
-from collections import defaultdict
-
 import numpy as np
 import torch
 
@@ -41,13 +39,8 @@ def group_metrics(groups: list) -> dict[str, float]:
     metrics["rollout/tokens"] = sum(lengths)
     metrics["rollout/truncated"] = float(np.mean([not t.finished for t in new]))
     # What else the reward gave, as a mean over the responses that have it.
-    named = defaultdict(list)
-    for t in new:
-        for name, value in t.named_rewards.items():
-            named[name].append(value)
-    late = named.pop("timeouts", [])  # of a response whose grading ran out of time
-    metrics["reward/timeouts"] = len(late) / len(new)
-    for name, values in named.items():
+    for name in sorted({name for t in new for name in t.named_rewards}):
+        values = [t.named_rewards[name] for t in new if name in t.named_rewards]
         metrics[f"reward/{name}"] = float(np.mean(values))
     return metrics
 
