@@ -88,19 +88,8 @@ def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], seed: in
     seeds = [[seed_for("eval", seed, q.id, number)] for q, number in wanted]
     rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
     records = []
-    for (q, number), [t] in zip(wanted, rollouts):
-        record = {
-            "source": q.source,
-            "sample": number,
-            "text": q.text,
-            "gold": q.answer,
-            "response": grader.text(t.token_ids),
-            "reward": t.reward,
-            "success": t.is_success,
-            "length": len(t.token_ids),
-            "truncated": not t.finished,
-        }
-        records.append(record | t.named_rewards)
+    for (q, number), [response] in zip(wanted, rollouts):
+        records.append({"sample": number, **grader.record(q, response)})
     return records
 
 

@@ -10,6 +10,7 @@ from concurrent.futures import Future
 
 import numpy as np
 
+from buffer import Trajectory
 from config import Config
 from data import Question
 from verifier.pool import Verifier
@@ -109,3 +110,17 @@ class Grader:
         config = self.config
         piece = graded_text(text, question.thinks, config.require_box, config.grader)
         return self.verifier.submit(piece, question.answer)
+
+    def record(self, question: Question, response: Trajectory) -> dict:
+        """A graded response as plain values, for people and for tables."""
+        return {
+            "source": question.source,
+            "text": question.text,
+            "gold": question.answer,
+            "response": self.text(response.token_ids),
+            "reward": response.reward,
+            "success": response.is_success,
+            "length": len(response.token_ids),
+            "truncated": not response.finished,
+            **response.named_rewards,
+        }

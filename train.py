@@ -18,13 +18,13 @@ from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.metrics import buffer_metrics, group_metrics, plan_metrics
-from runtime.run import INTERRUPTED, Run, is_validated
+from runtime.run import INTERRUPTED, Run, refuse_remains
 
 
 def train(config: Config) -> int:
     """Set up, run Algorithm 1, save the model; returns the exit status."""
+    refuse_remains(config.run_dir, config.resume)
     device = ranks.setup()
-    run = Run(asdict(config))
     tokenizer, stop_ids = load_tokenizer(config)
     with make_verifier(config) as verifier:
         grader = Grader(config, tokenizer, verifier, stop_ids)
@@ -32,15 +32,15 @@ def train(config: Config) -> int:
         questions, counts = read_questions(config.train_files, config, tokenizer, golds)
         val_questions, val_counts = read_questions(config.val_files, config, tokenizer, golds)
         val_questions = first_of_each_source(val_questions, config.eval_questions)
-        run.print(f"rows of train_files: {counts}, of val_files: {val_counts}")
-        run.print(f"---- a prompt ----\n{tokenizer.decode(questions[0].prompt_ids)}")
-
         experience = Experience(config, questions)
         engine = make_engine(config, stop_ids, device)
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, device)
-        # On a resume the checkpoint is loaded into policy and experience.
-        run.start(policy, experience, tokenizer, stop_ids, fingerprint(questions))
+        # On a resume the newest checkpoint is loaded into policy and experience.
+        about = tokenizer, stop_ids, fingerprint(questions)
+        run = Run(asdict(config), policy, experience, *about)
+        run.print(f"rows of train_files: {counts}, of val_files: {val_counts}")
+        run.print(f"---- a prompt ----\n{tokenizer.decode(questions[0].prompt_ids)}")
         engine.wake(policy.full_weights(engine.dtype))
         example = ""
         if run.step == 0:
@@ -91,11 +91,11 @@ def train(config: Config) -> int:
                 with run.phase("validate"):
                     scores, example = validate(engine, grader, val_questions)
                 metrics |= scores
-            run.end_step(metrics, groups, grader.text)
+            run.end_step(metrics, groups, grader.record)
             if run.stopped:
                 return INTERRUPTED
 
-        if not is_validated(run.rows[-1]):
+        if "time/validate" not in run.rows[-1]:
             metrics, example = validate(engine, grader, val_questions)
             run.log(metrics)
         run.finish()
