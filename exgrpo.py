@@ -147,16 +147,14 @@ class Group:
 class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
-    `plan` moves the stream on, `store` changes the rest. questions: objects with an `id` and with
-    `prompt_ids`. ValueError where two ids are the same, or too few questions for a batch.
+    `plan` moves the stream on, `store` changes the rest. questions: objects with `prompt_ids` and
+    an `id` of their own. ValueError for fewer questions than a batch.
     """
 
     def __init__(self, knobs: Knobs, questions: list):
         self.knobs = knobs
         self.questions = {q.id: q for q in questions}
-        if len(self.questions) < len(questions):
-            raise ValueError("no two questions may have the same id")
-        if len(questions) < knobs.batch_size:
+        if len(self.questions) < knobs.batch_size:
             raise ValueError(
                 f"{len(questions)} questions are fewer than a batch of {knobs.batch_size}: lower"
                 " --batch_size, or give more questions"
@@ -370,6 +368,9 @@ def wrong_values(knobs: Knobs) -> Iterator[str]:
     """A sentence for each value that is no choice of its knob, or a number out of range."""
     for f in fields(knobs):
         value = getattr(knobs, f.name)
+        # An int may stand for a float. YAML reads 1e-6 as text, and 1.0e-6 as a number.
+        if isinstance(f.type, type) and not isinstance(value, f.type | int):
+            yield f"{f.name} must be of type {f.type.__name__}, got {value!r}"
         if get_origin(f.type) is Literal and value not in get_args(f.type):
             yield f"{f.name} must be one of {', '.join(get_args(f.type))}, got {value!r}"
         if type(value) not in (int, float) or f.name == "start_threshold":

@@ -23,7 +23,7 @@ from runtime.run import INTERRUPTED, Run, refuse_remains
 
 def train(config: Config) -> int:
     """Set up, run Algorithm 1, save the model; returns the exit status."""
-    refuse_remains(config.run_dir, config.resume)
+    refuse_remains(config.run_dir, config.resume, config.steps)
     device = ranks.setup()
     tokenizer, stop_ids = load_tokenizer(config)
     with make_verifier(config) as verifier:

@@ -244,8 +244,11 @@ class Run:
         draw(self.rows, self.directory / "run.png")
 
 
-def refuse_remains(run_dir: str, resume: bool) -> None:
+def refuse_remains(run_dir: str, resume: bool, steps: int) -> None:
     """Raise Refusal where run_dir has a run, unless this one goes on with it."""
+    newest = Path(run_dir, "checkpoints", f"step-{steps:07d}")
+    if newest.exists() and Path(run_dir, "model").exists():
+        raise ranks.Refusal(f"{run_dir} has made its {steps} steps: more --steps would go on")
     if not resume and Path(run_dir, "metrics.jsonl").exists():
         raise ranks.Refusal(
             f"{run_dir} holds a run: continue it with --resume, start another with --run_dir NEW,"
