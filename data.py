@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from huggingface_hub import auth_check, try_to_load_from_cache
 from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
@@ -37,16 +38,20 @@ class Question:
 def load_tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """The model's tokenizer, and the ids of all tokens that end a response.
 
-    Refusal where there is no such directory, or the hub cannot be reached.
+    Refusal within seconds where the model is no directory and the hub does not give it.
     """
-    if config.model.count("/") != 1 and not Path(config.model).is_dir():
-        raise ranks.Refusal(f"model {config.model!r}: there is no such directory")
     try:
+        if not Path(config.model).is_dir() and not try_to_load_from_cache(
+            config.model, "config.json"
+        ):
+            auth_check(config.model)  # transformers would try again for half a minute
         tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
         stop_ids = stop_ids_of(config.model, tokenizer)
-    except (OSError, ValueError) as error:
+    except Exception as error:  # no network, no such model, or a directory that is none
         reason = str(error).splitlines()[0]
-        raise ranks.Refusal(f"model {config.model!r}: no tokenizer or config: {reason}") from error
+        raise ranks.Refusal(
+            f"--model {config.model} is no model that can be read, such as RUN/model: {reason}"
+        ) from error
     # A file may have been saved while it padded or cut.
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.no_truncation()

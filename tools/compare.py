@@ -28,7 +28,7 @@ def read_evaluation(directory: Path) -> dict:
     """{data_source: {question: [(success, reward) of a sample]}} of an evaluation."""
     samples = defaultdict(lambda: defaultdict(list))
     for record in read_jsonl(directory / "responses.jsonl"):
-        of_question = samples[record["source"]][record["question"]]
+        of_question = samples[record["source"]][record["text"], record["gold"]]
         of_question.append((record["success"], record["reward"]))
     return samples
 

