@@ -222,7 +222,8 @@ class Experience:
         # Stored questions that were not drawn may come as fresh ones.
         number = self.knobs.batch_size - len(drawn)
         fresh = self.stream.draw(number, self.buffer.retired, skip=drawn)  # lines 16, 18
-        return Plan(step, fresh, dict(zip(drawn, stars)), self.clip_eps_now)
+        b_exp = dict(zip(drawn, stars))  # line 15
+        return Plan(step, fresh, b_exp, self.clip_eps_now)
 
     @property
     def clip_eps_now(self) -> float | None:
@@ -260,8 +261,10 @@ class Experience:
         seeds = []
         for q in plan.question_ids:
             first = 1 if q in plan.stars else 0  # index 0 of the group is o*'s
-            indices = range(first, self.knobs.num_rollouts)
-            seeds.append([seed_for("rollout", self.knobs.seed, plan.step, q, i) for i in indices])
+            own = []
+            for i in range(first, self.knobs.num_rollouts):
+                own.append(seed_for("rollout", self.knobs.seed, plan.step, q, i))
+            seeds.append(own)
         return seeds
 
     def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -273,7 +276,8 @@ class Experience:
         for q, new in zip(plan.question_ids, rollouts, strict=True):
             for trajectory in new:
                 trajectory.check()
-            groups.append(Group(self.questions[q], plan.stars.get(q), new))
+            group = Group(self.questions[q], plan.stars.get(q), new)
+            groups.append(group)
         return groups
 
     def store(self, groups: list[Group]) -> None:
@@ -295,7 +299,8 @@ class Experience:
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, bucket, new)
         # The delayed start: from the next batch on, if the Pass@1 of this one is high enough.
-        pass_at_1 = np.mean([t.is_success for g in groups for t in g.trajectories])
+        num_success = sum(group.num_success for group in groups)
+        pass_at_1 = num_success / (len(groups) * knobs.num_rollouts)
         if knobs.rho > 0 and pass_at_1 > knobs.start_threshold:
             self.started = True
 

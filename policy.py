@@ -71,9 +71,8 @@ class Policy:
                     p.data = p.data.float()
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trained, lr=config.lr, betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=0.01
-        )
+        # The paper's betas (0.9, 0.999) and weight decay 0.01 are torch's own.
+        self.optimizer = torch.optim.AdamW(trained, lr=config.lr, eps=config.adam_eps)
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
@@ -95,10 +94,11 @@ class Policy:
             own = [sequences[i] for i in batch.indices]
             lengths = [len(response_ids) for _, response_ids in own]
             logprobs, entropies = self.module(pack(own, self.device))  # (R,), (R,)
-            of_each = zip(logprobs.cpu().split(lengths), entropies.cpu().split(lengths))
+            logprobs = logprobs.cpu().split(lengths)
+            entropies = entropies.cpu().split(lengths)
             if batch.is_real:
-                for i, (p, h) in zip(batch.indices, of_each):
-                    results[i] = p.numpy(), h.numpy()
+                for number, i in enumerate(batch.indices):
+                    results[i] = logprobs[number].numpy(), entropies[number].numpy()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
         for part in ranks.gather(results):
@@ -111,13 +111,14 @@ class Policy:
         That is the mean full-vocabulary entropy of the response in nats a token, EOS included, or
         by the knob `trajectory_selection` the mean negative log-likelihood of its tokens.
         """
-        scores = iter(self.score([sequence for own in candidates for sequence in own]))
+        by_nll = self.config.trajectory_selection == "nll"
+        flat = [sequence for own in candidates for sequence in own]
+        scores = iter(self.score(flat))
         result = []
         for own in candidates:
             means = []
             for _ in own:
                 logprobs, entropies = next(scores)
-                by_nll = self.config.trajectory_selection == "nll"
                 values = -logprobs if by_nll else entropies
                 means.append(float(values.mean(dtype=float)))
             result.append(means)
@@ -157,7 +158,8 @@ class Policy:
         for group in groups:
             for t, advantage in zip(group.trajectories, group.advantages.tolist()):
                 sequence = group.question.prompt_ids, t.token_ids
-                rows.append(Row(sequence, t.logprobs, advantage, t is group.star))
+                row = Row(sequence, t.logprobs, advantage, replayed=t is group.star)
+                rows.append(row)
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
             stars = [row for row in rows if row.replayed]
             scores = self.score([row.sequence for row in stars])
@@ -174,15 +176,15 @@ class Policy:
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
             own = [rows[i] for i in batch.indices]
-            logprobs, entropies = self.module(pack([row.sequence for row in own], self.device))
+            packed = pack([row.sequence for row in own], self.device)
+            logprobs, entropies = self.module(packed)  # (R,), (R,)
             lengths = [len(row.old_logprobs) for row in own]
-            arrays = (
-                np.concatenate([row.old_logprobs for row in own]),
-                np.repeat([row.advantage for row in own], lengths),
-                np.repeat([row.replayed for row in own], lengths),
-            )
-            # Log-probs, old log-probs, advantages and whether it is replayed, of each token: (R,)
-            inputs = [logprobs, *[torch.as_tensor(array, device=self.device) for array in arrays]]
+            old_logprobs = np.concatenate([row.old_logprobs for row in own])  # (R,)
+            advantages = np.repeat([row.advantage for row in own], lengths)  # (R,)
+            replayed = np.repeat([row.replayed for row in own], lengths)  # (R,)
+            inputs = [logprobs]
+            for array in (old_logprobs, advantages, replayed):
+                inputs.append(torch.as_tensor(array, device=self.device))
             loss, ratio, weight = policy_loss(
                 *inputs,
                 max_length=config.max_response_length,
@@ -201,9 +203,10 @@ class Policy:
 
     def step(self, teaches: bool) -> dict:
         """Step, unless nothing teaches, or the gradient norm is too large or not finite."""
-        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
+        most = self.config.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), most)
         norm = float(norm.full_tensor())
-        sound = teaches and norm <= SKIP_FACTOR * self.config.max_grad_norm
+        sound = teaches and norm <= SKIP_FACTOR * most
         if sound:
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -211,8 +214,10 @@ class Policy:
 
     def recompute(self, groups: list[Group]) -> list[Group]:
         """The groups with the policy's own log-probs of new responses, not the engine's."""
-        pairs = [(group, t) for group in groups for t in group.new]
-        scores = iter(self.score([(group.question.prompt_ids, t.token_ids) for group, t in pairs]))
+        sequences = []
+        for group in groups:
+            sequences += [(group.question.prompt_ids, t.token_ids) for t in group.new]
+        scores = iter(self.score(sequences))
         result = []
         differences = []
         for group in groups:
@@ -222,7 +227,7 @@ class Policy:
                 differences.append(np.abs(logprobs - t.logprobs))
                 new.append(replace(t, logprobs=logprobs))
             result.append(replace(group, new=new))
-        self.check_drift(float(np.concatenate(differences).mean()))
+        self.check_drift(np.concatenate(differences).mean())
         return result
 
     def check_drift(self, drift: float) -> None:
@@ -239,8 +244,8 @@ class Policy:
 
     def full_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
         """(name, full tensor) of every weight, tied heads included and adapters merged."""
-        rank = self.config.lora_rank
-        for name, tensor in merged(self.module.lm.state_dict(), rank, self.device):
+        sharded = self.module.lm.state_dict()
+        for name, tensor in merged(sharded, self.config.lora_rank, self.device):
             tensor = tensor.detach().to(dtype)
             yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
 
@@ -251,7 +256,11 @@ class Policy:
         """
         options = StateDictOptions(flatten_optimizer_state_dict=True)
         weights, state = get_state_dict(self.module.lm, self.optimizer, options=options)
-        return {name: x for name, x in (weights | state).items() if isinstance(x, torch.Tensor)}
+        shards = dict(weights)
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):  # not the learning rate and the like
+                shards[name] = value
+        return shards
 
     def save_pretrained(self, directory: Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the model's dtype."""
