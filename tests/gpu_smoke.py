@@ -16,6 +16,7 @@ ROOT = Path(__file__).parent.parent
 SETTINGS = {
     "--config": "configs/arithmetic.yaml",
     "--dtype": "bfloat16",
+    "--batch_size": "8",
     "--engine": "vllm",
     "--save_every": "1",
     "--eval_every": "0",
