@@ -47,7 +47,7 @@ smollm: smollm-ready
 	test -e $(RUN)/model || \
 	  $(TORCHRUN) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
 	test -e $(RUN)/trained/scores.json || $(ASK) --model $(RUN)/model --output $(RUN)/trained
-	$(PYTHON) -m tools.compare $(RUN)/base $(RUN)/trained --label base trained --first 3
+	$(PYTHON) -m tools.compare $(RUN)/base $(RUN)/trained
 
 # its libraries, model and questions. GYM: a task of the library reasoning-gym, our name for it, its settings
 GYM = test -e .cache/gym/$(2).parquet || $(PYTHON) -m tools.convert gym:$(1) --data_source $(2) \

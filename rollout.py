@@ -121,6 +121,7 @@ class VLLMEngine:
             enable_sleep_mode=on_gpu,
             hf_overrides=configure,
             disable_log_stats=True,
+            use_tqdm_on_load=False,
         )
         VLLM_ENGINES.append(self)
 
