@@ -119,7 +119,7 @@ class ReplayBuffer:
                 heads.append((question_id, t.step, len(t.token_ids), t.reward))
                 token_ids.append(t.token_ids)
                 logprobs.append(t.logprobs)
-        tensors = {
+        tensors: dict[str, np.ndarray] = {
             "questions": np.array(list(self.latest_k), np.int64),
             "latest_k": np.array(list(self.latest_k.values()), np.int64),
             "retired": np.array(sorted(self.retired), np.int64),

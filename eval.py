@@ -117,7 +117,7 @@ def statistics(records: list[dict]) -> dict:
     sources = defaultdict(lambda: defaultdict(list))
     for record in records:
         sources[record["source"]][record["text"]].append(record["success"])
-    result = {}
+    result: dict = {}
     scores = defaultdict(list)  # of each benchmark; one under two data_sources has one weight
     for source, questions in sources.items():
         right = list(questions.values())

@@ -7,7 +7,7 @@ what is passed in, so that every rank computes the same plan.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import torch
@@ -118,10 +118,10 @@ class Plan:
 class Group:
     """G*: a question with its K trajectories, an o* and K - 1 new ones, or K new ones."""
 
-    question: object  # one of those that `Experience` was given
+    question: Any  # one of those that `Experience` was given
     star: Trajectory | None  # the replayed o*, where there is one
     new: list[Trajectory]  # what was generated in this step
-    advantages: np.ndarray | None = None  # float32 (K,), by `with_advantages`
+    advantages: Any = None  # float32 (K,), by `with_advantages`
 
     @property
     def trajectories(self) -> list[Trajectory]:

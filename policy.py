@@ -170,6 +170,7 @@ class Policy:
     def accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         config = self.config
+        beta = None if config.beta == "none" else config.beta
         constant = config.max_response_length * len(rows)
         parts = []
         for batch in self.micro_batches([row.sequence for row in rows]):
@@ -190,7 +191,7 @@ class Policy:
                 max_length=config.max_response_length,
                 num_responses=len(rows),
                 clip_eps=clip_eps,
-                beta=config.beta,
+                beta=beta,
             )
             entropy = entropies.sum()
             total = loss - config.entropy_coef * entropy / constant

@@ -137,7 +137,7 @@ class VLLMEngine:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         engine = self.llm.llm_engine
-        results = [None] * len(prompts)
+        results: list = [None] * len(prompts)
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             params = SamplingParams(
                 temperature=temperature,
