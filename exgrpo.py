@@ -148,17 +148,12 @@ class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
     `plan` moves the stream on, `store` changes the rest. questions: objects with `prompt_ids` and
-    an `id` of their own. ValueError for fewer questions than a batch.
+    an `id` of their own; fewer than a batch are exhausted at once.
     """
 
     def __init__(self, knobs: Knobs, questions: list):
         self.knobs = knobs
         self.questions = {q.id: q for q in questions}
-        if len(self.questions) < knobs.batch_size:
-            raise ValueError(
-                f"{len(questions)} questions are fewer than a batch of {knobs.batch_size}: lower"
-                " --batch_size, or give more questions"
-            )
         self.buffer = ReplayBuffer()
         self.stream = FreshStream(list(self.questions), knobs.seed)
         # Whether E is in use; in its first batch it is still empty. It stays true once it is.

@@ -275,5 +275,7 @@ class Policy:
             lm.generation_config = GenerationConfig()  # the model's own may be refused
             lm.save_pretrained(directory, state_dict=weights)
             lm.config.dtype = self.saved_dtype  # it was taken from the weights that are trained
+            # transformers 4 looks for it here, and takes 10000 where it is missing.
+            lm.config.rope_theta = lm.config.rope_parameters["rope_theta"]
             lm.config.save_pretrained(directory)
         ranks.barrier()
