@@ -268,9 +268,7 @@ class HFEngine:
     def sleep(self) -> None:
         """Nothing to free: this engine keeps its copy."""
 
-    def wake(self, tensors: Weights) -> None:
-        """Take over new weights: there is nothing to wake."""
-        self.load(tensors)
+    wake = load  # there is nothing else to wake
 
 
 class GumbelSampler:
