@@ -258,6 +258,10 @@ C :: C. A tiger hunts a deer. | C. H and He only | C. Vitamin D | C.(12)
 I :: I | \text{I} | (I) | I. | I) | \textbf{(I)} | \text{(I) days become shorter} | I: 12 | $I$
 I :: I) 12 | \textbf{(I)}\ 12 | \textbf{(I)}12 | (I)~12 | \mathrm{(I)}\quad 12 | \textit{I}
 I :: I. A tiger hunts a deer. | I. H and He only | I. Vitamin D | I.(12)
+\frac{3}{\gamma-1} :: 3/(\gamma-1)
+\gcd(n,3) :: \gcd(3,n)
+\frac{dx}{dt}=3x :: \frac{d x}{d t} = 3x
+I_3 :: I_{3}
 """
 
 WRONG = r"""
@@ -359,9 +363,9 @@ $221,$8$ :: 221
 (1,2] :: [1,2]
 (1,2) :: x=1, x=2 | y=1, x=2 | [1,2] | \{1,2\} | (2,1) | 2,1 | 1 \le x \le 2
 (-\sqrt{3},\sqrt{3}) :: x=\pm\sqrt{3}
-2<x<3 :: \{2,3\}
+2<x<3 :: \{2,3\} | 2,3
 (-\infty,1)\cup(3,\infty) :: x<1 | x<3 or x>1
-1,2 :: (2,1) | x \in \{1,1+1\}
+1,2 :: (2,1) | 1<x<2 | x \in (1,2) | x \in \{1,1+1\}
 1,1,2 :: 1,2,2
 (1,2),(3,4) :: (2,1),(3,4) | \{1,2\},\{3,4\}
 m \frac{d v}{d t}+b v=f :: m \frac{d v}{d t}+b v
@@ -407,7 +411,7 @@ I :: I. B. | I. 12 D. 13 | I) 12 or D
 \frac{3}{\gamma-1} :: \frac{5}{\gamma-1} | \frac{3}{\gamma-2}
 dx/dt=3 :: 5 | dx/dt=5 | dt/dx=3
 \frac{dx}{dt}=3x :: \frac{dx}{dt}=5x
-\frac13E_1+\frac23E_2 :: \frac15E_1+\frac23E_2
+\frac13E_1+\frac23E_2 :: \frac15E_1+\frac23E_2 | \frac13E_2+\frac23E_2
 I_3 :: I_5
 \gcd(n,3) :: \gcd(n,5)
 """
@@ -427,6 +431,7 @@ x=3 :: 3=x
 \frac16 :: 0.1(6)
 \sqrt{\frac{1}{2}} :: √½
 \frac{3}{4} :: ³⁄₄
+\gamma^2-3 :: -3+\gamma^2
 """
 
 # Units and their words are not compared; letters beside digits are a product; a prime behind a
@@ -453,8 +458,7 @@ f'(x)=2x :: f(x)=2x | f''(x)=2x
 \frac{1}{2} :: 1:2
 12:30 :: 0.4 | 2:5
 7:05 :: \frac{7}{5}
-2<x<3 :: 2,3 | 2<y<3
-1,2 :: 1<x<2 | x \in (1,2)
+2<x<3 :: 2<y<3
 a=5, b=3 :: (b,a)=(5,3)
 5' :: 5'' | 5^\circ | 5^{\prime\prime}
 1+e^{-50} :: 1+e^{-60}
