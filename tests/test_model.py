@@ -1,7 +1,6 @@
 """Packed scores are those of plain passes for each type of model taken; what is not, is refused."""
 
 import doctest
-import inspect
 import json
 
 import numpy as np
@@ -24,7 +23,6 @@ KNOBS = dict(
     entropy_coef=0.02,
     max_grad_norm=1e3,  # clips nothing
     dtype="float32",
-    gradient_checkpointing=False,
 )
 SHAPE = dict(
     vocab_size=100,
@@ -34,9 +32,7 @@ SHAPE = dict(
     num_attention_heads=4,
     num_key_value_heads=2,
     head_dim=16,
-    max_position_embeddings=64,
     sliding_window=30,  # just the lengths above
-    eos_token_id=2,
 )
 
 
@@ -78,17 +74,14 @@ def test_packed_is_plain_in_value_and_gradient(model_type, tmp_path):
     mix = torch.randn(scores.shape)
     (mix * scores).sum().backward()
     (mix * expected).sum().backward()
-    reference = dict(plain_lm.named_parameters())
-    for name, p in packed_lm.lm.named_parameters():
-        torch.testing.assert_close(p.grad, reference.pop(name).grad, rtol=1e-4, atol=1e-5)
-    assert not reference
+    for p, plain in zip(packed_lm.lm.parameters(), plain_lm.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, plain.grad, rtol=1e-4, atol=1e-5)
 
 
 REFUSED = {  # type of the model, what its config.json says in place of the truth, the sentence
     "type": ("llama", dict(model_type="gpt_neox"), "gpt_neox, which was never compared"),
     "window": ("mistral", dict(sliding_window=29), "= 30 tokens, but .* sees 29"),
     "window in use": ("qwen2", dict(sliding_window=29, use_sliding_window=True), "sees 29"),
-    "positions": ("qwen3", dict(max_position_embeddings=29), "sees 29"),
     "rope": ("llama", dict(rope_parameters=dict(rope_type="dynamic", factor=2.0)), "of type dyn"),
     "too few weights": ("llama", dict(num_hidden_layers=3), r"lacks weights.*layers\.2"),
     "too many weights": ("llama", dict(num_hidden_layers=1), r"lacks weights.*layers\.1"),
@@ -106,30 +99,20 @@ def test_what_would_be_scored_wrongly_is_refused(case, tmp_path):
         load_model(config_of(tmp_path), torch.float32)
 
 
-def by_definition(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
-):
-    """Attention of each sequence by itself, (M, H, D) -> (M, H, D), as the kernel for GPUs."""
-    assert cu_seq_q is cu_seq_k and window_size == (-1, 0)
-    assert max_q == max_k == cu_seq_q.diff().max()
-    lengths = cu_seq_q.diff().tolist()
-    out = []
-    for parts in zip(*[x.transpose(0, 1).split(lengths, dim=1) for x in (query, key, value)]):
-        options = dict(is_causal=True, scale=scale, enable_gqa=enable_gqa)
-        out.append(F.scaled_dot_product_attention(*parts, **options))
+def kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa):
+    """Attention of each sequence by itself, (M, H, D) -> (M, H, D), called as torch's is."""
+    assert cu_seq_q is cu_seq_k
+    assert window_size == (-1, 0)
+    lengths = cu_seq_q.diff()
+    assert max_q == max_k == lengths.max()
+    parts = [x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (query, key, value)]
+    options = dict(is_causal=True, scale=scale, enable_gqa=enable_gqa)
+    out = [F.scaled_dot_product_attention(*qkv, **options) for qkv in zip(*parts)]
     return torch.cat(out, dim=1).transpose(0, 1)
 
 
 def test_attention_in_a_row_is_that_over_padded_copies(monkeypatch):
-    """The path for GPUs has the outputs and gradients of the one that runs here.
-
-    Its kernel is replaced by a loop that is called as the kernel's signature allows.
-    """
-    signature = inspect.signature(varlen.varlen_attn)
-
-    def kernel(*args, **kwargs):
-        return by_definition(**signature.bind(*args, **kwargs).arguments)
-
+    """The path for GPUs, with a loop for its kernel, has outputs and gradients of the other."""
     monkeypatch.setattr(varlen, "varlen_attn", kernel)
     packing = pack(draw_sequences())
     row = packing.input_ids.shape[1]
@@ -157,12 +140,9 @@ def test_the_chunked_head_has_the_scores_and_gradients_of_autograd(chunk, monkey
     weight = torch.randn(13, 6, requires_grad=True)
     targets = torch.randint(13, (11,))
     distribution = torch.distributions.Categorical(logits=hidden @ weight.T / 0.7)
-    expected = distribution.log_prob(targets), distribution.entropy()
-    for mine, reference in zip(TokenScores.apply(hidden, weight, targets, 0.7), expected):
-        torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-5)
-        mix = torch.randn(11)
-        gradients = [
-            torch.autograd.grad((mix * x).sum(), (hidden, weight), retain_graph=True)
-            for x in (mine, reference)
-        ]
-        torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
+    expected = torch.stack([distribution.log_prob(targets), distribution.entropy()])  # (2, 11)
+    mine = torch.stack(TokenScores.apply(hidden, weight, targets, 0.7))
+    torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+    mix = torch.randn(2, 11)
+    gradients = [torch.autograd.grad((mix * x).sum(), (hidden, weight)) for x in (mine, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)
