@@ -34,7 +34,7 @@ def read(name: str, split: str) -> list[dict]:
     """The rows of a file, or of a data set of the hub; the values of a CSV file are text."""
     kind = Path(name).suffix
     if kind == ".jsonl":
-        return read_jsonl(name)
+        return read_jsonl(Path(name))
     if kind == ".parquet":
         return pyarrow.parquet.read_table(name).to_pylist()
     if kind == ".csv":
