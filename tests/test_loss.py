@@ -10,21 +10,21 @@ from loss import MAX_LOG_RATIO, group_advantages, policy_loss
 L_MAX, N = 50, 7  # the normaliser: tokens, and responses of the global mini-batch
 
 
-def make_case(seed=0):
+def make_case():
     """Random inputs of `policy_loss`: 60 tokens, a third of them replayed."""
-    g = torch.Generator().manual_seed(seed)
+    g = torch.Generator().manual_seed(0)
     old = -3 * torch.rand(60, generator=g)
     new = old + 0.6 * torch.randn(60, generator=g)
     advantages = torch.randn(60, generator=g)
     replayed = torch.arange(60) % 3 == 1
-    return [new.requires_grad_(), old, advantages, replayed]
+    return new.requires_grad_(), old, advantages, replayed
 
 
-def run(case, **knobs):
-    """The loss, each token's ratio and weight, and each token's gradient by autograd."""
-    loss, ratio, weight = policy_loss(*case, max_length=L_MAX, num_responses=N, **knobs)
+def run(*case, **knobs):
+    """The loss, each token's weight, and each token's gradient by autograd."""
+    loss, _, weight = policy_loss(*case, max_length=L_MAX, num_responses=N, **knobs)
     (gradient,) = torch.autograd.grad(loss, case[0])
-    return loss, ratio, weight, gradient
+    return loss, weight, gradient
 
 
 def naive_loss(case, clip_eps, beta):
@@ -47,12 +47,10 @@ def naive_loss(case, clip_eps, beta):
 def test_loss_and_gradient_token_by_token(clip_eps, beta):
     """The loss is the loop's, and autograd finds -weight · A / (L_max N) at every token."""
     case = make_case()
-    loss, ratio, weight, gradient = run(case, clip_eps=clip_eps, beta=beta)
+    loss, weight, gradient = run(*case, clip_eps=clip_eps, beta=beta)
     assert loss.item() == pytest.approx(naive_loss(case, clip_eps, beta), rel=1e-5)
-    torch.testing.assert_close(ratio, (case[0] - case[1]).exp().detach())
     torch.testing.assert_close(gradient, -weight * case[2] / (L_MAX * N), rtol=1e-4, atol=1e-9)
-    num_clipped = (weight == 0).sum()
-    assert num_clipped > 5 if clip_eps else num_clipped == 0
+    assert (weight == 0).any() == (clip_eps is not None)
 
 
 def test_the_official_codes_numbers():
@@ -60,34 +58,23 @@ def test_the_official_codes_numbers():
 
     Source: ExGRPO/exgrpo/verl/verl/mix_src/mix_core_alg.py of github.com/ElliottYan/LUFFY (commit
     01f4ae0), run in float64 on these three tokens and one of padding, with the run script's
-    off_policy_reshape="p_div_p_0.1", loss_remove_clip and loss_remove_token_mean, and with its
-    "no_reshape". ε = 0.2 would clip the new token.
+    off_policy_reshape="p_div_p_0.1", loss_remove_clip and loss_remove_token_mean, and then with
+    its "no_reshape". The replayed tokens have w* = 0.1 and 1, where the shaped weight is 1/4, the
+    most there is, and 0.083: the gradient is -weight · A / 4. ε = 0.2 would clip the new token.
     """
-    new = torch.tensor([-1.5, -0.2, -0.9], requires_grad=True)
-    old = torch.tensor([-0.5, -1.2, -0.2])
+    new = torch.tensor([-2.50258509, -1.2, -0.9], requires_grad=True)
+    old = torch.tensor([-0.2, -1.2, -0.2])
     advantages = torch.tensor([0.625, 0.625, -0.375])
     replayed = torch.tensor([True, True, False])
     official = {
-        0.1: (-0.22700561, [-0.02625776, -0.00534744, 0.04655487]),
-        None: (-0.43565783, [-0.05748116, -0.42473154, 0.04655487]),
+        0.1: [-0.17361558, -0.0390625, -0.01291322, 0.04655487],
+        None: [-0.12532013, -0.015625, -0.15625, 0.04655487],
     }
-    for beta, (expected, expected_gradient) in official.items():
+    for beta, expected in official.items():
         case = new, old, advantages, replayed
         loss, _, _ = policy_loss(*case, max_length=4, num_responses=1, beta=beta)
         (gradient,) = torch.autograd.grad(loss, new)
-        assert loss.item() == pytest.approx(expected, rel=1e-6)
-        assert gradient.tolist() == pytest.approx(expected_gradient, rel=1e-5)
-
-
-def test_weights_in_closed_form():
-    """β w/(w+β)² if replayed, at most 1/4, at w = β; w if new, and 0 where the clip binds."""
-    w = torch.tensor([0.1, 1.0, 30.0, 1.1, 1.5, 0.5, 1.1, 1.5, 0.5])
-    advantages = torch.tensor([1.0] * 6 + [-1.0] * 3)
-    replayed = torch.arange(9) < 3
-    case = [w.log().requires_grad_(), torch.zeros(9), advantages, replayed]
-    _, _, weight, _ = run(case, clip_eps=0.2, beta=0.1)
-    by_hand = [0.25, 0.1 / 1.1**2, 3 / 30.1**2, 1.1, 0, 0.5, 1.1, 1.5, 0]
-    assert weight.tolist() == pytest.approx(by_hand, rel=1e-5)
+        assert [loss.item(), *gradient.tolist()] == pytest.approx(expected, rel=1e-5)
 
 
 @pytest.mark.parametrize("beta", [0.1, None])
@@ -95,9 +82,9 @@ def test_weights_in_closed_form():
 def test_weights_on_both_sides_of_the_clamp(distance, beta):
     """A log w just within ±20 has autograd's gradient, one beyond it none, and all is finite."""
     log_ratio = distance * torch.tensor([1.0, -1.0, 1.0, -1.0])
-    case = [log_ratio.requires_grad_(), torch.zeros(4), torch.ones(4), torch.arange(4) < 2]
-    loss, ratio, weight, gradient = run(case, beta=beta)
-    assert loss.isfinite() and ratio.isfinite().all()
+    case = log_ratio.requires_grad_(), torch.zeros(4), torch.ones(4), log_ratio > 0
+    loss, weight, gradient = run(*case, beta=beta)
+    assert loss.isfinite()
     torch.testing.assert_close(gradient, -weight / (L_MAX * N), rtol=1e-4, atol=1e-9)
     assert weight.any() == (distance < MAX_LOG_RATIO)
 
@@ -105,37 +92,26 @@ def test_weights_on_both_sides_of_the_clamp(distance, beta):
 def test_what_would_train_wrongly_in_silence():
     """Shapes that broadcast, and β or ε of 0, are refused; π_old never gets a gradient."""
     new, old, advantages, replayed = make_case()
-    for wrong in (
-        [new, old[:, None], advantages, replayed],
-        [new, old, advantages, replayed[:1]],
-        [x[None] for x in make_case()],
-    ):
+    for wrong in (old[:, None], old[:1]):
         with pytest.raises(ValueError, match="four tensors of one shape"):
-            run(wrong)
+            run(new, wrong, advantages, replayed)
     for knobs in ({"beta": 0.0}, {"clip_eps": 0.0}):
         with pytest.raises(ValueError, match="must be above 0, or None"):
-            run(make_case(), **knobs)
-    _, _, _, gradient = run([new, new, advantages, replayed], beta=None)
+            run(new, old, advantages, replayed, **knobs)
+    _, _, gradient = run(new, new, advantages, replayed, beta=None)
     torch.testing.assert_close(gradient, -advantages / (L_MAX * N))
-
-
-def test_half_precision_is_computed_in_float32():
-    """bfloat16 inputs give the float32 loss of the same, rounded numbers."""
-    new, old, advantages, replayed = make_case()
-    case = [new.bfloat16(), old.bfloat16(), advantages, replayed]
-    loss, *_ = run(case, clip_eps=0.2)
-    assert loss.dtype == torch.float32
-    assert loss.item() == pytest.approx(naive_loss(case, 0.2, 0.1), rel=1e-5)
 
 
 def test_advantages_by_hand():
     """A is r - mean, divided by the std (over K - 1) where asked; equal rewards give exactly 0."""
-    rewards = torch.tensor([[1.0, 0, 0, 0], [1, 1, 1, 1], [0.3, 0.3, 0.3, 0.3000001]])
+    rewards = torch.zeros(3, 4)
+    rewards[0, 0] = 1.0
+    rewards[1] = 1.0
     by_hand = torch.zeros(3, 4)
     by_hand[0] = torch.tensor([0.75, -0.25, -0.25, -0.25])
     assert group_advantages(rewards).equal(by_hand)
-    by_hand[0] /= 0.5  # sqrt((0.75² + 3 · 0.25²) / 3)
-    assert group_advantages(rewards, normalize_std=True).equal(by_hand)
-    sevenfold = torch.full((1, 7), 0.1)
-    assert (sevenfold != sevenfold.mean()).all()  # by rounding
-    assert not group_advantages(sevenfold).any()
+    std = 0.5  # sqrt((0.75² + 3 · 0.25²) / 3)
+    assert group_advantages(rewards, normalize_std=True).equal(by_hand / std)
+    tenths = torch.full((1, 7), 0.1)
+    assert (tenths != tenths.mean()).all()  # by rounding
+    assert not group_advantages(tenths).any()

@@ -12,8 +12,8 @@ from sampler import FreshStream, bucket_weights, sample_questions, sample_unifor
 K = 8
 
 
-def rng(seed=0):
-    return np.random.default_rng(seed)
+def rng():
+    return np.random.default_rng(0)
 
 
 def by_weight(buckets, n, generator):
@@ -22,7 +22,7 @@ def by_weight(buckets, n, generator):
 
 def assert_frequencies(counts, n, p):
     """Every count is within 4.5 standard deviations of its mean; a false alarm is below 1e-5."""
-    for count, chance in zip(counts, p, strict=True):
+    for count, chance in zip(counts, p):
         assert abs(count - n * chance) <= 4.5 * math.sqrt(n * chance * (1 - chance))
 
 
@@ -43,12 +43,9 @@ def test_the_official_codes_bucket_weights():
 
 
 def test_the_papers_text_is_sigma_k():
-    """N(k; μK, K) is the paper's N(k/K; μ, 1), where all buckets are within 7% of each other."""
-    density = [math.exp(-((k / K - 0.25) ** 2) / 2) for k in range(1, K)]
-    weights = bucket_weights(range(1, K), K, mu=0.25, sigma=K)
-    assert weights == pytest.approx(np.array(density) / sum(density))
-    weights = bucket_weights(range(1, K), K, sigma=K)
-    assert weights.min() / weights.max() > 0.93
+    """N(k; μK, K) is the paper's N(k/K; μ, 1), where all buckets are within 7%."""
+    of_1, of_4 = bucket_weights([1, 4], K, sigma=K)
+    assert of_1 / of_4 == pytest.approx(math.exp(-((1 / 8 - 0.5) ** 2) / 2))
 
 
 def test_a_tiny_sigma_leaves_the_nearest_buckets():
@@ -65,10 +62,9 @@ def test_frequencies_of_the_buckets(of_medium):
 
     What a too small bucket lacks is split over the others by their weights.
     """
-    sizes = {1: 60_000, 2: 700_000, 3: 55_000, 5: 60_000, 6: 50_001, 7: 999_999, 4: of_medium}
+    sizes = {1: 60_000, 2: 700_000, 3: 55_000, 4: of_medium}
     buckets = {k: range(k * 1_000_000, k * 1_000_000 + size) for k, size in sizes.items()}
     drawn = by_weight(buckets, 50_000, rng())
-    assert len(set(drawn)) == 50_000
     counts = {k: sum(q in buckets[k] for q in drawn) for k in sizes}
     if of_medium == 10:
         assert counts.pop(4) == 10
@@ -82,21 +78,15 @@ def test_the_deficits_of_the_docstring():
     assert result.attempted > 1 and result.failed == 0
 
 
-@pytest.mark.parametrize("draw", [by_weight, sample_uniform])
-def test_inside_a_bucket_all_are_equally_likely(draw):
-    """Each of 20 questions is among the 5 drawn a quarter of the time."""
-    generator, seen = rng(), np.zeros(20)
-    for _ in range(2_000):
-        seen[draw({4: range(20)}, 5, generator)] += 1
-    assert_frequencies(seen, 2_000, [0.25] * 20)
-
-
-def test_uniform_selection_ignores_the_buckets():
-    """A question's chance depends neither on its bucket nor on that one's size (Table 6)."""
-    buckets = {7: [0], 1: [1, 2, 3, 4, 5, 6, 7], 4: [8, 9], 2: []}
+@pytest.mark.parametrize(
+    "draw, buckets",
+    [(by_weight, {4: range(10)}), (sample_uniform, {7: [0], 1: range(1, 8), 4: [8, 9], 2: []})],
+)
+def test_all_equally_likely(draw, buckets):
+    """So are the questions of a bucket, and with uniform selection those of all (Table 6)."""
     generator, seen = rng(), np.zeros(10)
     for _ in range(2_000):
-        seen[sample_uniform(buckets, 3, generator)] += 1
+        seen[draw(buckets, 3, generator)] += 1
     assert_frequencies(seen, 2_000, [0.3] * 10)
 
 
@@ -104,15 +94,13 @@ def test_uniform_selection_ignores_the_buckets():
 def test_as_many_as_there_are_and_by_the_generator_alone(draw):
     """min(n, total) distinct ids are drawn, if need be from buckets without weight.
 
-    The order of the buckets does not matter, and another seed does.
+    The order of the buckets does not matter.
     """
     buckets = {100: [1], 2: [20, 21], 4: range(40, 90), 5: []}
-    for n, number in [(0, 0), (20, 20), (1_000, 53)]:
-        drawn = draw(buckets, n, rng(5))
+    for n, number in [(20, 20), (99, 53)]:
+        drawn = draw(buckets, n, rng())
         assert len(drawn) == len(set(drawn)) == number
-        assert drawn == draw(dict(reversed(buckets.items())), n, rng(5))
-    assert draw(buckets, 20, rng(5)) != draw(buckets, 20, rng(6))
-    assert draw({}, 5, rng()) == []
+        assert drawn == draw(dict(reversed(buckets.items())), n, rng())
 
 
 # ---- the stream of fresh questions ---------------------------------------------------------------
@@ -123,45 +111,25 @@ def test_an_epoch_is_a_permutation():
 
     Where an epoch ends inside a batch, no question is in it twice.
     """
-    for seed in range(20):
+    runs = []
+    for seed in (3, 3, 4):
         stream = FreshStream([*range(7)], seed)
-        batches = [stream.draw(5, set()) for _ in range(14)]
+        batches = [stream.draw(5, set()) for _ in range(140)]
         assert all(len(set(batch)) == 5 for batch in batches)
-        assert np.bincount(np.concatenate(batches)).tolist() == [10] * 7
-    orders = [FreshStream([*range(7)], seed).draw(7, set()) for seed in (3, 3, 4)]
-    assert orders[0] == orders[1] != orders[2]
+        assert np.bincount(np.concatenate(batches)).tolist() == [100] * 7
+        runs.append(batches)
+    assert runs[0] == runs[1] != runs[2]
 
 
-def test_retired_and_skipped_questions():
-    """A retired one is never drawn, from at once on; a skipped one opens the next draw."""
+def test_retired_skipped_and_inserted_questions():
+    """A retired one is never drawn, a skipped one opens the next draw, once.
+
+    Those put back come in what is left of the epoch, also once.
+    """
     stream = FreshStream([*range(8)], seed=0, queue=[7, 6, 5, 4, 3, 2, 1, 0])
     assert stream.draw(3, {1}, skip=[0, 3]) == [2, 4, 5]
-    assert stream.draw(3, {1, 6}) == [0, 3, 7]
+    assert stream.draw(2, {1, 6}) == [0, 3]
+    stream.insert([1, 6], rng())
+    assert sorted(stream.draw(3, set())) == [1, 6, 7]
     for _ in range(20):
         assert not {1, 6} & set(stream.draw(3, {1, 6}))
-
-
-def test_what_is_always_skipped_piles_up_no_turns():
-    """After 400 batches that skipped two questions, these come as often as the others."""
-    stream = FreshStream([*range(10)], seed=0)
-    for _ in range(400):
-        assert not {0, 1} & set(stream.draw(4, set(), skip=[0, 1]))
-    counts = np.bincount([q for _ in range(100) for q in stream.draw(5, set())])
-    assert np.ptp(counts) <= 2  # of fifty: one for the cut of the epoch, one that was owed
-
-
-def test_the_stream_gives_what_is_left():
-    """A draw has all that are neither retired nor skipped, once each, and ends where none are."""
-    stream = FreshStream([*range(6)], seed=0)
-    assert sorted(stream.draw(10, {0, 1}, skip=[2])) == [3, 4, 5]
-    assert stream.draw(4, {*range(6)}) == []
-    assert sorted(stream.draw(10, set())) == [*range(6)]
-
-
-def test_inserted_questions_come_in_this_epoch():
-    """Those put back join what is left of it in a seeded order, once each."""
-    stream = FreshStream([*range(9)], seed=0, queue=[0, 1, 2])
-    stream.insert([2, 7, 8], rng())
-    left = list(stream.queue)
-    assert sorted(left) == [0, 1, 2, 7, 8]
-    assert stream.draw(5, set()) == left[::-1]
