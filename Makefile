@@ -27,8 +27,9 @@ world: install
 test: world
 	$(PYTHON) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-bench: install
-	$(PYTHON) -m bench $(ARGS)
+bench: world
+	OMP_NUM_THREADS=2 PATH="$(VENV)/bin:$$PATH" $(PYTHON) -m bench.step
+	$(PYTHON) -m bench.draw
 
 lint: install
 	$(PYTHON) -m ruff check .

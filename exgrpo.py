@@ -136,7 +136,8 @@ class Group:
     @property
     def rewards(self) -> np.ndarray:
         """float32 (K,)."""
-        return np.array([t.reward for t in self.trajectories], dtype=np.float32)
+        rewards = [t.reward for t in self.trajectories]
+        return np.array(rewards, dtype=np.float32)
 
     @property
     def num_success(self) -> int:
@@ -172,7 +173,7 @@ class Experience:
         if knobs.question_selection == "uniform":
             return sample_uniform(buckets, n, rng)
         K = knobs.num_rollouts
-        return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 6, 8
+        return sample_questions(buckets, n, K, rng, knobs.mu, knobs.sigma)  # 6, 8
 
     def candidates(self, drawn: list[int]) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         """Of each drawn question the (prompt ids, response ids) to be compared (lines 9-12).
@@ -223,7 +224,9 @@ class Experience:
     @property
     def clip_eps_now(self) -> float | None:
         """ε of CLIP for new tokens in the next batch; None: no clip."""
-        clips = {"auto": not self.started, "on": True, "off": False}[self.knobs.clip]
+        clips = self.knobs.clip == "on"
+        if self.knobs.clip == "auto":
+            clips = not self.started
         return self.knobs.clip_eps if clips else None
 
     # ---- retired questions: the end of a run, or their return (Table 7) --------------------------
@@ -278,7 +281,9 @@ class Experience:
     def store(self, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32)."""
         knobs = self.knobs
-        retires = {"auto": knobs.rho > 0, "on": True, "off": False}[knobs.retire]
+        retires = knobs.retire == "on"
+        if knobs.retire == "auto":
+            retires = knobs.rho > 0
         for group, bucket in zip(groups, self.buckets_of(groups)):
             q = group.question.id
             # With continuous rewards nothing is ever solved.
@@ -325,7 +330,8 @@ class Experience:
 
     def with_advantages(self, groups: list[Group]) -> list[Group]:
         """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
-        rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
+        rewards = np.array([group.rewards for group in groups])  # (Q, K)
+        rewards = torch.tensor(rewards)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
         result = []

@@ -32,7 +32,7 @@ LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 
 
 # A test has compared these with plain passes: packed scores and gradient, LoRA, and weight sync to
-# both engines. docs/change-it.md says how to try another.
+# Hugging Face. docs/change-it.md says how to try another.
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 

@@ -72,17 +72,21 @@ class Policy:
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         trained = [p for p in self.module.parameters() if p.requires_grad]
         # The paper's betas (0.9, 0.999) and weight decay 0.01 are torch's own.
-        self.optimizer = torch.optim.AdamW(trained, lr=config.lr, eps=config.adam_eps)
+        eps = config.adam_eps
+        self.optimizer = torch.optim.AdamW(trained, lr=config.lr, eps=eps)
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
     def micro_batches(self, sequences: list[tuple]) -> list[ranks.MicroBatch]:
         """This rank's share of the sequences; those with one prompt stay together."""
         budget = self.config.tokens_per_micro_batch
-        total = sum(len(prompt) + len(response) for prompt, response in sequences)
+        total = 0
+        for prompt_ids, response_ids in sequences:
+            total += len(prompt_ids) + len(response_ids)
         # Small enough to balance the ranks.
         limit = min(budget, total // (8 * ranks.world_size()))
-        return ranks.micro_batches(prompt_units(sequences, limit), budget)
+        units = prompt_units(sequences, limit)
+        return ranks.micro_batches(units, budget)
 
     @torch.no_grad()
     def score(self, sequences: list[tuple]) -> list[tuple]:
@@ -97,8 +101,9 @@ class Policy:
             logprobs = logprobs.cpu().split(lengths)
             entropies = entropies.cpu().split(lengths)
             if batch.is_real:
-                for number, i in enumerate(batch.indices):
-                    results[i] = logprobs[number].numpy(), entropies[number].numpy()
+                of_each = zip(batch.indices, logprobs, entropies)
+                for i, p, h in of_each:
+                    results[i] = p.numpy(), h.numpy()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
         for part in ranks.gather(results):
@@ -143,12 +148,14 @@ class Policy:
             teaches = any(row.advantage for row in rows)
             parts.append(sums | self.step(teaches))
         sums = add_up(parts)
+        tokens = sums["new"] + sums["replayed"]
         return {
             "engine/drift": self.drift,
             "loss/policy": sums["loss"] / len(parts),
-            "loss/entropy": sums["entropy"] / (sums["new"] + sums["replayed"]),
+            "loss/entropy": sums["entropy"] / tokens,
             "loss/grad_norm": sums["norm"] / len(parts),
             "loss/skipped": sums["skipped"],
+            "loss/without_advantage": sums["without_advantage"],
             **token_means(sums),
         }
 
@@ -156,9 +163,11 @@ class Policy:
         """A row for every response of a mini-batch."""
         rows = []
         for group in groups:
-            for t, advantage in zip(group.trajectories, group.advantages.tolist()):
+            advantages = group.advantages.tolist()
+            for t, advantage in zip(group.trajectories, advantages):
                 sequence = group.question.prompt_ids, t.token_ids
-                row = Row(sequence, t.logprobs, advantage, replayed=t is group.star)
+                replayed = t is group.star
+                row = Row(sequence, t.logprobs, advantage, replayed)
                 rows.append(row)
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
             stars = [row for row in rows if row.replayed]
@@ -199,25 +208,31 @@ class Policy:
             (batch.is_real * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
             sums |= {"loss": loss.item(), "entropy": entropy.item()}
-            parts.append({name: batch.is_real * value for name, value in sums.items()})
-        return add_up(ranks.gather(add_up(parts)))
+            if batch.is_real:
+                parts.append(sums)
+        everywhere = []
+        for of_rank in ranks.gather(parts):
+            everywhere += of_rank
+        return add_up(everywhere)
 
     def step(self, teaches: bool) -> dict:
         """Step, unless nothing teaches, or the gradient norm is too large or not finite."""
+        parameters = self.module.parameters()
         most = self.config.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), most)
+        norm = torch.nn.utils.clip_grad_norm_(parameters, most)
         norm = float(norm.full_tensor())
         sound = teaches and norm <= SKIP_FACTOR * most
         if sound:
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return {"norm": norm, "skipped": not sound}
+        return {"norm": norm, "skipped": teaches and not sound, "without_advantage": not teaches}
 
     def recompute(self, groups: list[Group]) -> list[Group]:
         """The groups with the policy's own log-probs of new responses, not the engine's."""
         sequences = []
         for group in groups:
-            sequences += [(group.question.prompt_ids, t.token_ids) for t in group.new]
+            for t in group.new:
+                sequences.append((group.question.prompt_ids, t.token_ids))
         scores = iter(self.score(sequences))
         result = []
         differences = []
@@ -248,15 +263,18 @@ class Policy:
         sharded = self.module.lm.state_dict()
         for name, tensor in merged(sharded, self.config.lora_rank, self.device):
             tensor = tensor.detach().to(dtype)
-            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if isinstance(tensor, DTensor):
+                tensor = tensor.full_tensor()
+            yield name, tensor
 
     def shards(self) -> dict:
         """This rank's part of every weight and of AdamW's state, by name.
 
         They share memory with the policy's own, so that a checkpoint is read into them.
         """
+        lm = self.module.lm
         options = StateDictOptions(flatten_optimizer_state_dict=True)
-        weights, state = get_state_dict(self.module.lm, self.optimizer, options=options)
+        weights, state = get_state_dict(lm, self.optimizer, options=options)
         shards = dict(weights)
         for name, value in state.items():
             if isinstance(value, torch.Tensor):  # not the learning rate and the like

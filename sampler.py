@@ -94,7 +94,8 @@ def seed_for(*key) -> int:
 
     What a draw is for stands first in its key, so that no two purposes share their numbers.
     """
-    digest = blake2b(repr(key).encode(), digest_size=8).digest()
+    text = repr(key).encode()
+    digest = blake2b(text, digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -136,7 +137,7 @@ class FreshStream:
         self.queue += reversed(passed)  # the end of the queue is drawn first
         return taken
 
-    def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
+    def insert(self, questions: list[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
         waiting = set(self.queue)  # retired ones leave it only when `draw` meets them
         for question in questions:
