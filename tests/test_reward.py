@@ -90,7 +90,7 @@ class Asked:
 
 
 def test_a_reward_of_the_users_own_is_given_text_answer_and_row():
-    """Turn ends and padding are left out of the text, other special tokens stay; math has a piece."""
+    """Turn ends and padding are left out, other special tokens stay; math is given a piece."""
     asked = Asked()
     grader, ids_of = make_grader(asked, reward="mine:score")
     grader.submit(QUESTION, ids_of(r"<user>so \boxed{2}!<pad><eos>"))
@@ -102,7 +102,7 @@ def test_a_reward_of_the_users_own_is_given_text_answer_and_row():
 
 @pytest.mark.parametrize("grader, unworked", [("strict", 0.0), ("official", 1.0)])
 def test_rewards_by_the_real_verifier(grader, unworked):
-    """Token ids go in, rewards come out; an answer that is not worked out tells the graders apart."""
+    """Ids go in, rewards come out; an answer that is not worked out tells the graders apart."""
     config = Config(grader=grader)
     with make_verifier(config) as verifier:
         graded, ids_of = make_grader(verifier, grader=grader)
