@@ -26,9 +26,8 @@ def write(tmp_path):
     """Writes a file of knobs and returns its path."""
 
     def write(text: str, name: str = "knobs.yaml") -> str:
-        file = tmp_path / name
-        file.write_text(text)
-        return str(file)
+        (tmp_path / name).write_text(text)
+        return str(tmp_path / name)
 
     return write
 
@@ -37,35 +36,28 @@ def test_the_defaults_are_table_4(all_is_there):
     """A command with neither a file nor a model is the paper's run; our loss's scale is 1/64."""
     table = dict(batch_size=128, num_mini_batches=2, num_rollouts=8, lr=1e-6, temperature=1.0)
     table |= dict(rho=0.5, mu=0.5, sigma=1.0, beta=0.1, start_threshold=0.35, clip_eps=0.2)
-    table |= dict(max_prompt_length=1024, max_response_length=8192, steps=700, normalize_std=False)
-    table |= dict(trajectory_selection="entropy", retire="auto", importance_correction=True)
-    table |= dict(max_grad_norm=1 / 64, adam_eps=1e-8 / 64, eval_temperature=0.6)
+    table |= dict(max_response_length=8192, steps=700, trajectory_selection="entropy")
+    table |= dict(max_grad_norm=1 / 64, adam_eps=1e-8 / 64, entropy_coef=3.5e-4)
     of_model = dict(response_prefix="<think>\n", rope_theta=40000, max_position_embeddings=16384)
-    paper = vars(parse_config([]))
-    assert paper["model"] == "Qwen/Qwen2.5-Math-7B"
-    assert paper.items() >= (table | of_model).items()
-    assert paper["entropy_coef"] == pytest.approx(0.00035)
-    other = vars(parse_config(MODEL))
     neutral = dict(response_prefix="", rope_theta=0, max_position_embeddings=0)
-    assert other.items() >= (table | neutral).items()
+    of_model["model"] = "Qwen/Qwen2.5-Math-7B"
+    assert vars(parse_config([])).items() >= (table | of_model).items()
+    assert vars(parse_config(MODEL)).items() >= (table | neutral).items()
 
 
 @pytest.mark.parametrize("file", sorted(ROOT.glob("configs/*.yaml")), ids=lambda file: file.stem)
 def test_every_file_in_configs_is_read(file, all_is_there):
-    """Training takes it, evaluation too, and it changes something."""
-    argv = [*MODEL, "--config", str(file)]
-    assert parse_config(argv) != parse_config(MODEL)
-    assert parse_config(argv, EvalConfig).eval_questions == 0
+    """Training takes it, and it changes something."""
+    assert parse_config([*MODEL, "--config", str(file)]) != parse_config(MODEL)
 
 
 def test_later_files_win_and_flags_over_all(write):
-    """Wherever --config stands."""
-    first = write("rho: 0.25\nbatch_size: 16\nalpha: [0.1, 0.9]\nbeta: null\n", "first.yaml")
-    second = write("rho: 0.75\nlr: 1.0e-5\n", "second.yaml")
-    for argv in ([*MODEL, "--config", first, second], ["--config", first, second, *MODEL]):
-        config = parse_config([*argv, "--batch_size", "8"])
-        assert (config.rho, config.lr, config.batch_size) == (0.75, 1e-5, 8)
-        assert (config.alpha, config.beta) == ([0.1, 0.9], None)
+    """`none` and null are the plain ratio."""
+    first = write("rho: 0.25\nalpha: [0.1, 0.9]\nbeta: null\n", "first.yaml")
+    second = write("rho: 0.75\nbatch_size: 16\n", "second.yaml")
+    config = parse_config(["--config", first, second, *MODEL, "--batch_size", "8"])
+    assert (config.rho, config.batch_size) == (0.75, 8)
+    assert (config.alpha, config.beta) == ([0.1, 0.9], None)
     assert parse_config([*MODEL, "--config", second, first]).rho == 0.25
     assert parse_config([*MODEL, "--beta", "none"]).beta in (None, "none")
 
@@ -83,22 +75,15 @@ def test_evaluation_leaves_some_knobs_of_a_training_file_out(write):
     "text, reason",
     [
         ("rhoo: 0.5", "knobs.yaml.*rhoo"),
-        ("rho: [", "knobs.yaml.*parsing"),
         ("steps: 1.5", "steps must be of type int, got 1.5"),
         ("lr: 1e-6", "lr must be of type float, got '1e-6'"),
         ("clip: on", "clip must be one of auto, on, off, got True"),
-        ("rho: 2\nlr: 0", "rho is a share.*got 2\n?.*lr must be above 0|lr.*\n.*rho"),
-        ("beta: 0", "beta must be above 0"),
         ("alpha: [0.8, 0.2]", "alpha must be a range"),
         ("mu: .nan", "mu must be at least 0, got nan"),
-        ("batch_size: 1", "num_mini_batches must be at most batch_size"),
         ("num_rollouts: 1", "num_rollouts must be at least 2"),
         ("rho: 0.001", "rho=0.001 of batch_size=128 is less than one question"),
-        ("difficulty: spread\nretire: 'on'", "nothing retires"),
         ("tokens_per_micro_batch: 0", "tokens_per_micro_batch must be above 0"),
-        ("prompt_template: 'Q:'", "prompt_template must .* contain {question}"),
         ("val_files: [missing.parquet]", "missing.parquet is not there"),
-        ("model: ''", "model is missing"),
     ],
 )
 def test_a_wrong_file_is_refused_by_a_sentence(text, reason, write):
@@ -112,7 +97,6 @@ def test_a_wrong_file_is_refused_by_a_sentence(text, reason, write):
     [
         ("--rhoo 0.5", r"--rhoo.*Perhaps you meant:.*--rho FLOAT"),
         ("--steps 1.5", "parsing --steps"),
-        ("--clip yes", "invalid choice 'yes'"),
     ],
 )
 def test_a_wrong_flag_is_refused_by_a_sentence(flag, reason, capsys):
@@ -127,6 +111,7 @@ def test_a_wrong_flag_is_refused_by_a_sentence(flag, reason, capsys):
 
 TWELVE = {path.stem for path in ROOT.glob("*.py")}
 ISLAND = {"exgrpo", "buffer", "sampler", "loss"}  # what another trainer can take
+TOP = {"tools", "bench"}
 LOW = {"worlds", "verifier", "runtime"}
 
 
@@ -144,12 +129,11 @@ def imported(path: Path) -> set[str]:
 def test_imports_go_downwards():
     """Tools and bench, the twelve, the low rooms; the island needs numpy, torch and safetensors."""
     assert len(TWELVE) == 12
-    for module in TWELVE:
-        assert not imported(ROOT / f"{module}.py") & {"tools", "bench"}, module
+    for path in ROOT.glob("*.py"):
+        assert not imported(path) & TOP, path
     for room in LOW:
         for path in ROOT.glob(f"{room}/*.py"):
-            above = TWELVE | LOW | {"tools", "bench"}
-            assert not imported(path) & above - {room}, path
+            assert not imported(path) & (TOP | TWELVE | LOW) - {room}, path
     allowed = ISLAND | {"numpy", "torch", "safetensors"} | sys.stdlib_module_names
     for module in ISLAND:
         assert imported(ROOT / f"{module}.py") <= allowed, module

@@ -7,7 +7,7 @@ import pytest
 
 from config import Config
 from data import Question, load_tokenizer
-from reward import MAX_BOX, MAX_TEXT, Grader, graded_text, last_box, make_verifier
+from reward import MAX_BOX, Grader, graded_text, last_box, make_verifier
 
 THINKS = {"thinks": True}
 LOOSE = {"require_box": False}
@@ -18,29 +18,22 @@ PIECES = [
     ("so 2", {}, None),
     # Only what follows the thought counts, which has to end, whoever opened it.
     (r"\boxed{1}</think> so \boxed{2}", THINKS, r"\boxed{2}"),
-    (r"\boxed{1}</think> so two", THINKS, None),
     (r"\boxed{1}", THINKS, None),
-    (r"\boxed{1}</think>\boxed{2}</think> \boxed{3}", THINKS, r"\boxed{3}"),
-    (r"\boxed{1}</think> so 2", {}, r"\boxed{1}"),
     (r"<think> \boxed{1}. Hmm, wait", {}, None),
     (r"<think> \boxed{1}?</think> so \boxed{2}", {}, r"\boxed{2}"),
     (r"\boxed{1}</think> \boxed{2} <think> or", THINKS, None),
     # Without a box: the last statement of an answer, else the last number.
-    (r"\boxed{1} is no answer", LOOSE, r"\boxed{1}"),
     ("My answer is 41. No, the answer is 42. Thanks", LOOSE, r"\boxed{42}"),
     ("The final answer to the problem is 5 - 9.", LOOSE, r"\boxed{5 - 9}"),
     (r"**Answer:** $\frac{1}{2}$. I hope so", LOOSE, r"\boxed{\frac{1}{2}}"),
     (r"The answer is $2$ or \(-2\), as $x^2=4$.", LOOSE, r"\boxed{2, -2, x^2=4}"),
     ("as 99 - 28 = 71 we have 99-28 cows", LOOSE, r"\boxed{28}"),
     ("it costs 1,234.50 or -3/4", LOOSE, r"\boxed{-3/4}"),
-    ("7 " + MAX_TEXT * "x", LOOSE, None),
     # The official grader is given all that follows the thought.
     (r"\boxed{3}</think> so 2 ", THINKS | OFFICIAL, "so 2"),
-    (r"<think>\boxed{3}", OFFICIAL, None),
-    # A box of bounded length, and a megabyte of boxes that never close or that nest.
+    # A box of bounded length, and a megabyte of boxes that nest.
     (r"\boxed{" + MAX_BOX * "1" + "}", {}, r"\boxed{" + MAX_BOX * "1" + "}"),
     (r"\boxed{" + (MAX_BOX + 1) * "1" + "}", {}, None),
-    (r"\boxed{" * 150_000, {}, None),
     (r"\boxed{" * 150_000 + "}" * 150_000, {}, None),
 ]
 
@@ -57,7 +50,6 @@ def test_the_piece_that_is_graded(row):
     [
         (r"\boxed{1}\boxed{\frac{1}{2}", "1"),  # the second is cut off
         (r"\boxed{\boxed{3}}", r"\boxed{3}"),
-        (r"{ \boxed {3}}}} and }", "3"),
         (r"\boxed 3, $3$", None),
         (r"\boxed{}", ""),
         (r"\boxed{\{1\}\text{ or \}}}", r"\{1\}\text{ or \}}"),  # an escaped brace is none
