@@ -81,65 +81,80 @@ def scores(model, sequences: list[tuple]) -> tuple[Tensor, Tensor]:
 def split_scores(model, sequences: list[tuple]) -> list[tuple]:
     """The same without gradient, response by response: float32 (T,), (T,)."""
     lengths = [len(response_ids) for _, response_ids in sequences]
-    logprobs, entropies = [of_all.split(lengths) for of_all in scores(model, sequences)]
-    return [(a.numpy(), b.numpy()) for a, b in zip(logprobs, entropies)]
+    logprobs, entropies = scores(model, sequences)
+    of_each = zip(logprobs.split(lengths), entropies.split(lengths))
+    return [(p.numpy(), h.numpy()) for p, h in of_each]
 
 
 # ---- what stands between a trainer and the four files --------------------------------------------
 
 
-def mean_entropies(model, sequences: list[tuple]) -> list[float]:
-    """Lines 9-12: the mean entropy of each stored response under π_θ."""
-    if not sequences:
-        return []
-    return [float(entropies.mean()) for _, entropies in split_scores(model, sequences)]
+def mean_entropies(model, candidates: list[list[tuple]]) -> list[list[float]]:
+    """Lines 9-12: of each drawn question, the mean entropy of its stored responses under π_θ."""
+    means = []
+    for sequences in candidates:
+        scored = split_scores(model, sequences) if sequences else []
+        means.append([float(entropies.mean()) for _, entropies in scored])
+    return means
+
+
+def generate(model, prompts: list[np.ndarray]) -> list[np.ndarray]:
+    """A response to each prompt, as ids int32 (T,) that end with EOS or are L_MAX long."""
+    batch = TOKENIZER.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+    ids = model.generate(
+        **batch,
+        do_sample=True,
+        temperature=TEMPERATURE,
+        top_k=0,
+        pad_token_id=EOS,
+        max_new_tokens=L_MAX,
+    )
+    responses = []
+    for tokens in ids[:, batch["input_ids"].shape[1] :].numpy():
+        ends = np.flatnonzero(tokens == EOS)
+        length = ends[0] + 1 if len(ends) else L_MAX
+        responses.append(tokens[:length].astype(np.int32))
+    return responses
 
 
 def roll_out(model, experience: Experience, plan: Plan) -> list[list[Trajectory]]:
     """Lines 21-24: K new responses to a question, or K - 1 beside an o*, and their rewards."""
-    asked = [experience.questions[q] for q in plan.question_ids]
-    counts = [len(seeds) for seeds in experience.seeds(plan)]  # K or K - 1
-    prompts = []
-    for question, count in zip(asked, counts):
-        prompts += [question.prompt_ids] * count
-    batch = TOKENIZER.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
-    options = {"do_sample": True, "temperature": TEMPERATURE, "top_k": 0, "pad_token_id": EOS}
-    ids = model.generate(**batch, **options, max_new_tokens=L_MAX)
-    sequences = []
-    for prompt_ids, tokens in zip(prompts, ids[:, batch["input_ids"].shape[1] :].numpy()):
-        ends = np.flatnonzero(tokens == EOS)
-        length = ends[0] + 1 if len(ends) else L_MAX
-        sequences.append((prompt_ids, tokens[:length].astype(np.int32)))
-    old_logprobs = [logprobs for logprobs, _ in split_scores(model, sequences)]  # later: π_past
-    made = zip(sequences, old_logprobs)
-    rollouts = []
-    for question, count in zip(asked, counts):
-        new = []
-        for _ in range(count):
-            (_, response_ids), logprobs = next(made)
-            text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
-            reward = float(is_right(text, answer_of(question.text)))
-            finished = bool(response_ids[-1] == EOS)
-            new.append(Trajectory(response_ids, logprobs, plan.step, reward, finished))
-        rollouts.append(new)
-    return rollouts
+    asked = []  # a question as often as it is answered
+    for q, seeds in zip(plan.question_ids, experience.seeds(plan)):
+        asked += [experience.questions[q]] * len(seeds)
+    prompts = [question.prompt_ids for question in asked]
+    responses = generate(model, prompts)
+    scored = split_scores(model, [*zip(prompts, responses)])
+    rollouts = {q: [] for q in plan.question_ids}
+    for question, response_ids, (logprobs, _) in zip(asked, responses, scored):
+        text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
+        reward = float(is_right(text, answer_of(question.text)))
+        finished = bool(response_ids[-1] == EOS)
+        # The log-probs are π_old now, and π_past once the response is stored.
+        new = Trajectory(response_ids, logprobs, plan.step, reward, finished)
+        rollouts[question.id].append(new)
+    return [*rollouts.values()]
 
 
 def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
     """Line 31: Eq. 4 over a mini-batch."""
-    trajectories = [t for group in groups for t in group.trajectories]
-    prompts = [group.question.prompt_ids for group in groups for _ in group.trajectories]
-    replayed = np.concatenate([group.replayed for group in groups])
+    sequences = []
+    old_logprobs = []
+    for group in groups:
+        for t in group.trajectories:
+            sequences.append((group.question.prompt_ids, t.token_ids))
+            old_logprobs.append(t.logprobs)
+    lengths = [len(of_response) for of_response in old_logprobs]
     advantages = np.concatenate([group.advantages for group in groups])
-    lengths = [len(t.token_ids) for t in trajectories]
-    logprobs, _ = scores(model, [(p, t.token_ids) for p, t in zip(prompts, trajectories)])
+    replayed = np.concatenate([group.replayed for group in groups])
+    logprobs, _ = scores(model, sequences)
     loss, _, _ = policy_loss(
         logprobs,
-        torch.tensor(np.concatenate([t.logprobs for t in trajectories])),
+        torch.tensor(np.concatenate(old_logprobs)),
         torch.tensor(np.repeat(advantages, lengths)),
         torch.tensor(np.repeat(replayed, lengths)),
         max_length=L_MAX,
-        num_responses=len(trajectories),
+        num_responses=len(sequences),
         clip_eps=clip_eps,
     )
     return loss
@@ -157,8 +172,9 @@ def main() -> None:
         entropies = mean_entropies(model, experience.candidates(drawn))  # 9-12: of possible o*
         plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
         groups = experience.form_groups(plan, roll_out(model, experience, plan))  # 21-24
-        experience.store(plan, groups)  # 25-30, 32: the only line that changes the experience
-        for mini_batch in experience.mini_batches(step, experience.with_advantages(groups)):
+        experience.store(groups)  # 25-30, 32
+        groups = experience.with_advantages(groups)
+        for mini_batch in experience.mini_batches(step, groups):
             loss_of(model, mini_batch, plan.clip_eps).backward()  # 31
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
             optimizer.step()
