@@ -14,8 +14,8 @@ the number of ranks.
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -33,26 +33,17 @@ BASE = Path(__file__).parent.parent / "worlds/base"
 TOKENIZER = AutoTokenizer.from_pretrained(BASE)
 EOS = TOKENIZER.eos_token_id
 STEPS = 12
-TEMPERATURE = 1.0  # of sampling; all log-probs and entropies are taken at the same
 L_MAX = 72  # tokens of the longest response, by which the loss divides
 
 
-@dataclass
-class Question:
-    """The id and the prompt are what `Experience` asks for."""
-
-    id: int
-    prompt_ids: np.ndarray  # int32 (P,)
-    text: str
-
-
-def read_questions() -> list[Question]:
-    """Those of the built-in world, with the chat template around them."""
+def read_questions() -> list[SimpleNamespace]:
+    """Those of the built-in world; the id and the prompt are what `Experience` asks for."""
     questions = []
     for id, text in enumerate(draw_training(World())):
         turns = [{"role": "user", "content": text}]
         ids = TOKENIZER.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
-        questions.append(Question(id, np.array(ids, np.int32), text))
+        prompt_ids = np.array(ids, np.int32)  # (P,)
+        questions.append(SimpleNamespace(id=id, prompt_ids=prompt_ids, text=text))
     return questions
 
 
@@ -67,7 +58,7 @@ def scores(model, sequences: list[tuple]) -> tuple[Tensor, Tensor]:
     rows = [np.concatenate(sequence) for sequence in sequences]
     batch = TOKENIZER.pad({"input_ids": rows}, padding_side="right", return_tensors="pt")
     logits = model(**batch).logits[:, :-1].float()  # (N, L - 1, V)
-    log_p = (logits / TEMPERATURE).log_softmax(-1)
+    log_p = logits.log_softmax(-1)  # at the temperature of sampling, which is 1 here
     targets = batch["input_ids"][:, 1:]  # (N, L - 1)
     logprobs = log_p.gather(-1, targets[..., None])[..., 0]  # (N, L - 1)
     entropies = -(log_p.exp() * log_p).sum(-1)  # (N, L - 1)
@@ -102,12 +93,7 @@ def generate(model, prompts: list[np.ndarray]) -> list[np.ndarray]:
     """A response to each prompt, as ids int32 (T,) that end with EOS or are L_MAX long."""
     batch = TOKENIZER.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
     ids = model.generate(
-        **batch,
-        do_sample=True,
-        temperature=TEMPERATURE,
-        top_k=0,
-        pad_token_id=EOS,
-        max_new_tokens=L_MAX,
+        **batch, do_sample=True, temperature=1.0, top_k=0, pad_token_id=EOS, max_new_tokens=L_MAX
     )
     responses = []
     for tokens in ids[:, batch["input_ids"].shape[1] :].numpy():
@@ -148,11 +134,14 @@ def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
     advantages = np.concatenate([group.advantages for group in groups])
     replayed = np.concatenate([group.replayed for group in groups])
     logprobs, _ = scores(model, sequences)
+    of_tokens = (
+        np.concatenate(old_logprobs),
+        np.repeat(advantages, lengths),
+        np.repeat(replayed, lengths),
+    )
     loss, _, _ = policy_loss(
         logprobs,
-        torch.tensor(np.concatenate(old_logprobs)),
-        torch.tensor(np.repeat(advantages, lengths)),
-        torch.tensor(np.repeat(replayed, lengths)),
+        *[torch.tensor(values) for values in of_tokens],
         max_length=L_MAX,
         num_responses=len(sequences),
         clip_eps=clip_eps,
@@ -180,10 +169,9 @@ def main() -> None:
             optimizer.step()
             optimizer.zero_grad()
         right = sum(group.num_success for group in groups)
-        buffer = experience.buffer
         print(
-            f"step {step}: {right} of {16 * 8} right, {len(plan.stars)} questions replayed,"
-            f" {len(buffer)} in E, {len(buffer.retired)} retired"
+            f"step {step}: {right} of {16 * 8} right, {len(plan.stars)} questions replayed,",
+            f"{len(experience.buffer)} in E, {len(experience.buffer.retired)} retired",
         )
 
 
