@@ -92,11 +92,10 @@ def mean_entropies(model, candidates: list[list[tuple]]) -> list[list[float]]:
 def generate(model, prompts: list[np.ndarray]) -> list[np.ndarray]:
     """A response to each prompt, as ids int32 (T,) that end with EOS or are L_MAX long."""
     batch = TOKENIZER.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
-    ids = model.generate(
-        **batch, do_sample=True, temperature=1.0, top_k=0, pad_token_id=EOS, max_new_tokens=L_MAX
-    )
+    ids = model.generate(**batch, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=L_MAX)
+    start = batch["input_ids"].shape[1]
     responses = []
-    for tokens in ids[:, batch["input_ids"].shape[1] :].numpy():
+    for tokens in ids[:, start:].numpy():
         ends = np.flatnonzero(tokens == EOS)
         length = ends[0] + 1 if len(ends) else L_MAX
         responses.append(tokens[:length].astype(np.int32))
@@ -134,14 +133,11 @@ def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
     advantages = np.concatenate([group.advantages for group in groups])
     replayed = np.concatenate([group.replayed for group in groups])
     logprobs, _ = scores(model, sequences)
-    of_tokens = (
-        np.concatenate(old_logprobs),
-        np.repeat(advantages, lengths),
-        np.repeat(replayed, lengths),
-    )
     loss, _, _ = policy_loss(
         logprobs,
-        *[torch.tensor(values) for values in of_tokens],
+        torch.tensor(np.concatenate(old_logprobs)),
+        torch.tensor(np.repeat(advantages, lengths)),
+        torch.tensor(np.repeat(replayed, lengths)),
         max_length=L_MAX,
         num_responses=len(sequences),
         clip_eps=clip_eps,
@@ -160,7 +156,8 @@ def main() -> None:
         drawn = experience.draw(step)  # 4-8: which stored questions return
         entropies = mean_entropies(model, experience.candidates(drawn))  # 9-12: of possible o*
         plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
-        groups = experience.form_groups(plan, roll_out(model, experience, plan))  # 21-24
+        rollouts = roll_out(model, experience, plan)  # 21-24
+        groups = experience.form_groups(plan, rollouts)
         experience.store(groups)  # 25-30, 32
         groups = experience.with_advantages(groups)
         for mini_batch in experience.mini_batches(step, groups):
