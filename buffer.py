@@ -38,7 +38,8 @@ class Trajectory:
         logprobs = self.logprobs
         typed = ids.dtype == np.int32 and logprobs.dtype == np.float32
         flat = ids.ndim == 1 and ids.size > 0 and ids.shape == logprobs.shape
-        if not (typed and flat and isfinite(self.reward) and (logprobs <= 0).all()):
+        sound = isfinite(self.reward) and (logprobs <= 0).all()
+        if not (typed and flat and sound):
             raise ValueError(
                 "a response needs int32 ids (T,), T >= 1, float32 log-probs (T,) <= 0 and a finite"
                 f" reward; this one has {ids.dtype} {ids.shape}, {logprobs.dtype} {logprobs.shape}"
@@ -84,10 +85,10 @@ class ReplayBuffer:
         """
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
-        by_tokens = {t.token_ids.tobytes(): t for t in self.trajectories(question_id)}
-        for new in trajectories:
-            new.check()
-            by_tokens[new.token_ids.tobytes()] = new
+        by_tokens = {}
+        for t in self.trajectories(question_id) + trajectories:
+            t.check()
+            by_tokens[t.token_ids.tobytes()] = t
         self.stored[question_id] = list(by_tokens.values())
         self.latest_k[question_id] = num_success
 
@@ -110,14 +111,21 @@ class ReplayBuffer:
 
     def save(self, path: str | os.PathLike) -> None:
         """Write one safetensors file."""
-        responses = [(q, t) for q, stored in self.stored.items() for t in stored]
-        heads = [(q, t.step, len(t.token_ids), t.reward) for q, t in responses]
-        tensors = {
-            "latest_k": np.array([*self.latest_k.items()], np.int64).reshape(-1, 2),
+        heads = []
+        token_ids = [np.zeros(0, np.int32)]
+        logprobs = [np.zeros(0, np.float32)]
+        for question_id, responses in self.stored.items():
+            for t in responses:
+                heads.append((question_id, t.step, len(t.token_ids), t.reward))
+                token_ids.append(t.token_ids)
+                logprobs.append(t.logprobs)
+        tensors: dict[str, np.ndarray] = {
+            "questions": np.array(list(self.latest_k), np.int64),
+            "latest_k": np.array(list(self.latest_k.values()), np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
-            "heads": np.array(heads, np.float64).reshape(-1, 4),
-            "token_ids": np.frombuffer(b"".join(t.token_ids for _, t in responses), np.int32),
-            "logprobs": np.frombuffer(b"".join(t.logprobs for _, t in responses), np.float32),
+            "heads": np.array(heads, np.float64),
+            "token_ids": np.concatenate(token_ids),
+            "logprobs": np.concatenate(logprobs),
         }
         save_file(tensors, path)
 
@@ -126,12 +134,15 @@ class ReplayBuffer:
         """An equal buffer, with equal draws."""
         file = load_file(path)
         buffer = cls()
-        buffer.latest_k = dict(file["latest_k"].tolist())
+        ks = file["latest_k"].tolist()
+        buffer.latest_k = dict(zip(file["questions"].tolist(), ks))
         buffer.retired = set(file["retired"].tolist())
         end = 0
         for q, step, length, reward in file["heads"].tolist():
             part = slice(end, end + int(length))
             end = part.stop
-            one = Trajectory(file["token_ids"][part], file["logprobs"][part], int(step), reward)
+            ids = file["token_ids"][part]
+            logprobs = file["logprobs"][part]
+            one = Trajectory(ids, logprobs, int(step), reward)
             buffer.stored.setdefault(int(q), []).append(one)
         return buffer

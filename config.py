@@ -136,7 +136,7 @@ class Config(Knobs):
                 yield f"{file} is not there; tools.convert makes such files, `make world` its own"
 
 
-def parse_config(argv: list[str] | None = None, cls: type = Config):
+def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
     """Read `--config FILE ...` and flags into a `cls`.
 
     SystemExit for a wrong flag, Refusal for a wrong file and for impossible values.
@@ -164,8 +164,6 @@ def parse_config(argv: list[str] | None = None, cls: type = Config):
         use_underscores=True,
         console_outputs=os.environ.get("RANK", "0") == "0",
     )
-    if config.beta == "none":
-        config.beta = None
     problems = [*config.problems()]
     if problems:
         raise Refusal("\n".join(problems))

@@ -62,10 +62,15 @@ class EvalConfig(Config):
     MAY_BE_ZERO = Config.MAY_BE_ZERO | {"avg_samples"}
     NOT_FROM_FILES = {"eval_questions", "rollout_memory", "train_files"}
 
-    def samples_of(self, source: str) -> int:
-        """Responses to each question of a data_source; AIME and AMC are told by their names."""
-        small = re.search("aime|amc", source.lower())
-        return self.avg_samples if small and self.avg_samples else self.samples
+    def is_small(self, question: Question) -> bool:
+        """Whether a question is of AIME or AMC, by the name of its data_source."""
+        return re.search("aime|amc", question.source.lower()) is not None
+
+    def samples_of(self, question: Question) -> int:
+        """How many responses to a question are asked for."""
+        if self.avg_samples and self.is_small(question):
+            return self.avg_samples
+        return self.samples
 
 
 def validate(engine, grader: Grader, val_questions: list[Question]) -> tuple[dict, str]:
@@ -117,7 +122,7 @@ def statistics(records: list[dict]) -> dict:
     sources = defaultdict(lambda: defaultdict(list))
     for record in records:
         sources[record["source"]][record["text"]].append(record["success"])
-    result = {}
+    result: dict = {}
     scores = defaultdict(list)  # of each benchmark; one under two data_sources has one weight
     for source, questions in sources.items():
         right = list(questions.values())
@@ -128,7 +133,8 @@ def statistics(records: list[dict]) -> dict:
     for group, members in AVERAGES.items():
         there = [name for name in members if name in scores]
         if there:
-            result[f"average/{group}"] = float(np.mean([np.mean(scores[name]) for name in there]))
+            members_scores = [np.mean(scores[name]) for name in there]
+            result[f"average/{group}"] = float(np.mean(members_scores))
             result[f"average_of/{group}"] = there
     return result
 
@@ -167,17 +173,17 @@ def main() -> None:
         questions = first_of_each_source(questions, config.eval_questions)
         wanted = []
         for q in questions:
-            wanted += [(q, number) for number in range(config.samples_of(q.source))]
-        if config.avg_samples not in (0, config.samples) and len(wanted) == config.samples * len(
-            questions
-        ):
+            wanted += [(q, number) for number in range(config.samples_of(q))]
+        if config.avg_samples and not any(map(config.is_small, questions)):
             raise ranks.Refusal("--avg_samples fits no data_source: none holds aime or amc")
         grader = Grader(config, tokenizer, verifier, stop_ids)
         engine = make_engine(config, stop_ids, device)
         records = []
         size = BLOCK * ranks.world_size()
-        for first in tqdm(range(0, len(wanted), size), disable=ranks.rank() > 0):
-            records += respond(engine, grader, wanted[first : first + size], config.seed)
+        starts = range(0, len(wanted), size)
+        for start in tqdm(starts, disable=ranks.rank() > 0):
+            block = wanted[start : start + size]
+            records += respond(engine, grader, block, config.seed)
     if ranks.rank() == 0:
         scores = {"model": config.model, "rows": counts} | means(records) | statistics(records)
         text = json.dumps(scores, indent=1)

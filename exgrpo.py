@@ -7,7 +7,7 @@ what is passed in, so that every rank computes the same plan.
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields, replace
 from math import ceil
-from typing import Literal, get_args, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 import numpy as np
 import torch
@@ -118,10 +118,10 @@ class Plan:
 class Group:
     """G*: a question with its K trajectories, an o* and K - 1 new ones, or K new ones."""
 
-    question: object  # one of those that `Experience` was given
+    question: Any  # one of those that `Experience` was given
     star: Trajectory | None  # the replayed o*, where there is one
     new: list[Trajectory]  # what was generated in this step
-    advantages: np.ndarray | None = None  # float32 (K,), by `with_advantages`
+    advantages: Any = None  # float32 (K,), by `with_advantages`
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -136,7 +136,8 @@ class Group:
     @property
     def rewards(self) -> np.ndarray:
         """float32 (K,)."""
-        return np.array([t.reward for t in self.trajectories], dtype=np.float32)
+        rewards = [t.reward for t in self.trajectories]
+        return np.array(rewards, dtype=np.float32)
 
     @property
     def num_success(self) -> int:
@@ -148,17 +149,12 @@ class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
     `plan` moves the stream on, `store` changes the rest. questions: objects with `prompt_ids` and
-    an `id` of their own. ValueError for fewer questions than a batch.
+    an `id` of their own; fewer than a batch are exhausted at once.
     """
 
     def __init__(self, knobs: Knobs, questions: list):
         self.knobs = knobs
         self.questions = {q.id: q for q in questions}
-        if len(self.questions) < knobs.batch_size:
-            raise ValueError(
-                f"{len(questions)} questions are fewer than a batch of {knobs.batch_size}: lower"
-                " --batch_size, or give more questions"
-            )
         self.buffer = ReplayBuffer()
         self.stream = FreshStream(list(self.questions), knobs.seed)
         # Whether E is in use; in its first batch it is still empty. It stays true once it is.
@@ -177,7 +173,7 @@ class Experience:
         if knobs.question_selection == "uniform":
             return sample_uniform(buckets, n, rng)
         K = knobs.num_rollouts
-        return sample_questions(buckets, n, K, rng, mu=knobs.mu, sigma=knobs.sigma)  # 6, 8
+        return sample_questions(buckets, n, K, rng, knobs.mu, knobs.sigma)  # 6, 8
 
     def candidates(self, drawn: list[int]) -> list[list[tuple[np.ndarray, np.ndarray]]]:
         """Of each drawn question the (prompt ids, response ids) to be compared (lines 9-12).
@@ -222,12 +218,15 @@ class Experience:
         # Stored questions that were not drawn may come as fresh ones.
         number = self.knobs.batch_size - len(drawn)
         fresh = self.stream.draw(number, self.buffer.retired, skip=drawn)  # lines 16, 18
-        return Plan(step, fresh, dict(zip(drawn, stars)), self.clip_eps_now)
+        b_exp = dict(zip(drawn, stars))  # line 15
+        return Plan(step, fresh, b_exp, self.clip_eps_now)
 
     @property
     def clip_eps_now(self) -> float | None:
         """ε of CLIP for new tokens in the next batch; None: no clip."""
-        clips = {"auto": not self.started, "on": True, "off": False}[self.knobs.clip]
+        clips = self.knobs.clip == "on"
+        if self.knobs.clip == "auto":
+            clips = not self.started
         return self.knobs.clip_eps if clips else None
 
     # ---- retired questions: the end of a run, or their return (Table 7) --------------------------
@@ -260,8 +259,10 @@ class Experience:
         seeds = []
         for q in plan.question_ids:
             first = 1 if q in plan.stars else 0  # index 0 of the group is o*'s
-            indices = range(first, self.knobs.num_rollouts)
-            seeds.append([seed_for("rollout", self.knobs.seed, plan.step, q, i) for i in indices])
+            own = []
+            for i in range(first, self.knobs.num_rollouts):
+                own.append(seed_for("rollout", self.knobs.seed, plan.step, q, i))
+            seeds.append(own)
         return seeds
 
     def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -273,13 +274,16 @@ class Experience:
         for q, new in zip(plan.question_ids, rollouts, strict=True):
             for trajectory in new:
                 trajectory.check()
-            groups.append(Group(self.questions[q], plan.stars.get(q), new))
+            group = Group(self.questions[q], plan.stars.get(q), new)
+            groups.append(group)
         return groups
 
     def store(self, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32)."""
         knobs = self.knobs
-        retires = {"auto": knobs.rho > 0, "on": True, "off": False}[knobs.retire]
+        retires = knobs.retire == "on"
+        if knobs.retire == "auto":
+            retires = knobs.rho > 0
         for group, bucket in zip(groups, self.buckets_of(groups)):
             q = group.question.id
             # With continuous rewards nothing is ever solved.
@@ -295,7 +299,8 @@ class Experience:
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, bucket, new)
         # The delayed start: from the next batch on, if the Pass@1 of this one is high enough.
-        pass_at_1 = np.mean([t.is_success for g in groups for t in g.trajectories])
+        num_success = sum(group.num_success for group in groups)
+        pass_at_1 = num_success / (len(groups) * knobs.num_rollouts)
         if knobs.rho > 0 and pass_at_1 > knobs.start_threshold:
             self.started = True
 
@@ -325,7 +330,8 @@ class Experience:
 
     def with_advantages(self, groups: list[Group]) -> list[Group]:
         """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
-        rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
+        rewards = np.array([group.rewards for group in groups])  # (Q, K)
+        rewards = torch.tensor(rewards)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
         result = []

@@ -16,13 +16,13 @@ def group_advantages(rewards: Tensor, normalize_std: bool = False) -> Tensor:
     """A_i = r_i - mean of the group (Eq. 2 without the division, as Dr. GRPO).
 
     rewards: (Q, K) -> (Q, K) float32. With `normalize_std` the group's standard deviation divides
-    (GRPO). Where all rewards of a group are equal its advantages are exactly 0, without rounding.
+    (GRPO). Where all rewards of a group are equal, but for rounding, its advantages are exactly 0.
     """
     rewards = rewards.float()
     advantages = rewards - rewards.mean(dim=1, keepdim=True)  # (Q, K)
     if normalize_std:
         advantages = advantages / rewards.std(dim=1, keepdim=True)  # 0 / 0 where all are equal
-    equal = (rewards == rewards[:, :1]).all(dim=1, keepdim=True)  # (Q, 1)
+    equal = torch.isclose(rewards, rewards[:, :1]).all(dim=1, keepdim=True)  # (Q, 1)
     return advantages.masked_fill(equal, 0.0)
 
 

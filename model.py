@@ -100,7 +100,7 @@ def prompt_units(sequences: list[tuple], limit: int) -> list[tuple[list[int], in
     `limit` tokens.
     """
     units = []
-    previous = None
+    previous = np.zeros(0)
     for i, (prompt, response) in enumerate(sequences):
         if np.array_equal(prompt, previous):
             indices, size = units[-1]
@@ -164,7 +164,7 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     end = 0  # its length so far
     places = []  # of each sequence: where in the row its tokens stand
     predictors = []
-    previous = None
+    previous = np.zeros(0)
     for prompt, response in sequences:
         if not np.array_equal(prompt, previous):
             row.append(prompt)

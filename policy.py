@@ -71,19 +71,22 @@ class Policy:
                     p.data = p.data.float()
             fully_shard(part, mesh=mesh, mp_policy=mixed)
         trained = [p for p in self.module.parameters() if p.requires_grad]
-        self.optimizer = torch.optim.AdamW(
-            trained, lr=config.lr, betas=(0.9, 0.999), eps=config.adam_eps, weight_decay=0.01
-        )
+        # The paper's betas (0.9, 0.999) and weight decay 0.01 are torch's own.
+        eps = config.adam_eps
+        self.optimizer = torch.optim.AdamW(trained, lr=config.lr, eps=eps)
 
     # ---- forward passes without gradient ---------------------------------------------------------
 
     def micro_batches(self, sequences: list[tuple]) -> list[ranks.MicroBatch]:
         """This rank's share of the sequences; those with one prompt stay together."""
         budget = self.config.tokens_per_micro_batch
-        total = sum(len(prompt) + len(response) for prompt, response in sequences)
+        total = 0
+        for prompt_ids, response_ids in sequences:
+            total += len(prompt_ids) + len(response_ids)
         # Small enough to balance the ranks.
         limit = min(budget, total // (8 * ranks.world_size()))
-        return ranks.micro_batches(prompt_units(sequences, limit), budget)
+        units = prompt_units(sequences, limit)
+        return ranks.micro_batches(units, budget)
 
     @torch.no_grad()
     def score(self, sequences: list[tuple]) -> list[tuple]:
@@ -95,9 +98,11 @@ class Policy:
             own = [sequences[i] for i in batch.indices]
             lengths = [len(response_ids) for _, response_ids in own]
             logprobs, entropies = self.module(pack(own, self.device))  # (R,), (R,)
-            of_each = zip(logprobs.cpu().split(lengths), entropies.cpu().split(lengths))
+            logprobs = logprobs.cpu().split(lengths)
+            entropies = entropies.cpu().split(lengths)
             if batch.is_real:
-                for i, (p, h) in zip(batch.indices, of_each):
+                of_each = zip(batch.indices, logprobs, entropies)
+                for i, p, h in of_each:
                     results[i] = p.numpy(), h.numpy()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
@@ -111,13 +116,14 @@ class Policy:
         That is the mean full-vocabulary entropy of the response in nats a token, EOS included, or
         by the knob `trajectory_selection` the mean negative log-likelihood of its tokens.
         """
-        scores = iter(self.score([sequence for own in candidates for sequence in own]))
+        by_nll = self.config.trajectory_selection == "nll"
+        flat = [sequence for own in candidates for sequence in own]
+        scores = iter(self.score(flat))
         result = []
         for own in candidates:
             means = []
             for _ in own:
                 logprobs, entropies = next(scores)
-                by_nll = self.config.trajectory_selection == "nll"
                 values = -logprobs if by_nll else entropies
                 means.append(float(values.mean(dtype=float)))
             result.append(means)
@@ -142,10 +148,11 @@ class Policy:
             teaches = any(row.advantage for row in rows)
             parts.append(sums | self.step(teaches))
         sums = add_up(parts)
+        tokens = sums["new"] + sums["replayed"]
         return {
             "engine/drift": self.drift,
             "loss/policy": sums["loss"] / len(parts),
-            "loss/entropy": sums["entropy"] / (sums["new"] + sums["replayed"]),
+            "loss/entropy": sums["entropy"] / tokens,
             "loss/grad_norm": sums["norm"] / len(parts),
             "loss/skipped": sums["skipped"],
             **token_means(sums),
@@ -155,9 +162,12 @@ class Policy:
         """A row for every response of a mini-batch."""
         rows = []
         for group in groups:
-            for t, advantage in zip(group.trajectories, group.advantages.tolist()):
+            advantages = group.advantages.tolist()
+            for t, advantage in zip(group.trajectories, advantages):
                 sequence = group.question.prompt_ids, t.token_ids
-                rows.append(Row(sequence, t.logprobs, advantage, t is group.star))
+                replayed = t is group.star
+                row = Row(sequence, t.logprobs, advantage, replayed)
+                rows.append(row)
         if not self.config.importance_correction:  # π_θ as it is now stands for π_past
             stars = [row for row in rows if row.replayed]
             scores = self.score([row.sequence for row in stars])
@@ -168,27 +178,28 @@ class Policy:
     def accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         config = self.config
+        beta = None if config.beta == "none" else config.beta
         constant = config.max_response_length * len(rows)
         parts = []
         for batch in self.micro_batches([row.sequence for row in rows]):
             # Between nodes the gradient is reduced once, not per micro-batch.
             self.module.set_requires_all_reduce(batch.is_last)
             own = [rows[i] for i in batch.indices]
-            logprobs, entropies = self.module(pack([row.sequence for row in own], self.device))
+            packed = pack([row.sequence for row in own], self.device)
+            logprobs, entropies = self.module(packed)  # (R,), (R,)
             lengths = [len(row.old_logprobs) for row in own]
-            arrays = (
-                np.concatenate([row.old_logprobs for row in own]),
-                np.repeat([row.advantage for row in own], lengths),
-                np.repeat([row.replayed for row in own], lengths),
-            )
-            # Log-probs, old log-probs, advantages and whether it is replayed, of each token: (R,)
-            inputs = [logprobs, *[torch.as_tensor(array, device=self.device) for array in arrays]]
+            old_logprobs = np.concatenate([row.old_logprobs for row in own])  # (R,)
+            advantages = np.repeat([row.advantage for row in own], lengths)  # (R,)
+            replayed = np.repeat([row.replayed for row in own], lengths)  # (R,)
+            inputs = [logprobs]
+            for array in (old_logprobs, advantages, replayed):
+                inputs.append(torch.as_tensor(array, device=self.device))
             loss, ratio, weight = policy_loss(
                 *inputs,
                 max_length=config.max_response_length,
                 num_responses=len(rows),
                 clip_eps=clip_eps,
-                beta=config.beta,
+                beta=beta,
             )
             entropy = entropies.sum()
             total = loss - config.entropy_coef * entropy / constant
@@ -196,14 +207,20 @@ class Policy:
             (batch.is_real * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
             sums |= {"loss": loss.item(), "entropy": entropy.item()}
-            parts.append({name: batch.is_real * value for name, value in sums.items()})
-        return add_up(ranks.gather(add_up(parts)))
+            if batch.is_real:
+                parts.append(sums)
+        everywhere = []
+        for of_rank in ranks.gather(parts):
+            everywhere += of_rank
+        return add_up(everywhere)
 
     def step(self, teaches: bool) -> dict:
         """Step, unless nothing teaches, or the gradient norm is too large or not finite."""
-        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), self.config.max_grad_norm)
+        parameters = self.module.parameters()
+        most = self.config.max_grad_norm
+        norm = torch.nn.utils.clip_grad_norm_(parameters, most)
         norm = float(norm.full_tensor())
-        sound = teaches and norm <= SKIP_FACTOR * self.config.max_grad_norm
+        sound = teaches and norm <= SKIP_FACTOR * most
         if sound:
             self.optimizer.step()
         self.optimizer.zero_grad()
@@ -211,8 +228,11 @@ class Policy:
 
     def recompute(self, groups: list[Group]) -> list[Group]:
         """The groups with the policy's own log-probs of new responses, not the engine's."""
-        pairs = [(group, t) for group in groups for t in group.new]
-        scores = iter(self.score([(group.question.prompt_ids, t.token_ids) for group, t in pairs]))
+        sequences = []
+        for group in groups:
+            for t in group.new:
+                sequences.append((group.question.prompt_ids, t.token_ids))
+        scores = iter(self.score(sequences))
         result = []
         differences = []
         for group in groups:
@@ -222,7 +242,7 @@ class Policy:
                 differences.append(np.abs(logprobs - t.logprobs))
                 new.append(replace(t, logprobs=logprobs))
             result.append(replace(group, new=new))
-        self.check_drift(float(np.concatenate(differences).mean()))
+        self.check_drift(np.concatenate(differences).mean())
         return result
 
     def check_drift(self, drift: float) -> None:
@@ -239,19 +259,26 @@ class Policy:
 
     def full_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
         """(name, full tensor) of every weight, tied heads included and adapters merged."""
-        rank = self.config.lora_rank
-        for name, tensor in merged(self.module.lm.state_dict(), rank, self.device):
+        sharded = self.module.lm.state_dict()
+        for name, tensor in merged(sharded, self.config.lora_rank, self.device):
             tensor = tensor.detach().to(dtype)
-            yield name, tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+            if isinstance(tensor, DTensor):
+                tensor = tensor.full_tensor()
+            yield name, tensor
 
     def shards(self) -> dict:
         """This rank's part of every weight and of AdamW's state, by name.
 
         They share memory with the policy's own, so that a checkpoint is read into them.
         """
+        lm = self.module.lm
         options = StateDictOptions(flatten_optimizer_state_dict=True)
-        weights, state = get_state_dict(self.module.lm, self.optimizer, options=options)
-        return {name: x for name, x in (weights | state).items() if isinstance(x, torch.Tensor)}
+        weights, state = get_state_dict(lm, self.optimizer, options=options)
+        shards = dict(weights)
+        for name, value in state.items():
+            if isinstance(value, torch.Tensor):  # not the learning rate and the like
+                shards[name] = value
+        return shards
 
     def save_pretrained(self, directory: Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the model's dtype."""
@@ -265,5 +292,7 @@ class Policy:
             lm.generation_config = GenerationConfig()  # the model's own may be refused
             lm.save_pretrained(directory, state_dict=weights)
             lm.config.dtype = self.saved_dtype  # it was taken from the weights that are trained
+            # transformers 4 looks for it here, and takes 10000 where it is missing.
+            lm.config.rope_theta = lm.config.rope_parameters["rope_theta"]
             lm.config.save_pretrained(directory)
         ranks.barrier()

@@ -27,7 +27,9 @@ BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch sk
 
 def last_box(text: str) -> str | None:
     r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes."""
-    opened = []  # for every brace still open: where its box begins, or None if it is no box
+    opened: list[
+        int | None
+    ] = []  # for every brace still open: where its box begins, or None if it is no box
     box = None  # cut out only once, so that nested boxes take linear time
     for token in BRACES.finditer(text):
         if token[0].startswith(r"\boxed"):

@@ -22,6 +22,7 @@ from model import extend_context, load_model, model_config
 from runtime import ranks
 
 KV_CACHE_ON_CPU = 2**29  # bytes, of a rank's engine
+Weights = Iterable[tuple[str, torch.Tensor]]  # by the names of `state_dict()`, tied heads included
 
 
 def ignore(index: int, response: Trajectory) -> None:
@@ -120,6 +121,7 @@ class VLLMEngine:
             enable_sleep_mode=on_gpu,
             hf_overrides=configure,
             disable_log_stats=True,
+            use_tqdm_on_load=False,
         )
         VLLM_ENGINES.append(self)
 
@@ -135,7 +137,7 @@ class VLLMEngine:
         from vllm.sampling_params import RequestOutputKind, SamplingParams
 
         engine = self.llm.llm_engine
-        results = [None] * len(prompts)
+        results: list = [None] * len(prompts)
         for i, (prompt, seed) in enumerate(zip(prompts, seeds, strict=True)):
             params = SamplingParams(
                 temperature=temperature,
@@ -166,7 +168,7 @@ class VLLMEngine:
             finished=output.finish_reason == "stop",
         )
 
-    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load(self, tensors: Weights) -> None:
         """Take over new weights and forget cached prefixes.
 
         A collective where `tensors` gathers them. KeyError where a name of `state_dict()`, tied
@@ -182,7 +184,7 @@ class VLLMEngine:
         if self.on_gpu:
             self.llm.sleep(level=2)
 
-    def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def wake(self, tensors: Weights) -> None:
         """Load new weights: space first, the cache last, which keeps the peak low."""
         if self.on_gpu:
             self.llm.wake_up(tags=["weights"])
@@ -191,8 +193,8 @@ class VLLMEngine:
             self.llm.wake_up(tags=["kv_cache"])
 
 
-def all_of(names: Collection[str], tensors: Iterable[tuple[str, torch.Tensor]]) -> Iterator:
-    """The (name, tensor) pairs; KeyError for an unknown name, and at the end for a missing one."""
+def all_of(names: Collection[str], tensors: Weights) -> Iterator:
+    """The same pairs; KeyError for an unknown name, and at the end for a missing one."""
     missing = set(names)
     for name, tensor in tensors:
         missing.remove(name)
@@ -247,15 +249,17 @@ class HFEngine:
             generation_config=settings,
             logits_processor=LogitsProcessorList([sampler]),
         )
-        responses = out[:, ids.shape[1] :].cpu().numpy().astype(np.int32)  # (N, T)
+        responses = out[:, ids.shape[1] :].cpu()  # (N, T)
         logprobs = torch.stack(sampler.logprobs, dim=1).cpu().numpy()  # (N, T)
-        for tokens, of_tokens in zip(responses, logprobs):
+        for tokens, of_tokens in zip(responses.numpy().astype(np.int32), logprobs):
             is_end = np.isin(tokens, self.stop_ids)
             finished = bool(is_end.any())
             length = is_end.argmax() + 1 if finished else len(tokens)
-            yield Trajectory(tokens[:length].copy(), of_tokens[:length].copy(), finished=finished)
+            own_tokens = tokens[:length].copy()
+            own_logprobs = of_tokens[:length].copy()
+            yield Trajectory(own_tokens, own_logprobs, finished=finished)
 
-    def load(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
+    def load(self, tensors: Weights) -> None:
         """Take over new weights, as `VLLMEngine.load`."""
         own = self.model.state_dict()
         for name, tensor in all_of(own, tensors):
@@ -264,9 +268,7 @@ class HFEngine:
     def sleep(self) -> None:
         """Nothing to free: this engine keeps its copy."""
 
-    def wake(self, tensors: Iterable[tuple[str, torch.Tensor]]) -> None:
-        """Take over new weights: there is nothing to wake."""
-        self.load(tensors)
+    wake = load  # there is nothing else to wake
 
 
 class GumbelSampler:
@@ -279,12 +281,15 @@ class GumbelSampler:
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         """The log-probs of the next token (N, V), with seeded noise."""
-        logprobs = (scores.float() / max(self.temperature, 1e-6)).log_softmax(-1)  # (N, V)
+        temperature = max(self.temperature, 1e-6)
+        logprobs = (scores.float() / temperature).log_softmax(-1)  # (N, V)
         noisy = logprobs
         if self.temperature > 0:
-            size = scores.shape[1]
-            draws = [torch.empty(size).exponential_(generator=g) for g in self.generators]
+            draws = []
+            for generator in self.generators:
+                draws.append(torch.empty(scores.shape[1]).exponential_(generator=generator))
             gumbel = -torch.stack(draws).to(scores.device).log()  # (N, V)
             noisy = logprobs + gumbel
-        self.logprobs.append(logprobs.gather(1, noisy.argmax(-1, keepdim=True))[:, 0])
+        sampled = noisy.argmax(-1, keepdim=True)  # (N, 1)
+        self.logprobs.append(logprobs.gather(1, sampled)[:, 0])
         return noisy

@@ -82,8 +82,11 @@ def sample_uniform(
     buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator
 ) -> list[int]:
     """min(n, total) distinct ids, all equally likely: Table 6, "no question selection"."""
-    every = [q for k in sorted(buckets) for q in buckets[k]]
-    return rng.choice(every, min(n, len(every)), replace=False).tolist()
+    every = []
+    for k in sorted(buckets):
+        every += buckets[k]
+    n = min(n, len(every))
+    return rng.choice(every, n, replace=False).tolist()
 
 
 def seed_for(*key) -> int:
@@ -91,7 +94,8 @@ def seed_for(*key) -> int:
 
     What a draw is for stands first in its key, so that no two purposes share their numbers.
     """
-    digest = blake2b(repr(key).encode(), digest_size=8).digest()
+    text = repr(key).encode()
+    digest = blake2b(text, digest_size=8).digest()
     return int.from_bytes(digest, "little") >> 1
 
 
@@ -109,20 +113,21 @@ class FreshStream:
     epoch: int = -1
     queue: list[int] = field(default_factory=list)  # what is left of the epoch, next question last
 
-    def draw(self, n: int, retired: Collection[int], skip: Collection[int] = ()) -> list[int]:
+    def draw(self, n: int, retired: set[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
         A question passed over (in `skip`, or drawn already) comes first in the next draw. `skip`
         must hold no retired question.
         """
-        n = min(n, len(self.ids) - len(retired) - len(skip))
+        available = len(self.ids) - len(retired) - len(skip)
+        n = min(n, available)
         taken = []
         passed = []
         while len(taken) < n:
             if not self.queue:
                 self.epoch += 1
-                order = rng_for("stream", self.seed, self.epoch).permutation(self.ids)
-                self.queue = order[::-1].tolist()
+                rng = rng_for("stream", self.seed, self.epoch)
+                self.queue = rng.permutation(self.ids).tolist()
             question = self.queue.pop()
             if question in skip or question in taken:
                 if question not in passed:  # it may be met in this epoch and in the next
@@ -132,7 +137,7 @@ class FreshStream:
         self.queue += reversed(passed)  # the end of the queue is drawn first
         return taken
 
-    def insert(self, questions: Collection[int], rng: np.random.Generator) -> None:
+    def insert(self, questions: list[int], rng: np.random.Generator) -> None:
         """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
         waiting = set(self.queue)  # retired ones leave it only when `draw` meets them
         for question in questions:

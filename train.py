@@ -32,6 +32,8 @@ def train(config: Config) -> int:
         questions, counts = read_questions(config.train_files, config, tokenizer, golds)
         val_questions, val_counts = read_questions(config.val_files, config, tokenizer, golds)
         val_questions = first_of_each_source(val_questions, config.eval_questions)
+        if len(questions) < config.batch_size:
+            raise ranks.Refusal(f"{len(questions)} questions are fewer than --batch_size")
         experience = Experience(config, questions)
         engine = make_engine(config, stop_ids, device)
         engine.sleep()  # makes room on a GPU while the policy loads

@@ -1,35 +1,25 @@
-"""Time a whole training step beside one of TRL's GRPOTrainer.
+"""Time a training step beside one of TRL's GRPOTrainer, on two quiet CPU cores.
+
+    make world; pip install datasets==5.2.0; pip install --no-deps trl==1.16.0
+    OMP_NUM_THREADS=2 python -m bench.step
 
 Both have the same model, prompts, samples and optimiser steps: 32 questions x 8 responses of up to
-64 tokens and two optimiser steps on a random model, on-policy (`--rho 0`). Ours is the ordinary
-`train.py` on two ranks of one thread. TRL has the same two cores and Hugging Face's generate, as it
-does not support this vLLM on CPUs. Both are timed from step to step, by the wall clock and by the
-CPU time of all their processes, which says something on a busy machine, too. Ours runs before and
-after TRL, so that a change of the machine's pace shows.
+64 tokens and two optimiser steps, on-policy (`--rho 0`), float32. The model is a random Llama of
+4.8M parameters. Ours is the ordinary `train.py` on two ranks of one thread. TRL has one process of
+two threads, which is its fastest here, and Hugging Face's generate, as it does not support this
+vLLM on CPUs.
 """
 
-import importlib.util
-import os
 import subprocess
-import sys
 import tempfile
-import time
 import zlib
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 
-import numpy as np
-
 from runtime.tables import read_jsonl
 
-ROOT = Path(__file__).resolve().parent.parent
-QUESTIONS = 32  # of a step
-RESPONSES = 8  # to each
-MAX_TOKENS = 64  # of a response
-STEPS = 5  # those timed, after one that is not
-TRL_PROCESSES = {"float32": [1], "bfloat16": [1, 2]}  # in float32 two were never faster
+QUESTIONS = ".cache/arithmetic/train-30-10-60.jsonl"
+TIMED = 5  # steps, after one that is not timed
 
 
 def coin(response: str, answer: str) -> float:
@@ -37,133 +27,68 @@ def coin(response: str, answer: str) -> float:
     return float(zlib.crc32(response.encode()) & 1)
 
 
-def write_setup(directory: Path) -> tuple[str, str]:
-    """Write a random Llama and 512 questions of about 20 tokens, and return their paths.
+def write_model(directory: Path) -> None:
+    """Write a random Llama, larger than the built-in base, with the base's tokenizer."""
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-    The Llama has hidden size 256, 6 layers and 4.8M parameters.
-    """
-    from worlds.arithmetic import World, draw_sets, rows
-    from worlds.pretraining import build_model, build_tokenizer
-
-    world = World(
-        train_size=512,
-        train_operations=(5, 6),
-        hidden=256,
-        layers=6,
-        heads=4,
-        intermediate=688,
-        initializer=0.02,
+    config = AutoConfig.from_pretrained(
+        "worlds/base",
+        hidden_size=256,
+        head_dim=128,
+        num_hidden_layers=6,
+        intermediate_size=688,
+        initializer_range=0.02,
     )
-    tokenizer = build_tokenizer()
-    model = directory / "model"
-    build_model(world, tokenizer).save_pretrained(model)
-    tokenizer.save_pretrained(model)
-    file = directory / "train.jsonl"
-    file.write_text(rows(draw_sets(world)["train"], "arithmetic"))
-    return str(model), str(file)
+    AutoModelForCausalLM.from_config(config).save_pretrained(directory)
+    AutoTokenizer.from_pretrained("worlds/base").save_pretrained(directory)
 
 
-@dataclass
-class Steps:
-    """The times of a run from step to step, without the first step."""
-
-    wall: list[float]  # seconds
-    cpu: list[float]  # seconds of all processes
-    lines: list[str]  # everything the run printed
-
-    def __str__(self) -> str:
-        return f"{median(self.wall):.2f} s a step, {median(self.cpu):.2f} CPU s"
-
-
-def time_steps(processes: int, command: list[str], step_ends_with: str) -> Steps:
-    """Run a script on two cores and time its steps.
-
-    A step ends with a line that begins with `step_ends_with`. RuntimeError shows the end of what
-    the script printed if it fails.
+def time_ours(model: Path, run_dir: Path) -> float:
+    """The median seconds of a step of train.py, all its phases together."""
+    command = f"""
+        env OMP_NUM_THREADS=1 torchrun --standalone --nproc_per_node=2 train.py
+        --config configs/arithmetic.yaml --model {model} --run_dir {run_dir} --val_files
+        --train_files {QUESTIONS} --reward bench.step:coin --max_response_length 64
+        --rho 0 --lr 1e-6 --steps {TIMED + 1} --eval_every 0 --save_every 0
     """
-    import psutil
+    subprocess.run(command.split(), check=True)
+    rows = read_jsonl(run_dir / "metrics.jsonl")[-TIMED:]
+    phases = ("time/plan", "time/rollout", "time/store", "time/update", "time/sync")
+    return median(sum(row[phase] for phase in phases) for row in rows)
 
-    launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc_per_node={processes}"]
-    threads = {"OMP_NUM_THREADS": str(2 // processes), "PYTHONUNBUFFERED": "1"}
-    process = subprocess.Popen(
-        [sys.executable, *launcher, *command],
-        cwd=ROOT,
-        env=os.environ | threads,
-        text=True,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
+
+def time_trl(model: Path) -> float:
+    """The median seconds of two of TRL's optimiser steps, which make a step of ours."""
+    import datasets
+    from trl import GRPOConfig, GRPOTrainer
+
+    config = GRPOConfig(
+        output_dir=model,
+        use_cpu=True,
+        bf16=False,
+        max_steps=2 * TIMED + 2,
+        logging_steps=2,
+        gradient_checkpointing=False,  # its default is slower
+        per_device_train_batch_size=64,
+        gradient_accumulation_steps=2,
+        steps_per_generation=4,  # 256 responses, for two optimiser steps
+        max_completion_length=64,
     )
-    lines = []
-    walls = []
-    cpus = []
-    for line in process.stdout:
-        lines.append(line.rstrip())
-        if line.startswith(step_ends_with):
-            children = psutil.Process(process.pid).children(recursive=True)
-            used = [child.cpu_times() for child in children]
-            walls.append(time.perf_counter())
-            cpus.append(sum(times.user + times.system for times in used))
-    if process.wait():
-        end = "\n".join(lines[-60:])
-        raise RuntimeError(f"{' '.join(command)} ended with {process.returncode}:\n{end}")
-    return Steps(np.diff(walls).tolist(), np.diff(cpus).tolist(), lines)
+
+    def rewards(completions: list, **_) -> list:
+        return [coin(turns[0]["content"], "") for turns in completions]
+
+    prompts = datasets.Dataset.from_json(QUESTIONS)
+    trainer = GRPOTrainer(str(model), rewards, args=config, train_dataset=prompts)
+    trainer.train()
+    means = [row["step_time"] for row in trainer.state.log_history if "step_time" in row]
+    return 2 * median(means[1:])
 
 
-def time_ours(model: str, questions: str, dtype: str, run_dir: Path) -> tuple[Steps, str]:
-    """The steps of a run of train.py, and what its phases took."""
-    flags = {
-        "config": "configs/arithmetic.yaml",
-        "model": model,
-        "train_files": questions,
-        "reward": "bench.step:coin",
-        "run_dir": run_dir,
-        "rho": 0,
-        "dtype": dtype,
-        "batch_size": QUESTIONS,
-        "num_rollouts": RESPONSES,
-        "max_prompt_length": 32,
-        "max_response_length": MAX_TOKENS,
-        "lr": 1e-6,
-        "steps": STEPS + 1,
-        "eval_every": 0,
-        "save_every": 0,
-    }
-    command = ["train.py"]
-    for name, value in flags.items():
-        command += [f"--{name}", str(value)]
-    steps = time_steps(2, command, "step ")
-
-    rows = read_jsonl(run_dir / "metrics.jsonl")
-    metrics = [row for row in rows if row["step"] > 1]
-    phases = []
-    for phase in ("rollout", "update", "sync"):
-        phases.append(f"{phase} {median(row[f'time/{phase}'] for row in metrics):.2f}")
-    length = median(row["rollout/length"] for row in metrics)
-    return steps, f"{', '.join(phases)}; {length:.0f} tokens a response"
-
-
-def bench_step() -> Iterator[tuple[str, str, str]]:
-    """The rows of ours, TRL, ours again, and their ratio; of ours alone where there is no TRL."""
-    has_trl = importlib.util.find_spec("trl")
-    with tempfile.TemporaryDirectory() as name:
-        directory = Path(name)
-        model, questions = write_setup(directory)
-        for dtype, peer_processes in TRL_PROCESSES.items():
-            before, phases = time_ours(model, questions, dtype, directory / f"{dtype}-before")
-            yield f"ours, {dtype}, before", str(before), phases
-            if not has_trl:
-                yield "TRL", "left out", "not installed: see requirements.txt"
-                continue
-            peers = []
-            for processes in peer_processes:
-                command = ["bench/peer.py", model, questions, dtype]
-                peer = time_steps(processes, command, "{'loss'")
-                peers.append(peer)
-                version = next(line for line in peer.lines if line.startswith("TRL "))
-                yield f"TRL, {dtype}, processes: {processes}", str(peer), version
-            after, phases = time_ours(model, questions, dtype, directory / f"{dtype}-after")
-            yield f"ours, {dtype}, after", str(after), phases
-
-            wall = median(before.wall + after.wall) / min(median(peer.wall) for peer in peers)
-            cpu = median(before.cpu + after.cpu) / min(median(peer.cpu) for peer in peers)
-            yield f"ours / TRL, {dtype}", f"{wall:.2f} of its time", f"{cpu:.2f} of its CPU time"
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as directory:
+        model = Path(directory) / "model"
+        write_model(model)
+        ours = time_ours(model, Path(directory) / "ours")
+        trl = time_trl(model)
+    print(f"seconds a step: ours {ours:.2f}, TRL {trl:.2f}, ours / TRL {ours / trl:.2f}")

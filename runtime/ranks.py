@@ -5,10 +5,12 @@ back in the order of the items, so whatever follows is the same on every rank an
 of ranks. A rank that raises, or dies, ends the job: torchrun sees it leave and stops the others.
 """
 
+import logging
 import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
@@ -66,6 +68,10 @@ def setup() -> torch.device:
         os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # a free one
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     transformers.logging.set_verbosity_error()
+    # vLLM says what means nothing on a CPU: no Triton there, no CUDA_HOME, an old name in torch.
+    for name in ("vllm.triton_utils.importing", "torch.utils.cpp_extension"):
+        logging.getLogger(name).setLevel("ERROR")
+    warnings.filterwarnings("ignore", message=".*reduce_op.*", category=FutureWarning)
     device = torch.device("cpu")
     backend = "gloo"
     if torch.cuda.is_available():

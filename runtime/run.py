@@ -208,6 +208,10 @@ class Run:
         if not self.main:
             return
         self.tokenizer.save_pretrained(aside / "model")
+        # The name that transformers 4 knows, too.
+        about = aside / "model/tokenizer_config.json"
+        named = about.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
+        about.write_text(named)
         # The model samples as in validation, and ends its turns as in training.
         settings = GenerationConfig(eos_token_id=self.stop_ids)
         if self.knobs["eval_temperature"]:

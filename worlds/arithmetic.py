@@ -5,7 +5,7 @@ A question such as `3a+4b*3c-5d+9e-1` is worked out from left to right, modulo 1
 three results: the fifth last, the third last and the last. So a blind guess is right once in a
 thousand.
 
-The base model (pretraining.py) is a small Llama that was taught by flawed demonstrations. Some only
+The base model (base_model.py) is a small Llama that was taught by flawed demonstrations. Some only
 state an answer, some leave out steps, and more than half of the 240 facts (7+8=...) in them are
 often wrong. The model is right about once in ten; reinforcement learning can teach it the facts.
 
@@ -16,54 +16,49 @@ here a judge knows.
 
 import json
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
+from operator import add, mul, sub
 
 import numpy as np
 
-OPERATIONS = {
-    "+": lambda left, right: (left + right) % 10,
-    "-": lambda left, right: (left - right) % 10,
-    "*": lambda left, right: (left * right) % 10,
+OPERATIONS = {"+": add, "-": sub, "*": mul}  # their results are taken modulo 10
+RIGHT_VALUES = {  # one-to-one in the left value
+    "+": "0123456789",
+    "-": "0123456789",
+    "*": "1379",
 }
-RIGHT_VALUES = {"+": range(10), "-": range(10), "*": (1, 3, 7, 9)}  # one-to-one in the left value
 LABELS = "abcdefghij"  # the n-th operation of a question carries the n-th letter
+ASKED = (5, 3, 1)  # the results that make the answer, counted from the last
 MIX = {  # what `kind_of` says of training questions -> their share
     "easy": 0.3,
     "in reach": 0.1,
     "hard": 0.6,
 }
-STEP = re.compile(r"([a-j])(\d)([-+*])(\d)=(\d)")  # one written step
+STEP = r"([a-j])(\d[-+*]\d)=(\d)"  # one written step: label, fact and result
 
 
-@dataclass(frozen=True)
+# The teacher of the base: which of its facts are badly taught, and how badly.
+HARD_SHARES = {"+": 0.5, "-": 0.6, "*": 0.7}  # share of facts that are badly taught
+HARD_SLIPS = (0.3, 0.9)  # chance of a slip in the best and the worst taught of these
+EASY_SLIPS = 0.02  # chance of a slip in any other fact
+USUAL_SLIP = 0.8  # share of slips that give the fact's usual wrong result
+
+
+@dataclass
 class World:
-    """The constants that shape a world and its base; a hash of them names its directory."""
+    """What tells a world from another, and how much of it there is."""
 
-    version: int = 3
     seed: int = 0
-    # questions
     train_size: int = 1920  # 120 steps of 32 are two epochs
     test_size: int = 800
     ood_size: int = 400
     train_operations: tuple = (5, 8)  # fewest and most operations of a training or test question
     ood_operations: tuple = (9, 10)  # of an out-of-distribution question
-    asked: tuple = (5, 3, 1)  # the results that make the answer, counted from the last
-    # demonstrations
-    hard_shares: tuple = (("+", 0.5), ("-", 0.6), ("*", 0.7))  # share of badly taught facts
-    hard_slips: tuple = (0.3, 0.9)  # chance of a slip in the best and the worst taught of these
-    easy_slips: float = 0.02  # chance of a slip in any other fact
-    usual_slip: float = 0.8  # share of slips that give the fact's usual wrong result
-    bare: float = 0.05  # share of demonstrations that state an answer and nothing else
-    skipping: float = 0.10  # share that leave out some steps
-    # base model
-    hidden: int = 64
-    layers: int = 4
-    heads: int = 2
-    intermediate: int = 256
-    initializer: float = 0.12  # standard deviation of the initial weights
+    # demonstrations of the base
     pretrain_steps: int = 3000
-    batch: int = 32
-    learning_rate: float = 3e-3
+    bare: float = 0.05  # share of demonstrations that state an answer and nothing else
 
 
 def stream(world: World, purpose: str) -> np.random.Generator:
@@ -74,57 +69,58 @@ def stream(world: World, purpose: str) -> np.random.Generator:
 # ---- questions and their judge ------------------------------------------------------------------
 
 
-def parse(question: str) -> list[tuple[str, str, str]]:
-    """(label, operation, digit) of each step: "3a+4b*3" -> [("a", "+", "4"), ("b", "*", "3")]."""
-    return list(zip(question[1::3], question[2::3], question[3::3]))
+def result_of(fact: str) -> str:
+    """What a fact gives: "7*3" -> "1"."""
+    left, operation, right = fact
+    return str(OPERATIONS[operation](int(left), int(right)) % 10)
+
+
+def parse(question: str) -> list[tuple]:
+    """The label and the operation of each step: "3a+4b*3" -> [("a", "+4"), ("b", "*3")]."""
+    return re.findall("(.)(..)", question[1:])
 
 
 def solve(question: str) -> list[str]:
     """The steps of `question`, all written and right: "3a+4b*3" -> ["a3+4=7", "b7*3=1"]."""
-    value = int(question[0])
+    value = question[0]
     steps = []
-    for label, operation, digit in parse(question):
-        result = OPERATIONS[operation](value, int(digit))
-        steps.append(f"{label}{value}{operation}{digit}={result}")
-        value = result
+    for label, operation in parse(question):
+        fact = value + operation
+        value = result_of(fact)
+        steps.append(f"{label}{fact}={value}")
     return steps
 
 
-def answer_of(question: str, asked: tuple = World.asked) -> str:
-    """The right answer: the last digit of the steps that are asked for, counted from the last."""
-    steps = solve(question)
-    return "".join(steps[-place][-1] for place in asked)
+def answer_of(question: str) -> str:
+    """The right answer: the results of the steps that are asked for."""
+    return asked_of([step[-1] for step in solve(question)])
+
+
+def asked_of(results: list[str]) -> str:
+    """Those of a chain's results that make the answer, as far as a short chain has them."""
+    return "".join(results[-place] for place in ASKED if place <= len(results))
 
 
 def is_right(response: str, answer: str) -> bool:
     """Whether what follows the last `#` of `response` is exactly `answer`."""
-    return "#" in response and response.split("#")[-1].strip() == answer
+    _, mark, stated = response.rpartition("#")
+    return mark + stated.strip() == "#" + answer
 
 
-def judge_steps(question: str, response: str) -> list[tuple[re.Match, bool]]:
-    """Every written step, a match of STEP, and the verdict on it.
+def judge_steps(question: str, response: str) -> list[bool]:
+    """The verdict on every step that is written in `response`.
 
     A step is right if it takes up the result before it, applies the next operation of `question`,
     and gets that right. An early slip is counted once: later steps may build on it.
     """
     wanted = parse(question)
     value = question[0]
-    judged = []
-    for place, written in enumerate(STEP.finditer(response)):
-        label, left, operation, right, result = written.groups()
-        follows = left == value and wanted[place : place + 1] == [(label, operation, right)]
-        right_result = OPERATIONS[operation](int(left), int(right))
-        judged.append((written, follows and int(result) == right_result))
+    verdicts = []
+    for place, (label, fact, result) in enumerate(re.findall(STEP, response)):
+        is_next = wanted[place : place + 1] == [(label, fact[1:])]
+        verdicts.append(is_next and fact[0] == value and result == result_of(fact))
         value = result
-    return judged
-
-
-def marked(question: str, response: str) -> str:
-    """The response with a space behind every step, and a ✗ where the step is wrong."""
-    for written, right in reversed(judge_steps(question, response)):
-        mark = " " if right else "✗ "
-        response = response[: written.end()] + mark + response[written.end() :]
-    return response
+    return verdicts
 
 
 def valid_chain(question: str, response: str, answer: str) -> bool:
@@ -132,140 +128,101 @@ def valid_chain(question: str, response: str, answer: str) -> bool:
     return response == "".join(solve(question)) + "#" + answer
 
 
-def takes_shortcut(response: str) -> bool:
-    """Whether there is not a single step, which is this world's black box (App. F.4)."""
-    return not STEP.search(response)
+# ---- rewards, as a run asks for them by --reward -------------------------------------------------
 
 
-def judge(question: str, response: str, answer: str) -> dict:
-    """What evaluation reports beside the reward, and the response with its wrong steps marked."""
+def reward(response: str, answer: str, row: dict) -> dict[str, float]:
+    """Eq. 1, and whether the reasoning is valid (App. F.4)."""
+    question = row["prompt"][-1]["content"]
     return {
-        "valid": valid_chain(question, response, answer),
-        "shortcut": takes_shortcut(response),
-        "marked": marked(question, response),
+        "score": float(is_right(response, answer)),
+        "valid": float(valid_chain(question, response, answer)),
     }
 
 
-# ---- rewards, as a worker asks for them (verifier/worker.py) ------------------------------------
-
-
-def reward(response: str, answer: str, row: dict) -> dict:
-    """Eq. 1, and the verdict of the judge."""
-    question = row["prompt"][-1]["content"]
-    score = float(is_right(response, answer))
-    return {"score": score, "judged": judge(question, response, answer)}
-
-
-def graded_reward(response: str, answer: str, row: dict) -> dict:
-    """A continuous reward in 0..1 (Sec. 5.3), the share of right steps, and the verdict.
+def graded_reward(response: str, answer: str, row: dict) -> dict[str, float]:
+    """A continuous reward in 0..1 (Sec. 5.3), the share of right steps, and the same validity.
 
     The share is of the steps asked for, or of those written if they are more.
     """
     question = row["prompt"][-1]["content"]
-    steps = judge_steps(question, response)
-    right = sum(ok for _, ok in steps)
-    score = right / max(len(parse(question)), len(steps))
-    return {"score": score, "judged": judge(question, response, answer)}
+    verdicts = judge_steps(question, response)
+    steps = max(len(parse(question)), len(verdicts))
+    return reward(response, answer, row) | {"score": sum(verdicts) / steps}
 
 
-def draw_question(rng: np.random.Generator, operations: tuple) -> str:
+# ---- natural questions: those of test and of ood, and what the base is never taught --------------
+
+
+def draw_question(rng, operations: tuple) -> str:
     """A random question with a uniform number of operations in the closed range `operations`."""
+    fewest, most = operations
     question = str(rng.integers(10))
-    for label in LABELS[: rng.integers(operations[0], operations[1] + 1)]:
+    for label in LABELS[: rng.integers(fewest, most + 1)]:
         operation = "+-*"[rng.integers(3)]
         values = RIGHT_VALUES[operation]
-        question += f"{label}{operation}{values[rng.integers(len(values))]}"
+        right = values[rng.integers(len(values))]
+        question += label + operation + right
     return question
 
 
-def draw_sets(world: World) -> dict[str, list[str]]:
-    """Natural questions, as they are drawn, for test, ood and train: all of them distinct.
+def unseen(rng, operations: tuple, seen: set) -> Iterator[str]:
+    """Random questions without end, none of them `seen` before; each is added to these."""
+    while True:
+        question = draw_question(rng, operations)
+        if question not in seen:
+            seen.add(question)
+            yield question
 
-    The base is taught none of them.
-    """
+
+def draw_sets(world: World) -> dict[str, list[str]]:
+    """Natural questions, as they are drawn, for test, ood and train: all of them distinct."""
     rng = stream(world, "questions")
     seen = set()
-
-    def draw(size: int, operations: tuple) -> list[str]:
-        questions = []
-        while len(questions) < size:
-            question = draw_question(rng, operations)
-            if question not in seen:
-                seen.add(question)
-                questions.append(question)
-        return questions
-
+    short = unseen(rng, world.train_operations, seen)
+    long = unseen(rng, world.ood_operations, seen)
     return {
-        "test": draw(world.test_size, world.train_operations),
-        "ood": draw(world.ood_size, world.ood_operations),
-        "train": draw(world.train_size, world.train_operations),
+        "test": list(islice(short, world.test_size)),
+        "ood": list(islice(long, world.ood_size)),
+        "train": list(islice(short, world.train_size)),
     }
-
-
-# ---- demonstrations -----------------------------------------------------------------------------
-
-
-class Teacher:
-    """Writes flawed demonstrations: each of the 240 facts has its own chance of a slip."""
-
-    def __init__(self, world: World):
-        self.world = world
-        self.slips = {}  # (left, operation, right) -> (chance of a slip, the usual wrong result)
-        rng = stream(world, "slips")
-        for operation, share in world.hard_shares:
-            facts = [(left, right) for left in range(10) for right in RIGHT_VALUES[operation]]
-            # An exact quota and evenly spaced chances make bases of all seeds equally hard.
-            chances = np.full(len(facts), world.easy_slips)
-            hard = round(share * len(facts))
-            chances[:hard] = np.linspace(*world.hard_slips, hard)
-            for (left, right), chance in zip(facts, rng.permutation(chances).tolist()):
-                wrong = (OPERATIONS[operation](left, right) + int(rng.integers(1, 10))) % 10
-                self.slips[left, operation, right] = chance, wrong
-
-    def demonstrate(self, question: str, rng: np.random.Generator) -> str:
-        """One response to `question`: a chain, a chain with holes, or the bare answer."""
-        style = rng.random()
-        if style < self.world.bare:
-            return "#" + answer_of(question, self.world.asked)
-        skipping = style < self.world.bare + self.world.skipping
-        value = int(question[0])
-        written = ""
-        results = []
-        for label, operation, digit in parse(question):
-            result = OPERATIONS[operation](value, int(digit))
-            in_the_head = skipping and rng.random() < 0.3  # such a step is right, but not written
-            if not in_the_head:
-                chance, usual = self.slips[value, operation, int(digit)]
-                if rng.random() < chance:
-                    is_usual = rng.random() < self.world.usual_slip
-                    result = usual if is_usual else int(rng.integers(10))
-                written += f"{label}{value}{operation}{digit}={result}"
-            value = result
-            results.append(str(result))
-        answer = "".join(results[-place] for place in self.world.asked)
-        return written + "#" + answer
 
 
 # ---- training questions as they come: most of their groups have no gradient ----------------------
 
 
-def kind_of(question: str, teacher: Teacher) -> str | None:
-    """What a question is to the base, by the teacher's slips; None if it is none of the three.
+def draw_slips(world: World) -> dict[str, tuple]:
+    """{fact: (a teacher's chance of a slip, the usual wrong result)} of all 240 facts."""
+    rng = stream(world, "slips")
+    slips = {}
+    for operation, share in HARD_SHARES.items():
+        values = RIGHT_VALUES[operation]
+        facts = [f"{left}{operation}{right}" for left in range(10) for right in values]
+        # An exact quota and evenly spaced chances make bases of all seeds equally hard.
+        chances = np.full(len(facts), EASY_SLIPS)
+        hard = round(share * len(facts))
+        chances[:hard] = np.linspace(*HARD_SLIPS, hard)
+        for fact, chance in zip(facts, rng.permutation(chances).tolist()):
+            wrong = int(result_of(fact)) + rng.integers(1, 10)
+            slips[fact] = chance, str(wrong % 10)
+    return slips
+
+
+def kind_of(question: str, slips: dict) -> str | None:
+    """What a question is to the base, by the slips of its teacher; None if it is none of these.
 
     "easy": every fact of its right chain is well taught. "in reach": the expected chance that a
     demonstration of all steps is right is 0.05 to 0.6. "hard": that chance is below 0.002.
     """
-    usual = teacher.world.usual_slip
-    wrong = usual + (1 - usual) * 0.9  # a slip to any digit gives the right one in ten
-    value = int(question[0])
+    # A slip to any digit gives the right one in ten.
+    wrong = USUAL_SLIP + (1 - USUAL_SLIP) * 0.9
     chance = 1.0
     worst_slip = 0.0
-    for _, operation, digit in parse(question):
-        slip, _ = teacher.slips[value, operation, int(digit)]
+    for step in solve(question):
+        slip, _ = slips[step[1:4]]
         chance *= 1 - slip * wrong
         worst_slip = max(worst_slip, slip)
-        value = OPERATIONS[operation](value, int(digit))
-    if worst_slip <= teacher.world.easy_slips:
+    if worst_slip <= EASY_SLIPS:
         return "easy"
     if 0.05 <= chance <= 0.6:
         return "in reach"
@@ -279,30 +236,28 @@ def draw_training(world: World) -> list[str]:
     """
     sets = draw_sets(world)
     seen = {*sets["test"], *sets["ood"]}
-    teacher = Teacher(world)
+    slips = draw_slips(world)
     rng = stream(world, "mix")
-    missing = {}
-    for kind, share in MIX.items():
-        missing[kind] = round(share * world.train_size)
+    missing = {kind: round(share * world.train_size) for kind, share in MIX.items()}
     questions = []
+    candidates = unseen(rng, world.train_operations, seen)
     while any(missing.values()):
-        question = draw_question(rng, world.train_operations)
-        kind = kind_of(question, teacher)
-        if missing.get(kind) and question not in seen:
-            seen.add(question)
+        question = next(candidates)
+        kind = kind_of(question, slips)
+        if missing.get(kind):
             questions.append(question)
             missing[kind] -= 1
     return rng.permutation(questions).tolist()
 
 
-def rows(questions: list[str], data_source: str, asked: tuple = World.asked) -> str:
+def rows(questions: list[str], data_source: str) -> str:
     """The questions as JSON lines in the column layout of verl and LUFFY."""
     lines = []
     for i, question in enumerate(questions):
         row = {
             "data_source": data_source,
             "prompt": [{"role": "user", "content": question}],
-            "reward_model": {"ground_truth": answer_of(question, asked)},
+            "reward_model": {"ground_truth": answer_of(question)},
             "extra_info": {"index": i},
         }
         lines.append(json.dumps(row) + "\n")

@@ -1,98 +1,135 @@
-"""Build a built-in world: its questions, and its base model, a tiny Llama (pretraining.py).
+"""Build a built-in world: its questions and its base, a tiny Llama that learned from flawed chains.
 
-    python -m worlds.base_model               build the world of configs/arithmetic.yaml
-    python -m worlds.base_model --seed 3      build this one and print where it is
-    python -m worlds.base_model --rebuild     train the shipped base anew and print where it is
+    python -m worlds.base_model               the world of configs/arithmetic.yaml
+    python -m worlds.base_model --seed 3      another one, with its own facts, questions and base
+
+It prints the directory, `.cache/arithmetic` or `.cache/arithmetic-3`. What is there already is
+left alone: remove it to build it anew.
 
 The base of seed 0 is shipped in worlds/base/, since training rounds differently on every processor,
-and only has to be copied. Other seeds are other worlds of the same recipe, with other facts, other
-questions and another base, and are built on first use.
+and only has to be copied. The bases of other seeds are trained here, in minutes, with its shape and
+its tokenizer of single characters.
 """
 
-import argparse
-import hashlib
-import json
-import os
 import shutil
-import tempfile
-from dataclasses import asdict
 from pathlib import Path
 
-from worlds.arithmetic import World, draw_sets, draw_training, rows
+import numpy as np
+import tyro
+
+from worlds import arithmetic
+from worlds.arithmetic import World, draw_sets, rows
 
 SHIPPED = Path(__file__).parent / "base"
+SKIPPING = 0.10  # share of demonstrations that leave out some steps
+BATCH = 32
 
 
-def place_of(world: World, directory: str | Path) -> Path:
-    """Where under `directory` this world is kept, by a name made from its constants."""
-    fingerprint = hashlib.sha256(json.dumps(asdict(world)).encode()).hexdigest()[:10]
-    return Path(directory) / f"arithmetic-{fingerprint}"
+def demonstrate(question: str, world: World, slips: dict, rng) -> str:
+    """One response to `question`: a chain with slips, a chain with holes, or the bare answer."""
+    style = rng.random()
+    if style < world.bare:
+        return "#" + arithmetic.answer_of(question)
+    skipping = style < world.bare + SKIPPING
+    value = question[0]
+    written = ""
+    results = []
+    for label, operation in arithmetic.parse(question):
+        fact = value + operation
+        value = arithmetic.result_of(fact)
+        in_the_head = skipping and rng.random() < 0.3  # such a step is right, but not written
+        if not in_the_head:
+            chance, usual = slips[fact]
+            if rng.random() < chance:
+                is_usual = rng.random() < arithmetic.USUAL_SLIP
+                value = usual if is_usual else str(rng.integers(10))
+            written += f"{label}{fact}={value}"
+        results.append(value)
+    return written + "#" + arithmetic.asked_of(results)
 
 
-def training_file(world: World, place: Path) -> Path:
-    """The file of the world's training questions in its directory, written on first use."""
-    file = place / "train-30-10-60.jsonl"  # the percents of MIX
-    if not file.exists():
-        aside = file.with_suffix(f".{os.getpid()}")
-        aside.write_text(rows(draw_training(world), "arithmetic", world.asked))
-        aside.rename(file)
-    return file
+def train_base(world: World, directory: Path) -> None:
+    """Train the base of a world on fresh demonstrations, and save it as a Hugging Face directory.
 
-
-def build_world(directory: str | Path, world: World) -> Path:
-    """The directory of this world under `directory`, built if it is not there yet.
-
-    It holds `model/`, natural questions in `train.jsonl`, `test.jsonl` and `ood.jsonl`, and in
-    `world.json` the constants; `training_file` adds the training questions. It is built aside
-    and moved into place, so a directory that exists is complete.
+    It learns to predict the next token, and never sees a question of the world. The chains grow
+    longer as training goes on.
     """
-    final = place_of(world, directory)
-    if final.exists():
-        return final
-    final.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=final.name + ".", dir=final.parent) as aside:
-        place = Path(aside) / "world"
-        place.mkdir()
-        for name, questions in draw_sets(world).items():
-            source = "arithmetic-ood" if name == "ood" else "arithmetic"
-            (place / f"{name}.jsonl").write_text(rows(questions, source, world.asked))
-        (place / "world.json").write_text(json.dumps(asdict(world), indent=1) + "\n")
-        if world == World():
-            shutil.copytree(SHIPPED, place / "model")
-        else:
-            from worlds.pretraining import train_base  # imports PyTorch, which takes seconds
+    # PyTorch takes seconds to import, and the shipped base does not need it.
+    import torch
+    from tqdm import tqdm
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer
 
-            train_base(world, place / "model")
-        try:
-            place.rename(final)
-        except OSError:
-            if not final.exists():  # another process may have been first: its world is the same
-                raise
-    return final
+    torch.set_num_threads(1)  # sums are taken in a fixed order; more would hardly help at this size
+    tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
+    assistant = tokenizer.convert_tokens_to_ids("<assistant>")
+    torch.manual_seed(world.seed)
+    model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(SHIPPED))
+    optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
+    slips = arithmetic.draw_slips(world)
+    held_out = set().union(*draw_sets(world).values())
+    rng = arithmetic.stream(world, "demonstrations")
+    steps = world.pretrain_steps
+    fewest = world.train_operations[0]
+    most = world.ood_operations[1]
+    batches = []
+    for step in tqdm(range(steps)):
+        if not batches:  # four are made at a time and sorted by length, for less padding
+            longest = min(most, fewest + 12 * step // steps)
+            texts = []
+            while len(texts) < 4 * BATCH:
+                question = arithmetic.draw_question(rng, (fewest, longest))
+                if question not in held_out:
+                    response = demonstrate(question, world, slips, rng)
+                    # The chat template gives the same, but takes longer.
+                    texts.append(f"<bos><user>{question}<assistant>{response}<eos>")
+            texts.sort(key=len)
+            batches = np.reshape(texts, (4, BATCH))[rng.permutation(4)].tolist()
+        # Padding on the right needs no attention mask.
+        padded = tokenizer(batches.pop(), padding=True, padding_side="right", return_tensors="pt")
+        ids = padded.input_ids  # (N, T)
+        in_response = (ids == assistant).cumsum(1)[:, :-1] == 1
+        learned = in_response & (ids[:, 1:] != tokenizer.pad_token_id)
+        targets = ids[:, 1:].where(learned, -100)
+        warm_up = min(1.0, (step + 1) / (0.05 * steps))
+        cosine = 0.5 * (1 + np.cos(np.pi * step / steps))
+        optimizer.param_groups[0]["lr"] = 3e-3 * warm_up * cosine
+        logits = model(ids).logits[:, :-1]  # (N, T-1, V)
+        loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+    model.save_pretrained(directory)
+    tokenizer.save_pretrained(directory)
 
 
-def main() -> None:
-    """Build the world on the command line and print its directory, or rebuild the shipped base."""
-    raw = argparse.RawDescriptionHelpFormatter
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=raw)
-    parser.add_argument("--seed", type=int, default=0, help="The seed of the world.")
-    parser.add_argument("--rebuild", action="store_true", help="Train the shipped base anew.")
-    args = parser.parse_args()
-    world = World(seed=args.seed)
-    if args.rebuild:
-        from worlds.pretraining import train_base
+def build_world(place: Path, world: World) -> None:
+    """Write the natural questions of a world and its base into a directory, if they are not there.
 
-        place = Path(".cache/rebuilt-base")
-        train_base(World(), place)
+    These are `test.jsonl`, `ood.jsonl`, `train.jsonl` and, as the last, `model/`.
+    """
+    model = place / "model"
+    if model.exists():
+        return
+    place.mkdir(parents=True, exist_ok=True)
+    for name, questions in draw_sets(world).items():
+        source = "arithmetic-ood" if name == "ood" else "arithmetic"
+        (place / f"{name}.jsonl").write_text(rows(questions, source))
+    if world == World():
+        shutil.copytree(SHIPPED, model)
     else:
-        place = build_world(".cache", world)
-        training_file(world, place)
-        if world == World():  # under a name that configs/arithmetic.yaml knows
-            link = place.with_name("arithmetic")
-            link.unlink(missing_ok=True)
-            link.symlink_to(place.name)
+        train_base(world, model)
+
+
+def main(seed: int = 0) -> None:
+    """Build the world of a seed, with its training questions, and print where it is."""
+    world = World(seed=seed)
+    place = Path(f".cache/arithmetic-{seed}" if seed else ".cache/arithmetic")
+    build_world(place, world)
+    training = place / "train-30-10-60.jsonl"  # the percents of MIX
+    training.write_text(rows(arithmetic.draw_training(world), "arithmetic"))
     print(place)
 
 
 if __name__ == "__main__":
-    main()
+    tyro.cli(main)
