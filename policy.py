@@ -155,6 +155,7 @@ class Policy:
             "loss/entropy": sums["entropy"] / tokens,
             "loss/grad_norm": sums["norm"] / len(parts),
             "loss/skipped": sums["skipped"],
+            "loss/without_advantage": sums["without_advantage"],
             **token_means(sums),
         }
 
@@ -224,7 +225,7 @@ class Policy:
         if sound:
             self.optimizer.step()
         self.optimizer.zero_grad()
-        return {"norm": norm, "skipped": not sound}
+        return {"norm": norm, "skipped": teaches and not sound, "without_advantage": not teaches}
 
     def recompute(self, groups: list[Group]) -> list[Group]:
         """The groups with the policy's own log-probs of new responses, not the engine's."""

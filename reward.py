@@ -116,6 +116,7 @@ class Grader:
     def record(self, question: Question, response: Trajectory) -> dict:
         """A graded response as plain values, for people and for tables."""
         return {
+            **response.named_rewards,
             "source": question.source,
             "text": question.text,
             "gold": question.answer,
@@ -124,5 +125,4 @@ class Grader:
             "success": response.is_success,
             "length": len(response.token_ids),
             "truncated": not response.finished,
-            **response.named_rewards,
         }

@@ -1,8 +1,7 @@
-"""Packed and chunked scores equal the plain ones, in value and gradient, and in bounded memory."""
+"""Packed scores are those of plain passes for each type of model taken; what is not, is refused."""
 
 import doctest
-import inspect
-from itertools import accumulate
+import json
 
 import numpy as np
 import pytest
@@ -10,176 +9,140 @@ import torch
 import torch.nn.functional as F
 from conftest import plain_scores
 from torch.nn.attention import varlen
-from torch.profiler import ProfilerActivity, profile
-from transformers import AutoModelForCausalLM
+from transformers import AutoConfig, AutoModelForCausalLM
 
 import model
-from model import PackedLM, TokenScores, pack
+from config import Config
+from model import MODEL_TYPES, PackedLM, TokenScores, load_model, pack
+from runtime.ranks import Refusal
 
-TEMPERATURE = 0.7
+KNOBS = dict(
+    max_prompt_length=10,
+    max_response_length=20,
+    temperature=0.8,
+    entropy_coef=0.02,
+    max_grad_norm=1e3,  # clips nothing
+    dtype="float32",
+)
+SHAPE = dict(
+    vocab_size=100,
+    hidden_size=64,
+    intermediate_size=96,
+    num_hidden_layers=2,
+    num_attention_heads=4,
+    num_key_value_heads=2,
+    head_dim=16,
+    sliding_window=30,  # just the lengths above
+)
 
 
-def load(directory, attention="packed"):
-    """The tiny model in float64, so that equality means equality."""
-    return AutoModelForCausalLM.from_pretrained(
-        directory, dtype=torch.float64, attn_implementation=attention
-    )
+def config_of(directory, **knobs):
+    return Config(model=str(directory), **KNOBS | knobs)
+
+
+def save_model(model_type, directory, dtype=torch.float32):
+    """Write a random model of the type; two types have their heads tied."""
+    tied = model_type in ("llama", "qwen3")
+    shape = AutoConfig.for_model(model_type, **SHAPE, tie_word_embeddings=tied)
+    torch.manual_seed(0)
+    lm = AutoModelForCausalLM.from_config(shape)
+    for p in lm.parameters():
+        p.data += 0.1 * torch.randn_like(p)  # biases and norms, too
+    lm.to(dtype).save_pretrained(directory)
 
 
 def draw_sequences():
-    """(prompt ids, response ids) of different lengths, also of one token."""
+    """Pairs of (prompt ids, response ids), also of one token; three neighbours share a prompt."""
     rng = np.random.default_rng(0)
     sizes = [(1, 6), (4, 1), (4, 7), (4, 2), (9, 5)]
-    draw = [[rng.integers(0, 100, size).astype(np.int32) for size in pair] for pair in sizes]
-    prompt = draw[1][0]  # of three responses in a row
-    return [(prompt.copy() if len(p) == 4 else p, response) for p, response in draw]
+    prompts = {size: rng.integers(0, 100, size) for size in (1, 4, 9)}
+    return [(prompts[p].copy(), rng.integers(0, 100, r)) for p, r in sizes]
 
 
-@pytest.fixture(params=[False, True], ids=["untied", "tied"])
-def directory(request, tiny_models):
-    return tiny_models[request.param]
-
-
-def test_packed_is_plain_in_value_and_gradient(directory):
-    """Scores and gradients of packed sequences are those of plain passes over each alone.
-
-    The models have grouped-query attention and tied or untied heads, and there is a temperature.
-    """
+@pytest.mark.parametrize("model_type", MODEL_TYPES)
+def test_packed_is_plain_in_value_and_gradient(model_type, tmp_path):
+    """Scores and gradients of packed sequences are those of plain passes over each alone."""
+    save_model(model_type, tmp_path)
+    config = config_of(tmp_path)
     sequences = draw_sequences()
-    packed_lm, plain_lm = PackedLM(load(directory), TEMPERATURE), load(directory, "sdpa")
-    scores = packed_lm(pack(sequences))
-    alone = [plain_scores(plain_lm, *s, TEMPERATURE) for s in sequences]
-    expected = [torch.cat(parts) for parts in zip(*alone)]
-    for mine, reference in zip(scores, expected):
-        torch.testing.assert_close(mine, reference.float(), rtol=1e-5, atol=1e-5)
-    mix = [torch.randn(len(scores[0])) for _ in scores]
-    sum((m * s).sum() for m, s in zip(mix, scores)).backward()
-    sum((m * s).sum() for m, s in zip(mix, expected)).backward()
-    reference = dict(plain_lm.named_parameters())
-    assert len(reference) == len(list(packed_lm.lm.parameters()))
-    for name, p in packed_lm.lm.named_parameters():
-        assert torch.allclose(p.grad, reference[name].grad, rtol=1e-4, atol=1e-5), name
+    packed_lm = PackedLM(load_model(config, torch.float64, attn_implementation="packed"), 0.7)
+    plain_lm = load_model(config, torch.float64)
+    scores = torch.stack(packed_lm(pack(sequences)))  # (2, R)
+    alone = [torch.stack(plain_scores(plain_lm, *pair, 0.7)) for pair in sequences]
+    expected = torch.cat(alone, dim=1)
+    torch.testing.assert_close(scores, expected.float(), rtol=1e-5, atol=1e-5)
+    mix = torch.randn(scores.shape)
+    (mix * scores).sum().backward()
+    (mix * expected).sum().backward()
+    for p, plain in zip(packed_lm.lm.parameters(), plain_lm.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, plain.grad, rtol=1e-4, atol=1e-5)
 
 
-def by_definition(
-    query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa
-):
-    """Attention of each sequence by itself, (M, H, D) -> (M, H, D), as the kernel for GPUs."""
-    assert cu_seq_q is cu_seq_k and window_size == (-1, 0)
-    assert max_q == max_k == cu_seq_q.diff().max()
-    out = []
-    for start, end in zip(cu_seq_q.tolist(), cu_seq_q.tolist()[1:]):
-        q, k, v = (x[start:end].transpose(0, 1) for x in (query, key, value))  # (h, L, D)
-        options = dict(is_causal=True, scale=scale, enable_gqa=enable_gqa)
-        out.append(F.scaled_dot_product_attention(q, k, v, **options))
+REFUSED = {  # type of the model, what its config.json says in place of the truth, the sentence
+    "type": ("llama", dict(model_type="gpt_neox"), "gpt_neox, which was never compared"),
+    "window": ("mistral", dict(sliding_window=29), "= 30 tokens, but .* sees 29"),
+    "window in use": ("qwen2", dict(sliding_window=29, use_sliding_window=True), "sees 29"),
+    "rope": ("llama", dict(rope_parameters=dict(rope_type="dynamic", factor=2.0)), "of type dyn"),
+    "too few weights": ("llama", dict(num_hidden_layers=3), r"lacks weights.*layers\.2"),
+    "too many weights": ("llama", dict(num_hidden_layers=1), r"lacks weights.*layers\.1"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_would_be_scored_wrongly_is_refused(case, tmp_path):
+    """The sentence names what is wrong."""
+    model_type, changes, sentence = REFUSED[case]
+    save_model(model_type, tmp_path)
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | changes))
+    with pytest.raises(Refusal, match=sentence):
+        load_model(config_of(tmp_path), torch.float32)
+
+
+def kernel(query, key, value, cu_seq_q, cu_seq_k, max_q, max_k, scale, window_size, enable_gqa):
+    """Attention of each sequence by itself, (M, H, D) -> (M, H, D), called as torch's is."""
+    assert cu_seq_q is cu_seq_k
+    assert window_size == (-1, 0)
+    lengths = cu_seq_q.diff()
+    assert max_q == max_k == lengths.max()
+    parts = [x.transpose(0, 1).split(lengths.tolist(), dim=1) for x in (query, key, value)]
+    options = dict(is_causal=True, scale=scale, enable_gqa=enable_gqa)
+    out = [F.scaled_dot_product_attention(*qkv, **options) for qkv in zip(*parts)]
     return torch.cat(out, dim=1).transpose(0, 1)
 
 
-@pytest.mark.parametrize("kv_heads", [4, 2])
-def test_attention_in_a_row_is_that_over_padded_copies(kv_heads, monkeypatch):
-    """The branch for GPUs has the outputs and gradients of the branch that runs here.
-
-    Its kernel is replaced by a loop that is called as the kernel's signature allows.
-    """
-    packing, g = pack(draw_sequences()), torch.Generator()
-    signature = inspect.signature(varlen.varlen_attn)
-
-    def kernel(*args, **kwargs):
-        bound = signature.bind(*args, **kwargs).arguments
-        return by_definition(**bound)
-
+def test_attention_in_a_row_is_that_over_padded_copies(monkeypatch):
+    """The path for GPUs, with a loop for its kernel, has outputs and gradients of the other."""
     monkeypatch.setattr(varlen, "varlen_attn", kernel)
-    length, options = packing.input_ids.shape[1], dict(generator=g, dtype=torch.float64)
-    heads = (4, kv_heads, kv_heads)
-    qkv = [torch.randn(1, h, length, 8, requires_grad=True, **options) for h in heads]
-    mine, reference = (f(*qkv, 0.3, packing) for f in (model.attend_in_a_row, model.attend_padded))
+    packing = pack(draw_sequences())
+    row = packing.input_ids.shape[1]
+    options = dict(dtype=torch.float64, requires_grad=True)
+    qkv = [torch.randn(1, heads, row, 8, **options) for heads in (4, 2, 2)]
+    mine = model.attend_in_a_row(*qkv, 0.3, packing)
+    reference = model.attend_padded(*qkv, 0.3, packing)
     torch.testing.assert_close(mine, reference)
-    mix = torch.randn(mine.shape, generator=g, dtype=mine.dtype)
+    mix = torch.randn_like(mine)
     gradients = [torch.autograd.grad((mix * out).sum(), qkv) for out in (mine, reference)]
     torch.testing.assert_close(*gradients)
 
 
-def test_the_example_of_pack_is_right():
-    """The docstrings' examples are right: what neighbours share, and the chunked gradient."""
-    assert doctest.testmod(model).attempted >= 6 and not doctest.testmod(model).failed
-
-
-def random_head(rows=11, hidden=6, vocabulary=13):
-    g = torch.Generator().manual_seed(0)
-    h, w = (torch.randn(n, hidden, generator=g).requires_grad_() for n in (rows, vocabulary))
-    return h, w, torch.randint(vocabulary, (rows,), generator=g)
-
-
-def full_scores(hidden, weight, targets, temperature):
-    """The same scores by autograd through all logits at once."""
-    log_p = (hidden @ weight.T / temperature).log_softmax(-1)
-    return log_p.gather(1, targets[:, None])[:, 0], -(log_p.exp() * log_p).sum(-1)
+def test_the_examples_are_right():
+    """Of `pack`, where neighbours share a prompt, and of the chunked head."""
+    result = doctest.testmod(model)
+    assert result.attempted >= 6 and not result.failed
 
 
 @pytest.mark.parametrize("chunk", [1, 13 * 4, 2**25])
-def test_chunked_scores_equal_full_ones(chunk, monkeypatch):
-    """With any chunk size scores and their gradients equal autograd's through full logits."""
+def test_the_chunked_head_has_the_scores_and_gradients_of_autograd(chunk, monkeypatch):
+    """With any chunk they are those of full logits, of log-probs and entropies."""
     monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", chunk)
-    h, w, y = random_head()
-    mix = torch.randn(len(y))
-    for mine, reference in zip(
-        TokenScores.apply(h, w, y, TEMPERATURE), full_scores(h, w, y, TEMPERATURE)
-    ):
-        torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-5)
-        gradients = torch.autograd.grad((mix * mine).sum(), (h, w), retain_graph=True)
-        expected = torch.autograd.grad((mix * reference).sum(), (h, w), retain_graph=True)
-        torch.testing.assert_close(gradients, expected, rtol=1e-4, atol=1e-5)
-
-
-def test_scores_of_extreme_logits_stay_finite():
-    """Logits of ±1e4 give finite scores, an entropy of 0 and finite gradients."""
-    h, w, y = random_head()
-    h = (h.detach() * 1e4).requires_grad_()
-    logprobs, entropies = TokenScores.apply(h, w, y, 1.0)
-    (logprobs + entropies).sum().backward()
-    assert logprobs.isfinite().all() and h.grad.isfinite().all() and w.grad.isfinite().all()
-    assert entropies.abs().max() < 1e-3
-
-
-def test_a_bfloat16_model_has_a_float32_head(tiny_model):
-    """On the CPU its scores are those of a float32 product, and gradients flow."""
-    lm, packed = load(tiny_model).bfloat16(), pack(draw_sequences())
-    mine = PackedLM(lm)(packed)
-    hidden = lm.model(
-        packed.input_ids, position_ids=packed.position_ids, use_cache=False, packing=packed
-    )[0]
-    weight = lm.lm_head.weight.float()
-    expected = full_scores(hidden[0, packed.predictors].float(), weight, packed.targets, 1.0)
-    # A bfloat16 product would be 1e-2 off.
-    torch.testing.assert_close(mine, expected, rtol=1e-6, atol=1e-5)
-    (mine[0].sum() + mine[1].sum()).backward()
-    assert all(p.grad.dtype == torch.bfloat16 and p.grad.abs().sum() > 0 for p in lm.parameters())
-
-
-def peak_tensor_bytes(function) -> int:
-    """The most bytes of tensors alive at once, beyond those before the call.
-
-    A CPU's allocator keeps no count, but the profiler records all that it makes or frees.
-    """
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        function()
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    events.sort(key=lambda e: e.start_ns())
-    return max(accumulate(e.nbytes() for e in events))
-
-
-def test_memory_of_scores_is_bounded_by_the_chunk(monkeypatch):
-    """Beside the head's own gradient more than one chunk of 4 MiB is held, and less than three.
-
-    One copy of the logits, of 1,024 tokens and 32k words, would be 128 MiB.
-    """
-    rows, hidden, vocabulary = 1024, 64, 32_000
-    monkeypatch.setitem(model.LOGITS_CHUNK, "cpu", 2**20)  # 4 MiB
-    h, w, y = random_head(rows, hidden, vocabulary)
-
-    def score():
-        logprobs, entropies = TokenScores.apply(h, w, y, 1.0)
-        (logprobs + entropies).sum().backward()
-
-    extra = peak_tensor_bytes(score) - h.nbytes - w.nbytes  # beside the gradients
-    assert 1 * 2**22 < extra < 3 * 2**22, f"{extra / 2**20:.1f} MiB"
+    hidden = torch.randn(11, 6, requires_grad=True)
+    weight = torch.randn(13, 6, requires_grad=True)
+    targets = torch.randint(13, (11,))
+    distribution = torch.distributions.Categorical(logits=hidden @ weight.T / 0.7)
+    expected = torch.stack([distribution.log_prob(targets), distribution.entropy()])  # (2, 11)
+    mine = torch.stack(TokenScores.apply(hidden, weight, targets, 0.7))
+    torch.testing.assert_close(mine, expected, rtol=1e-5, atol=1e-5)
+    mix = torch.randn(2, 11)
+    gradients = [torch.autograd.grad((mix * x).sum(), (hidden, weight)) for x in (mine, expected)]
+    torch.testing.assert_close(*gradients, rtol=1e-4, atol=1e-5)

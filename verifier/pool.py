@@ -1,137 +1,101 @@
-"""Grade in worker processes, each fed by a thread of its own and killed when late.
+"""Grade in worker processes that are killed when they are late.
 
-Model output is hostile input (towers of powers, deep nesting, a gigabyte of factorial),
-Math-Verify's own limits are Unix signals that need a main thread and cannot interrupt C code, and a
-thread that hangs cannot be stopped. So a pair that takes too long costs one process its life and
-scores 0; nothing else is lost.
+What a model writes is hostile input: towers of powers, deep nesting, a gigabyte of factorial.
+Math-Verify's own time limit is a Unix signal, which needs the main thread and cannot interrupt C
+code, and a thread that hangs cannot be stopped. So each response is graded in a process with a
+limit on its time and its memory. One that breaks a limit loses its process and scores 0, and
+nothing else is lost. This is no sandbox: a reward that runs a model's code has to bring its own.
 """
 
-import contextlib
 import json
 import os
-import queue
+import secrets
 import signal
 import socket
 import subprocess
 import sys
-import threading
-from collections.abc import Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-START_SECONDS = 120.0  # for a worker to import Math-Verify: about 1 s on an idle machine
-MATH = {  # what judges answers to golds of mathematics
-    "math": "verifier.math_answers:math_reward",  # Math-Verify, and the rule that an answer is one
+START_SECONDS = 120.0  # for a worker to import its function; Math-Verify takes about one
+GRADERS = {  # of mathematics
+    "math": "verifier.math_answers:math_reward",  # strict: Math-Verify, and it has to be an answer
     "official": "verifier.math_answers:official_reward",  # Math-Verify alone
 }
 
 
 class Worker:
-    """One worker process, started when first needed and again after it died.
+    """One worker process, which is started when it is needed; for one thread at a time."""
 
-    It is for one thread at a time. identities: where all workers note which function they started.
-    """
-
-    def __init__(self, function: str, timeout: float, memory: int, identities: set[str]):
+    def __init__(self, function: str, timeout: float, memory: int):
         self.function = function
         self.timeout = timeout
         self.memory = memory
-        self.identities = identities
         self.process = None
-        self.timeouts = 0
-        self.closed = False
-        self.lock = threading.Lock()
 
     def start(self) -> None:
-        """Start the process, if there is none, and wait for it to import the function.
+        """Start the process, and wait until it has imported the function.
 
-        Raises RuntimeError with the reason if it cannot, or if it is another function by now.
+        Raises RuntimeError with the reason if it cannot.
         """
-        if self.process:
-            return
+        path = os.pathsep.join([*sys.path, os.getcwd()])
+        self.socket, theirs = socket.socketpair()
+        with theirs:
+            self.process = subprocess.Popen(
+                [sys.executable, "-P", "-m", "verifier.worker"] + [self.function, str(self.memory)],
+                env=os.environ | {"PYTHONPATH": path},
+                stdin=theirs,
+                stdout=theirs,
+                start_new_session=True,  # a group of its own, with all that it starts
+            )
+        self.replies = self.socket.makefile("rb")
+        self.socket.settimeout(START_SECONDS)
         try:
-            self.launch()
-            self.recognise(self.reply()["identity"])
-            self.socket.settimeout(self.timeout)
-        except (EOFError, ConnectionError, TimeoutError):
+            self.reply(0, "to start")
+        except (OSError, ValueError):
             self.stop()
             raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from None
+        self.socket.settimeout(self.timeout)
 
-    def launch(self) -> None:
-        """Start the process as the leader of a session of its own, but none for a closed pool."""
-        path = os.pathsep.join(entry or os.getcwd() for entry in [*sys.path, ""])
-        with self.lock:
-            if self.closed:
-                raise RuntimeError("the Verifier is closed")
-            self.socket, theirs = socket.socketpair()
-            with theirs:
-                self.process = subprocess.Popen(
-                    [sys.executable, "-P", "-m", "verifier.worker"]
-                    + [self.function, str(self.timeout), str(self.memory)],
-                    env={**os.environ, "PYTHONPATH": path},
-                    stdin=theirs,
-                    stdout=theirs,
-                    start_new_session=True,
-                )
-            self.socket.settimeout(START_SECONDS)
-            self.replies = self.socket.makefile("rb")
+    def reply(self, number: int, what: str) -> dict[str, float]:
+        """Return the rewards in the worker's next line, which has to carry the request's number.
 
-    def recognise(self, identity: str) -> None:
-        """Note which function the process imported; RuntimeError if it is another than before."""
-        self.identities.add(identity)
-        if len(self.identities) > 1:
-            self.stop()
-            raise RuntimeError(
-                f"the file of the reward {self.function!r} was edited meanwhile, so that equal"
-                " answers would get unequal rewards: put it back and go on, or begin anew"
-            )
-
-    def reply(self, where: str = "") -> dict:
-        """Return the worker's next line.
-
-        Raises TimeoutError if it does not come in time, EOFError or ConnectionError if the worker
-        died, and RuntimeError with the reason if its reward function raised. There is no timer
-        thread, as generation shares Python's lock in this process.
+        Raises TimeoutError if it does not come in time, another OSError or ValueError if the worker
+        died or said anything else, and RuntimeError with the reason if the function raised.
         """
-        line = self.replies.readline()
-        if not line.endswith(b"\n"):
-            raise EOFError
-        message = json.loads(line)
-        if "error" in message:
+        answered, rewards, error = json.loads(self.replies.readline())
+        if answered != number:
+            raise ValueError
+        if error:
             self.stop()
-            raise RuntimeError(f"the reward {self.function!r} failed{where}: {message['error']}")
-        return message
+            raise RuntimeError(f"the reward {self.function!r} failed {what}: {error}")
+        return rewards
 
-    def grade(self, text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
-        """Return the named rewards of a pair of text and answer.
+    def grade(self, text: str | None, answer: str, row: dict | None) -> dict[str, float]:
+        """Return the named rewards of a text.
 
-        It scores 0, with `timeouts` 1, if it outlives the limit, or if the worker dies of it twice:
-        once may have been somebody else's doing.
+        It scores 0, with `timeouts` 1, if it is late, or if its worker dies or answers anything
+        else, twice: once may have been another response's doing.
         """
-        where = f" for the answer {answer!r:.200}, row {json.dumps(row):.400}"
-        line = json.dumps([text, answer, row]).encode() + b"\n"
+        what = f"for the answer {answer!r:.200}, row {json.dumps(row):.400}"
         for _ in range(2):
-            try:
+            if not self.process:
                 self.start()
-                self.socket.sendall(line)
-                return self.reply(where)["rewards"]
-            except (EOFError, ConnectionError):
-                self.stop()
+            number = secrets.randbits(48)  # which the code that a reward runs cannot guess
+            request = json.dumps([number, text, answer, row])
+            try:
+                self.socket.sendall(request.encode() + b"\n")
+                return self.reply(number, what)
             except TimeoutError:
                 self.stop()
                 break
-        self.timeouts += 1
+            except (OSError, TypeError, ValueError):
+                self.stop()
         return {"score": 0.0, "timeouts": 1.0}
 
     def stop(self) -> None:
-        """Kill and reap the process, if there is one, with all that its reward function started.
-
-        Whoever waits for it sees it die.
-        """
-        with self.lock:
-            if not self.process:
-                return
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(self.process.pid, signal.SIGKILL)
+        """Kill and reap the process, if there is one, with all that its function has started."""
+        if self.process:
+            os.killpg(self.process.pid, signal.SIGKILL)
             self.process.wait()
             self.replies.close()
             self.socket.close()
@@ -141,10 +105,10 @@ class Worker:
 class Verifier:
     """The worker processes that grade, for any thread to use.
 
-    workers: how many processes; by default this rank's share of the machine's cores, at most 16.
-    timeout: seconds for a pair, beyond which it scores 0. function: a name of MATH, or the user's
-    "module:function" from (response, answer) or (response, answer, row) to a float or a dict of
-    named floats with `score`; if it raises, or cannot be imported, this raises too and says where.
+    workers: how many; by default this rank's share of the machine's cores, at most 16.
+    timeout: seconds for a response, beyond which it scores 0. function: a name of GRADERS, or the
+    user's "module:function" from (response, answer) or (response, answer, row) to a float, or to a
+    dict of named floats with `score`. If it cannot be imported, or raises, so does this.
     memory: bytes of address space for a worker.
     """
 
@@ -158,99 +122,53 @@ class Verifier:
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             workers = min(16, max(1, (os.cpu_count() or 1) // ranks_here))
-        if function not in MATH and (not all(function.partition(":")) or ".py:" in function):
-            raise ValueError(
-                f"reward must be 'math' or 'module:function', the module without .py: {function!r}"
-            )
-        self.function = MATH.get(function, function)
-        self.identities = set()
-        self.workers = [
-            Worker(self.function, timeout, memory, self.identities) for _ in range(workers)
-        ]
-        # There are as many threads as workers, so a thread always finds an idle worker.
-        self.idle = queue.SimpleQueue()
-        for worker in self.workers:
-            self.idle.put(worker)
+        self.reads_golds = function in GRADERS
+        function = GRADERS.get(function, function)
+        self.workers = [Worker(function, timeout, memory) for _ in range(workers)]
+        # There are as many threads as workers, so that a thread always finds an idle worker.
+        self.idle = [*self.workers]
         self.threads = ThreadPoolExecutor(workers, thread_name_prefix="verifier")
-        try:
-            list(self.threads.map(Worker.start, self.workers))  # they import side by side
-        except BaseException:
-            self.close()
-            raise
-
-    @property
-    def identity(self) -> str | None:
-        """What names a reward of the user's own, by its source; None for golds of mathematics."""
-        if self.function in MATH.values():
-            return None
-        return min(self.identities)  # there is one
-
-    @property
-    def timeouts(self) -> int:
-        """How many pairs so far ran out of time, or killed their worker."""
-        return sum(worker.timeouts for worker in self.workers)
-
-    def score(self, texts: list[str | None], answers: list[str]) -> list[float]:
-        """Return the reward of Eq. 1 for every text and its gold, in order; None scores 0."""
-        futures = [self.submit(*pair) for pair in zip(texts, answers, strict=True)]
-        return [future.result()["score"] for future in futures]
+        list(self.threads.map(Worker.start, self.workers))  # they import side by side
 
     def submit(self, text: str | None, answer: str, row: dict | None = None) -> Future:
         """Start to grade a text, and return the future of its named rewards, `score` among them.
 
-        Without a text that is a score of 0 alone. What is late has `timeouts` beside it. row: what
-        a function with a parameter `row` is given, as plain JSON values.
+        No text is graded as an empty one. row: JSON values, for a function with a parameter `row`.
         """
-        if text is None:
-            return self.threads.submit(dict, score=0.0)
-        return self.threads.submit(self._grade, text, answer, row)
+        return self.threads.submit(self.grade, text or "", answer, row)
+
+    def score(self, texts: list[str | None], answers: list[str]) -> list[float]:
+        """Return the reward of Eq. 1 for every text and its gold, in order."""
+        futures = [self.submit(*pair) for pair in zip(texts, answers, strict=True)]
+        return [future.result()["score"] for future in futures]
 
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """Return for each answer whether it can serve as a gold.
 
-        `score` is 0.0 if it cannot be read, or is not right itself in a box, and `as_text` is 1.0
-        if responses are compared with it as text. An answer whose check runs out of time can serve,
-        as a slower machine must not drop more.
+        `score` is 0.0 if Math-Verify cannot read it, and `as_text` is 1.0 if responses are compared
+        with it as text. One whose check is late can serve: a slower machine must not drop more.
         """
-        if self.function not in MATH.values():
+        if not self.reads_golds:
             return [{"score": 1.0} for _ in answers]
-        checks = self.threads.map(lambda answer: self._grade(None, answer), answers)
-        return [{"score": 1.0} if check.get("timeouts") else check for check in checks]
+        checks = self.threads.map(lambda answer: self.grade(None, answer), answers)
+        return [{"score": 1.0} if "timeouts" in check else check for check in checks]
 
-    def _grade(self, *case) -> dict[str, float]:
-        worker = self.idle.get()
+    def grade(self, text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
+        """Return the named rewards of a text, by the first worker that is idle."""
+        worker = self.idle.pop()
         try:
-            return worker.grade(*case)
+            return worker.grade(text, answer, row)
         finally:
-            self.idle.put(worker)
+            self.idle.append(worker)
 
     def close(self) -> None:
-        """Kill the workers at once, so that the results of what is still under way raise."""
+        """End the workers, after what they are at; what still waits for one is cancelled."""
+        self.threads.shutdown(cancel_futures=True)
         for worker in self.workers:
-            worker.closed = True  # so it is not started again
             worker.stop()
-        self.threads.shutdown(cancel_futures=True)  # each thread sees its worker die and gives up
 
     def __enter__(self) -> "Verifier":
         return self
 
     def __exit__(self, *_) -> None:
         self.close()
-
-
-def try_out(function: str, timeout: float, cases: Iterable[tuple[str, dict]]) -> None:
-    """Import a reward function, and call it with each answer as the response, and the row.
-
-    Raises RuntimeError where it raises, or dies or exceeds the limit twice: its first call may be
-    the one that loads something.
-    """
-    with Verifier(1, timeout, function) as verifier:
-        for answer, row in cases:
-            for _ in range(2):
-                if "timeouts" not in verifier.submit(answer, answer, row).result():
-                    break
-            else:
-                raise RuntimeError(
-                    f"the reward {function!r} ended its process, or took longer than {timeout:g} s"
-                    f" (--verify_timeout), twice for the answer {answer!r:.200}"
-                )
