@@ -100,7 +100,8 @@ def test_without_replay_it_is_dr_grpo_of_trl(tmp_path, monkeypatch):
         for ids in map(tuple, prompt_ids):
             asked[ids] += 1
             rng = np.random.default_rng([*ids, asked[ids], trainer.state.global_step])
-            answers.append([*rng.integers(3, 20, 12).tolist(), your_loop.EOS])
+            length = rng.integers(1, 20)  # at equal lengths every loss would be 0
+            answers.append([*rng.integers(3, 20, length).tolist(), your_loop.EOS])
         return answers, None
 
     monkeypatch.setattr(GRPOTrainer, "_generate_single_turn", canned)
