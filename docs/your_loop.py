@@ -14,8 +14,8 @@ the number of ranks.
 """
 
 import sys
-from dataclasses import dataclass
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -33,26 +33,17 @@ BASE = Path(__file__).parent.parent / "worlds/base"
 TOKENIZER = AutoTokenizer.from_pretrained(BASE)
 EOS = TOKENIZER.eos_token_id
 STEPS = 12
-TEMPERATURE = 1.0  # of sampling; all log-probs and entropies are taken at the same
 L_MAX = 72  # tokens of the longest response, by which the loss divides
 
 
-@dataclass
-class Question:
-    """The id and the prompt are what `Experience` asks for."""
-
-    id: int
-    prompt_ids: np.ndarray  # int32 (P,)
-    text: str
-
-
-def read_questions() -> list[Question]:
-    """Those of the built-in world, with the chat template around them."""
+def read_questions() -> list[SimpleNamespace]:
+    """Those of the built-in world; the id and the prompt are what `Experience` asks for."""
     questions = []
     for id, text in enumerate(draw_training(World())):
         turns = [{"role": "user", "content": text}]
         ids = TOKENIZER.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
-        questions.append(Question(id, np.array(ids, np.int32), text))
+        prompt_ids = np.array(ids, np.int32)  # (P,)
+        questions.append(SimpleNamespace(id=id, prompt_ids=prompt_ids, text=text))
     return questions
 
 
@@ -67,7 +58,7 @@ def scores(model, sequences: list[tuple]) -> tuple[Tensor, Tensor]:
     rows = [np.concatenate(sequence) for sequence in sequences]
     batch = TOKENIZER.pad({"input_ids": rows}, padding_side="right", return_tensors="pt")
     logits = model(**batch).logits[:, :-1].float()  # (N, L - 1, V)
-    log_p = (logits / TEMPERATURE).log_softmax(-1)
+    log_p = logits.log_softmax(-1)  # at the temperature of sampling, which is 1 here
     targets = batch["input_ids"][:, 1:]  # (N, L - 1)
     logprobs = log_p.gather(-1, targets[..., None])[..., 0]  # (N, L - 1)
     entropies = -(log_p.exp() * log_p).sum(-1)  # (N, L - 1)
@@ -81,65 +72,74 @@ def scores(model, sequences: list[tuple]) -> tuple[Tensor, Tensor]:
 def split_scores(model, sequences: list[tuple]) -> list[tuple]:
     """The same without gradient, response by response: float32 (T,), (T,)."""
     lengths = [len(response_ids) for _, response_ids in sequences]
-    logprobs, entropies = [of_all.split(lengths) for of_all in scores(model, sequences)]
-    return [(a.numpy(), b.numpy()) for a, b in zip(logprobs, entropies)]
+    logprobs, entropies = scores(model, sequences)
+    of_each = zip(logprobs.split(lengths), entropies.split(lengths))
+    return [(p.numpy(), h.numpy()) for p, h in of_each]
 
 
 # ---- what stands between a trainer and the four files --------------------------------------------
 
 
-def mean_entropies(model, sequences: list[tuple]) -> list[float]:
-    """Lines 9-12: the mean entropy of each stored response under π_θ."""
-    if not sequences:
-        return []
-    return [float(entropies.mean()) for _, entropies in split_scores(model, sequences)]
+def mean_entropies(model, candidates: list[list[tuple]]) -> list[list[float]]:
+    """Lines 9-12: of each drawn question, the mean entropy of its stored responses under π_θ."""
+    means = []
+    for sequences in candidates:
+        scored = split_scores(model, sequences) if sequences else []
+        means.append([float(entropies.mean()) for _, entropies in scored])
+    return means
+
+
+def generate(model, prompts: list[np.ndarray]) -> list[np.ndarray]:
+    """A response to each prompt, as ids int32 (T,) that end with EOS or are L_MAX long."""
+    batch = TOKENIZER.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
+    ids = model.generate(**batch, do_sample=True, temperature=1.0, top_k=0, max_new_tokens=L_MAX)
+    start = batch["input_ids"].shape[1]
+    responses = []
+    for tokens in ids[:, start:].numpy():
+        ends = np.flatnonzero(tokens == EOS)
+        length = ends[0] + 1 if len(ends) else L_MAX
+        responses.append(tokens[:length].astype(np.int32))
+    return responses
 
 
 def roll_out(model, experience: Experience, plan: Plan) -> list[list[Trajectory]]:
     """Lines 21-24: K new responses to a question, or K - 1 beside an o*, and their rewards."""
-    asked = [experience.questions[q] for q in plan.question_ids]
-    counts = [len(seeds) for seeds in experience.seeds(plan)]  # K or K - 1
-    prompts = []
-    for question, count in zip(asked, counts):
-        prompts += [question.prompt_ids] * count
-    batch = TOKENIZER.pad({"input_ids": prompts}, padding_side="left", return_tensors="pt")
-    options = {"do_sample": True, "temperature": TEMPERATURE, "top_k": 0, "pad_token_id": EOS}
-    ids = model.generate(**batch, **options, max_new_tokens=L_MAX)
-    sequences = []
-    for prompt_ids, tokens in zip(prompts, ids[:, batch["input_ids"].shape[1] :].numpy()):
-        ends = np.flatnonzero(tokens == EOS)
-        length = ends[0] + 1 if len(ends) else L_MAX
-        sequences.append((prompt_ids, tokens[:length].astype(np.int32)))
-    old_logprobs = [logprobs for logprobs, _ in split_scores(model, sequences)]  # later: π_past
-    made = zip(sequences, old_logprobs)
-    rollouts = []
-    for question, count in zip(asked, counts):
-        new = []
-        for _ in range(count):
-            (_, response_ids), logprobs = next(made)
-            text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
-            reward = float(is_right(text, answer_of(question.text)))
-            finished = bool(response_ids[-1] == EOS)
-            new.append(Trajectory(response_ids, logprobs, plan.step, reward, finished))
-        rollouts.append(new)
-    return rollouts
+    asked = []  # a question as often as it is answered
+    for q, seeds in zip(plan.question_ids, experience.seeds(plan)):
+        asked += [experience.questions[q]] * len(seeds)
+    prompts = [question.prompt_ids for question in asked]
+    responses = generate(model, prompts)
+    scored = split_scores(model, [*zip(prompts, responses)])
+    rollouts = {q: [] for q in plan.question_ids}
+    for question, response_ids, (logprobs, _) in zip(asked, responses, scored):
+        text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
+        reward = float(is_right(text, answer_of(question.text)))
+        finished = bool(response_ids[-1] == EOS)
+        # The log-probs are π_old now, and π_past once the response is stored.
+        new = Trajectory(response_ids, logprobs, plan.step, reward, finished)
+        rollouts[question.id].append(new)
+    return [*rollouts.values()]
 
 
 def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
     """Line 31: Eq. 4 over a mini-batch."""
-    trajectories = [t for group in groups for t in group.trajectories]
-    prompts = [group.question.prompt_ids for group in groups for _ in group.trajectories]
-    replayed = np.concatenate([group.replayed for group in groups])
+    sequences = []
+    old_logprobs = []
+    for group in groups:
+        for t in group.trajectories:
+            sequences.append((group.question.prompt_ids, t.token_ids))
+            old_logprobs.append(t.logprobs)
+    lengths = [len(of_response) for of_response in old_logprobs]
     advantages = np.concatenate([group.advantages for group in groups])
-    lengths = [len(t.token_ids) for t in trajectories]
-    logprobs, _ = scores(model, [(p, t.token_ids) for p, t in zip(prompts, trajectories)])
+    replayed = np.concatenate([group.replayed for group in groups])
+    logprobs, _ = scores(model, sequences)
     loss, _, _ = policy_loss(
         logprobs,
-        torch.tensor(np.concatenate([t.logprobs for t in trajectories])),
+        torch.tensor(np.concatenate(old_logprobs)),
         torch.tensor(np.repeat(advantages, lengths)),
         torch.tensor(np.repeat(replayed, lengths)),
         max_length=L_MAX,
-        num_responses=len(trajectories),
+        num_responses=len(sequences),
         clip_eps=clip_eps,
     )
     return loss
@@ -156,18 +156,19 @@ def main() -> None:
         drawn = experience.draw(step)  # 4-8: which stored questions return
         entropies = mean_entropies(model, experience.candidates(drawn))  # 9-12: of possible o*
         plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
-        groups = experience.form_groups(plan, roll_out(model, experience, plan))  # 21-24
-        experience.store(plan, groups)  # 25-30, 32: the only line that changes the experience
-        for mini_batch in experience.mini_batches(step, experience.with_advantages(groups)):
+        rollouts = roll_out(model, experience, plan)  # 21-24
+        groups = experience.form_groups(plan, rollouts)
+        experience.store(groups)  # 25-30, 32
+        groups = experience.with_advantages(groups)
+        for mini_batch in experience.mini_batches(step, groups):
             loss_of(model, mini_batch, plan.clip_eps).backward()  # 31
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
             optimizer.step()
             optimizer.zero_grad()
         right = sum(group.num_success for group in groups)
-        buffer = experience.buffer
         print(
-            f"step {step}: {right} of {16 * 8} right, {len(plan.stars)} questions replayed,"
-            f" {len(buffer)} in E, {len(buffer.retired)} retired"
+            f"step {step}: {right} of {16 * 8} right, {len(plan.stars)} questions replayed,",
+            f"{len(experience.buffer)} in E, {len(experience.buffer.retired)} retired",
         )
 
 
