@@ -32,16 +32,17 @@ def row(question: str, answer="7", source: str = "x", **more) -> dict:
 
 
 @pytest.fixture
-def read(tmp_path, tokenizer):
-    """Reads the questions and counts of a file of these rows; the answer `?` is unreadable."""
+def read(tmp_path):
+    """Reads questions and counts of a file of these rows; the answer `?` is unreadable."""
 
-    def read(rows, kind: str = "jsonl", **knobs):
+    def read(rows, kind: str = "jsonl", model: str = BASE, limit: int = 99):
         file = tmp_path / f"rows.{kind}"
         if kind == "parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
         else:
             file.write_text("\n\n".join(map(json.dumps, rows)))
-        config = replace(CONFIG, **knobs)
+        config = Config(model=model, max_prompt_length=limit)
+        tokenizer, _ = load_tokenizer(config)
         return read_questions([str(file)], config, tokenizer, check_golds)
 
     return read
@@ -55,20 +56,19 @@ def test_parquet_and_jsonl_give_the_same_questions(read):
     """Text, answer and source by hand, and the row that a reward is given."""
     extra = {"tests": ["1", "2"], "weight": 0.5}
     rows = [row("3a+4", "7", extra_info=extra), row("3a+5", "8", "y", extra_info=None)]
-    [one, two], counts = read(rows)
-    assert (one.id, one.text, one.answer, one.source) == (0, "3a+4", "7", "x")
-    assert (two.id, two.text, two.answer, two.source) == (1, "3a+5", "8", "y")
-    prompt = rows[0]["prompt"]
-    assert one.row == {"data_source": "x", "extra_info": extra, "prompt": prompt}
+    questions, _ = read(rows)
+    found = [(q.id, q.text, q.answer, q.source) for q in questions]
+    assert found == [(0, "3a+4", "7", "x"), (1, "3a+5", "8", "y")]
+    assert questions[0].row["extra_info"] == extra
     again, _ = read(rows, "parquet")
-    assert fingerprint([one, two]) == fingerprint(again)
+    assert fingerprint(again) == fingerprint(questions)
 
 
 def test_each_reason_to_leave_a_row_out_is_counted(read):
     """A prompt of exactly the limit stays, and rows of another extra_info are other questions."""
     rows = [row("3a+4"), row("3a+4"), row("3a+44"), row("<eos>a"), row("1a+1", "?"), row("2a+1", 3)]
     rows += [row("2a+1", 3, extra_info={"k": 1}), row("3a+4", source="y")]
-    questions, counts = read(rows, max_prompt_length=7)
+    questions, counts = read(rows, limit=7)
     assert [q.text for q in questions] == ["3a+4", "2a+1", "2a+1", "3a+4"]
     assert [q.id for q in questions] == [0, 1, 2, 3]
     reasons = {"repeated": 1, "prompt too long": 1, "special token in the text": 1}
@@ -165,17 +165,14 @@ def test_what_ends_a_response(tokenizer, tmp_path, template, in_generation, in_c
 
 
 @pytest.fixture
-def ids_with(tmp_path):
+def ids_with(tmp_path, read):
     """Token ids of a question by the base's tokenizer, of which a file has other values."""
 
     def ids_with(file: str, **values) -> list[int]:
-        shutil.copytree(BASE, tmp_path / "model")
-        path = tmp_path / "model" / file
+        model = shutil.copytree(BASE, tmp_path / "model")
+        path = model / file
         path.write_text(json.dumps(json.loads(path.read_text()) | values))
-        config = Config(model=str(tmp_path / "model"))
-        rows = tmp_path / "rows.jsonl"
-        rows.write_text(json.dumps(row("3a + 4b")))
-        [question], _ = read_questions([str(rows)], config, load_tokenizer(config)[0], check_golds)
+        [question], _ = read([row("3a + 4b")], model=str(model))
         return question.prompt_ids.tolist()
 
     return ids_with

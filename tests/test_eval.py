@@ -35,7 +35,6 @@ def test_intervals_by_hand():
     of_ten = pytest.approx([0.23659, 0.76341], abs=1e-5)
     assert interval([[True], [False]] * 5) == of_ten
     assert interval([[True] * 4, [False] * 4] * 5) == of_ten
-    assert interval([[False]] * 10) == pytest.approx([0, 3.84146 / 13.84146], abs=1e-5)
 
 
 def test_averages_by_hand():

@@ -7,7 +7,7 @@ import pytest
 
 from config import Config
 from data import Question, load_tokenizer
-from reward import MAX_BOX, Grader, graded_text, last_box, make_verifier
+from reward import MAX_BOX, Grader, graded_text, make_verifier
 
 THINKS = {"thinks": True}
 LOOSE = {"require_box": False}
@@ -15,7 +15,10 @@ OFFICIAL = {"grader": "official"}
 # A response, what differs from a strict grader that asks for a box, and the piece, if any.
 PIECES = [
     (r"first \boxed{1}, no: \boxed{2}", {}, r"\boxed{2}"),
-    ("so 2", {}, None),
+    (r"\boxed{1}\boxed{\frac{1}{2}", {}, r"\boxed{1}"),  # the second is cut off
+    (r"\boxed{\boxed{3}}", {}, r"\boxed{\boxed{3}}"),
+    (r"\boxed 3, $3$", {}, None),
+    (r"\boxed{\{1\}\text{ or \}}}", {}, r"\boxed{\{1\}\text{ or \}}}"),
     # Only what follows the thought counts, which has to end, whoever opened it.
     (r"\boxed{1}</think> so \boxed{2}", THINKS, r"\boxed{2}"),
     (r"\boxed{1}", THINKS, None),
@@ -43,22 +46,6 @@ def test_the_piece_that_is_graded(row):
     """The table above, row by row."""
     response, options, piece = PIECES[row]
     assert graded_text(response, **{"thinks": False} | options) == piece
-
-
-@pytest.mark.parametrize(
-    "text, content",
-    [
-        (r"\boxed{1}\boxed{\frac{1}{2}", "1"),  # the second is cut off
-        (r"\boxed{\boxed{3}}", r"\boxed{3}"),
-        (r"\boxed 3, $3$", None),
-        (r"\boxed{}", ""),
-        (r"\boxed{\{1\}\text{ or \}}}", r"\{1\}\text{ or \}}"),  # an escaped brace is none
-        (r"\boxed{a \\{b}}", r"a \\{b}"),
-    ],
-)
-def test_the_last_box(text, content):
-    """It is balanced, and the one that closes last."""
-    assert last_box(text) == content
 
 
 CONFIG = Config(model="worlds/base")

@@ -1,5 +1,6 @@
 """Both engines sample from the model's own distribution, and from no other one after a sync."""
 
+from collections import Counter
 from concurrent.futures import Future
 from dataclasses import replace
 from importlib.metadata import distributions
@@ -72,26 +73,25 @@ def test_log_probs_are_the_models_before_and_after_a_sync(engine, lm):
 
 @torch.no_grad()
 def test_frequencies_follow_the_softmax(engine, lm):
-    """Of 2,000 first tokens, and of those behind the likeliest, within 4.5 standard deviations."""
-    context = PROMPTS[3]
-    responses = engine.generate([context] * 2000, list(range(2000)), T, 2)
-    for place in range(2):
-        logits = lm(torch.tensor(context[None])).logits[0, -1]
-        p = (logits / T).softmax(-1).numpy()
-        assert p.max() < 0.9  # a distribution worth testing
-        n = len(responses)
-        counts = np.bincount([r.token_ids[place] for r in responses], minlength=len(p))
-        assert (np.abs(counts / n - p) <= 4.5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
-        responses = [r for r in responses if r.token_ids[place] == p.argmax()]
-        context = np.append(context, p.argmax())
+    """Of some 340 second tokens behind the likeliest first one, within 4.5 standard deviations."""
+    prompt = PROMPTS[3]
+    made = tokens_of(engine.generate([prompt] * 2000, list(range(2000)), T, 2))
+    [(first, _)] = Counter(tokens[0] for tokens in made).most_common(1)
+    seconds = [tokens[1] for tokens in made if tokens[0] == first]
+    logits = lm(torch.tensor([[*prompt, first]])).logits[0, -1]
+    p = (logits / T).softmax(-1).numpy()
+    n = len(seconds)
+    assert p.max() < 0.9 and n > 300  # worth testing
+    frequencies = np.bincount(seconds, minlength=len(p)) / n
+    assert (np.abs(frequencies - p) <= 4.5 * np.sqrt(p * (1 - p) / n) + 1 / n).all()
 
 
 def test_a_sample_depends_on_its_seed_alone(engine, monkeypatch):
     """It is the same in any order, company and batch size, and another one with another seed."""
     reference = tokens_of(engine.generate(PROMPTS, SEEDS, T, 20))
-    assert tokens_of(engine.generate(PROMPTS[::-1], SEEDS[::-1], T, 20)) == reference[::-1]
     monkeypatch.setattr(engine, "batch_size", 4, raising=False)  # vLLM has none
-    assert tokens_of(engine.generate(PROMPTS * 2, SEEDS * 2, T, 20)) == reference * 2
+    turned = engine.generate(PROMPTS[::-1] * 2, SEEDS[::-1] * 2, T, 20)
+    assert tokens_of(turned) == reference[::-1] * 2
     others = tokens_of(engine.generate(PROMPTS, [seed + 1 for seed in SEEDS], T, 20))
     assert sum(a != b for a, b in zip(others, reference)) > 3  # two prompts have one likely end
 
@@ -104,10 +104,9 @@ def test_a_stop_id_ends_a_response(engine, monkeypatch):
     monkeypatch.setattr(engine, "stop_ids", [EOS, usual])
     made = engine.generate(*requests)
     for before, now in zip(whole, made):
-        places = [i for i, token in enumerate(before) if token in engine.stop_ids]
-        end = places[0] + 1 if places else 12
-        assert now.token_ids.tolist() == before[:end] and len(now.logprobs) == end
-        assert now.finished == bool(places)
+        ends = [i + 1 for i, token in enumerate(before) if token in engine.stop_ids]
+        assert now.finished == bool(ends)
+        assert now.token_ids.tolist() == before[: min(ends, default=12)]
     assert {EOS, usual} < {response.token_ids[-1] for response in made}
 
 
@@ -145,15 +144,12 @@ def test_another_rank_samples_the_same():
     assert on_ranks(2, rolled_out) == [alone, alone]
 
 
-def test_weights_are_neither_missing_nor_unknown(engine, lm):
-    """KeyError names a layer that a sync leaves out, or that is none of the model's.
-
-    It comes last, since an engine is of no use after it.
-    """
+def test_a_missing_or_unknown_weight_is_named(engine, lm):
+    """KeyError, by either engine. It comes last, since an engine is of no use after it."""
     weights = lm.state_dict()
-    head = weights["lm_head.weight"]
+    weights["another"] = weights.pop("lm_head.weight")
     with pytest.raises(KeyError, match="another"):
-        engine.load([*weights.items(), ("another", head)])
-    del weights["model.layers.1.mlp.up_proj.weight"]
-    with pytest.raises(KeyError, match="layers.1.mlp.up_proj"):
+        engine.load(weights.items())
+    del weights["another"]
+    with pytest.raises(KeyError, match="lm_head"):
         engine.load(weights.items())
