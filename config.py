@@ -9,12 +9,15 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from contextlib import redirect_stderr
+from dataclasses import dataclass, field, fields
+from io import StringIO
 from pathlib import Path
 from typing import Literal
 
 import tyro
 import yaml
+from typeguard import TypeCheckError, check_type
 
 from exgrpo import Knobs
 from runtime.ranks import Refusal
@@ -154,16 +157,21 @@ def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
         for name in cls.NOT_FROM_FILES:
             values.pop(name, None)
         default = cls(**values)
-    except (OSError, TypeError, yaml.YAMLError) as error:  # TypeError names an unknown knob
-        raise Refusal(f"{given.config}: {error}") from error
-    config = tyro.cli(
-        cls,
-        description=cls.__doc__,
-        args=flags,
-        default=default,
-        use_underscores=True,
-        console_outputs=os.environ.get("RANK", "0") == "0",
-    )
+        for f in fields(cls):
+            check_type(getattr(default, f.name), f.type)
+    # TypeError names an unknown knob. YAML reads 1e-6 as text, and 1.0e-6 as a number.
+    except (OSError, TypeError, ValueError, TypeCheckError, yaml.YAMLError) as error:
+        raise Refusal(f"{' '.join(given.config)}: {error}") from error
+    is_first = os.environ.get("RANK", "0") == "0"
+    with redirect_stderr(sys.stderr if is_first else StringIO()):
+        config = tyro.cli(
+            cls,
+            description=cls.__doc__,
+            args=flags,
+            default=default,
+            use_underscores=True,
+            console_outputs=is_first,
+        )
     problems = [*config.problems()]
     if problems:
         raise Refusal("\n".join(problems))

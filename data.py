@@ -18,7 +18,7 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
 from runtime import ranks
-from runtime.chat import opens_thought, prompt_text, special_tokens, stop_ids_of
+from runtime.chat import prompt_text, special_tokens, stop_ids_of
 from runtime.tables import check_row, read_rows
 
 
@@ -65,7 +65,10 @@ def read_questions(
 
     Refusal names file, row and column of a row of the wrong form, and where nothing is left.
     """
-    questions, counts = load_questions(files, config, tokenizer)
+    try:
+        questions, counts = load_questions(files, config, tokenizer)
+    except (OSError, ValueError) as error:
+        raise ranks.Refusal(str(error)) from error
     answers = [q.answer for q in questions]
     checks = ranks.map_shares(
         [1] * len(answers), lambda share: check_golds([answers[i] for i in share])
@@ -112,13 +115,13 @@ def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
     """A row as a question: the one way from text to token ids.
 
     A chat template writes its own special tokens. Before another text stands what the tokenizer
-    puts there, unless the text has it, and behind it nothing. Refusal names the row.
+    puts there, unless the text has it, and behind it nothing. ValueError names the row.
     """
     try:
         turns, answer, given = check_row(row, where)
-        text = prompt_text(turns, config, tokenizer)
+        text, begun = prompt_text(turns, config, tokenizer)
     except Exception as error:  # the template's own, too
-        raise ranks.Refusal(f"{where}: {error}") from error
+        raise ValueError(f"{where}: {error}") from error
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if config.prompt_template != "chat":
         turns = turns[-1:]
@@ -128,7 +131,7 @@ def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
         id=-1,
         text="\n\n".join(turn["content"] for turn in turns),
         prompt_ids=np.array(ids, dtype=np.int32),
-        thinks=opens_thought(turns, text),
+        thinks=begun.rfind("<think>") > begun.rfind("</think>"),
         answer=answer,
         source=given["data_source"],
         row=given,

@@ -27,7 +27,7 @@ from runtime.run import write_lines
 from sampler import seed_for
 
 BLOCK = 512  # responses of an engine between two ticks of the progress bar
-# The benchmarks of Table 1, by what is left of a data_source in small letters and digits.
+# The benchmarks of Table 1, by the letters and digits of their data_source in lower case.
 AVERAGES = {
     "in_distribution": {
         "AIME24": r"aime(20)?(24)?",
@@ -129,7 +129,8 @@ def statistics(records: list[dict]) -> dict:
         result[f"questions/{source}"] = len(right)
         result[f"samples/{source}"] = len(right[0])
         result[f"interval/{source}"] = interval(right)
-        scores[benchmark(source)].append(np.mean(right))
+        of_questions = [np.mean(of_question) for of_question in right]
+        scores[benchmark(source)].append(np.mean(of_questions))
     for group, members in AVERAGES.items():
         there = [name for name in members if name in scores]
         if there:
@@ -169,6 +170,8 @@ def main() -> None:
     tokenizer, stop_ids = load_tokenizer(config)
     with make_verifier(config) as verifier:
         files = config.data or config.val_files
+        if not files:
+            raise ranks.Refusal("eval.py needs --data FILE")
         questions, counts = read_questions(files, config, tokenizer, verifier.check_golds)
         questions = first_of_each_source(questions, config.eval_questions)
         wanted = []

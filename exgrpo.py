@@ -106,7 +106,8 @@ class Plan:
     step: int
     fresh: list[int]  # B_on: question ids
     stars: dict[int, Trajectory]  # B_exp: {question id: o*}
-    clip_eps: float | None  # ε of CLIP for the batch's new tokens, None for no clip
+    # ε of CLIP for the batch's new tokens, None for no clip; `store` may change it for the next one
+    clip_eps: float | None
 
     @property
     def question_ids(self) -> list[int]:
@@ -148,8 +149,8 @@ class Group:
 class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
-    `plan` moves the stream on, `store` changes the rest. questions: objects with `prompt_ids` and
-    an `id` of their own; fewer than a batch are exhausted at once.
+    `plan` moves the stream on and may reinstate questions; `store` changes the rest. questions:
+    objects with `prompt_ids` and an `id` of their own; fewer than a batch are exhausted at once.
     """
 
     def __init__(self, knobs: Knobs, questions: list):
@@ -199,7 +200,7 @@ class Experience:
             stored = self.buffer.trajectories(q)
             if rule == "official":  # mean · length: the sum over tokens, which favours few
                 own = [score * len(t.token_ids) for score, t in zip(own, stored)]
-            if not own:
+            if not own:  # nothing was compared
                 place = rng.integers(len(stored))
             elif rule == "highest_entropy":
                 place = np.argmax(own)
@@ -374,9 +375,6 @@ def wrong_values(knobs: Knobs) -> Iterator[str]:
     """A sentence for each value that is no choice of its knob, or a number out of range."""
     for f in fields(knobs):
         value = getattr(knobs, f.name)
-        # An int may stand for a float. YAML reads 1e-6 as text, and 1.0e-6 as a number.
-        if isinstance(f.type, type) and not isinstance(value, f.type | int):
-            yield f"{f.name} must be of type {f.type.__name__}, got {value!r}"
         if get_origin(f.type) is Literal and value not in get_args(f.type):
             yield f"{f.name} must be one of {', '.join(get_args(f.type))}, got {value!r}"
         if type(value) not in (int, float) or f.name == "start_threshold":

@@ -46,7 +46,7 @@ class Row:
 class Policy:
     """The trained model on this rank.
 
-    All methods are collectives: every rank calls them in the same order.
+    Every rank calls its methods in the same order: most are collectives.
     """
 
     def __init__(self, config: Config, device: torch.device):
@@ -204,7 +204,7 @@ class Policy:
             )
             entropy = entropies.sum()
             total = loss - config.entropy_coef * entropy / constant
-            # FSDP averages gradients over ranks; the loss is a sum over them.
+            # FSDP averages gradients over ranks, where the loss is a sum; a dummy counts nothing.
             (batch.is_real * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
             sums |= {"loss": loss.item(), "entropy": entropy.item()}

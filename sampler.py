@@ -90,9 +90,9 @@ def sample_uniform(
 
 
 def seed_for(*key) -> int:
-    """A 63-bit seed from any plain values: (run seed, step, question id, index in the group).
+    """A 63-bit seed from a key of plain values: (purpose, run seed, step, ...).
 
-    What a draw is for stands first in its key, so that no two purposes share their numbers.
+    The purpose stands first, so that no two kinds of draws share their numbers.
     """
     text = repr(key).encode()
     digest = blake2b(text, digest_size=8).digest()

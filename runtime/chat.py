@@ -13,19 +13,22 @@ from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
 
-def prompt_text(turns: list[dict], config, tokenizer) -> str:
-    """Return chat turns as the text of a prompt: template, generation prompt, `response_prefix`.
+def prompt_text(turns: list[dict], config, tokenizer) -> tuple[str, str]:
+    """Return chat turns as the text of a prompt, and that part of it which begins the response.
 
-    Under a `prompt_template` other than "chat" that is the last turn alone.
+    The text is that of the chat template with its generation prompt, or of another
+    `prompt_template` with the last turn; `response_prefix` ends it.
     """
     if config.prompt_template == "chat":
         text = rendered(turns, tokenizer)
+        begun = text.removeprefix(rendered(turns, tokenizer, ask=False))
     else:
-        text = config.prompt_template.replace("{question}", turns[-1]["content"])
+        before, _, begun = config.prompt_template.partition("{question}")
+        text = before + turns[-1]["content"] + begun
     prefix = config.response_prefix
     if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
-        return text
-    return text + prefix
+        prefix = ""
+    return text + prefix, begun + prefix
 
 
 def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:
@@ -33,12 +36,6 @@ def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:
     return tokenizer.apply_chat_template(
         turns, tokenize=False, add_generation_prompt=ask, strftime_now=DAY.strftime
     )
-
-
-def opens_thought(turns: list[dict], text: str) -> bool:
-    """Return whether a prompt begins the model's own turn with a `<think>` and leaves it open."""
-    _, _, begun = text.rpartition(turns[-1]["content"])
-    return begun.rfind("<think>") > begun.rfind("</think>")
 
 
 def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:

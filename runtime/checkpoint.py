@@ -45,7 +45,8 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
     main = ranks.rank() == 0
     try:
         if main:
-            shutil.rmtree(aside, ignore_errors=True)  # of a save that was cut off
+            for cut_off in final.parent.glob("*.tmp"):
+                shutil.rmtree(cut_off, ignore_errors=True)
             (aside / "weights").mkdir(parents=True)
         ranks.barrier()
         ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())

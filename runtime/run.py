@@ -64,7 +64,9 @@ licenses of the starting model and of the data apply to this model too.
 
 
 class Run:
-    """One run, from its start or its newest checkpoint to its table. All methods are collectives.
+    """One run, from its start or its newest checkpoint to its table.
+
+    Every rank calls its methods in the same order; rank 0 writes.
 
     knobs: the run's, as plain values. questions: a fingerprint of the training questions. Raises
     Refusal where the newest checkpoint was made with other questions.
@@ -86,7 +88,7 @@ class Run:
         self.seconds = {}  # of each phase of the step under way
         self.asked_at = None  # when somebody asked this rank to stop
         self.stopped = False  # whether any rank was asked, as all of them know
-        self.track = print_nothing
+        self.track = track_nothing
         self.bar = tqdm(total=knobs["steps"], disable=None if self.main else True, unit="step")
         for path in checkpoints(self.directory)[-1:]:
             self.restore(path)
@@ -235,8 +237,9 @@ class Run:
             return
         saved = checkpoints(self.directory)[-1] / "model"
         model = self.directory / "model"
-        shutil.rmtree(model, ignore_errors=True)
-        shutil.copytree(saved, model, copy_function=os.link)  # links take no room
+        aside = self.directory / "model.tmp"
+        shutil.rmtree(aside, ignore_errors=True)
+        shutil.copytree(saved, aside, copy_function=os.link)  # links take no room
         table = f"{'':32} {'base':>8} {'trained':>8}\n"
         for name in self.rows[0]:
             if name.startswith("val/"):
@@ -244,8 +247,10 @@ class Run:
                 table += f"{printable(name):32} {values[0]:8.3f} {values[-1]:8.3f}\n"
         print(f"\n{table}\nmetrics, run.png and the model are in {self.directory}")
         card = CARD.format(table=table, knobs=json.dumps(self.knobs, indent=1))
-        (model / "README.md").write_text(card)
+        (aside / "README.md").write_text(card)
         draw(self.rows, self.directory / "run.png")
+        shutil.rmtree(model, ignore_errors=True)
+        aside.rename(model)
 
 
 def refuse_remains(run_dir: str, resume: bool, steps: int) -> None:
@@ -253,7 +258,7 @@ def refuse_remains(run_dir: str, resume: bool, steps: int) -> None:
     newest = Path(run_dir, "checkpoints", f"step-{steps:07d}")
     if newest.exists() and Path(run_dir, "model").exists():
         raise ranks.Refusal(f"{run_dir} has made its {steps} steps: more --steps would go on")
-    if not resume and Path(run_dir, "metrics.jsonl").exists():
+    if not resume and (checkpoints(Path(run_dir)) or Path(run_dir, "metrics.jsonl").exists()):
         raise ranks.Refusal(
             f"{run_dir} holds a run: continue it with --resume, start another with --run_dir NEW,"
             " or remove the directory"
@@ -296,7 +301,7 @@ def draw(rows: list[dict], file: Path) -> None:
 # ---- trackers: from a run to a function that takes its rows --------------------------------------
 
 
-def print_nothing(row: dict) -> None:
+def track_nothing(row: dict) -> None:
     """Track nothing beside metrics.jsonl."""
 
 
@@ -331,4 +336,4 @@ def wandb(run: Run) -> Callable[[dict], None]:
     return wandb.init(id=id, resume="allow", dir=run.directory, config=run.knobs).log
 
 
-TRACKERS = {"none": lambda run: print_nothing, "tensorboard": tensorboard, "wandb": wandb}
+TRACKERS = {"none": lambda run: track_nothing, "tensorboard": tensorboard, "wandb": wandb}

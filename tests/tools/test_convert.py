@@ -94,6 +94,7 @@ def test_a_gym_task(tmp_path, monkeypatch):
         asked.append(given)
         return [(f"{i}?", str(i), {"gym": "entry"}) for i in range(given[1])]
 
+    pytest.importorskip("reasoning_gym")
     monkeypatch.setattr("worlds.gym.gym_rows", gym_rows, raising=False)
     convert("gym:sums", tmp_path / "out.jsonl", size=3, held_out=1, seed=5, set=("n=2", "b=true"))
     assert asked == [("sums", 4, 5, {"n": 2, "b": True})]
