@@ -1,4 +1,4 @@
-"""What several test files share: functions on several ranks, a tiny model, small files."""
+"""What several test files share: functions on several ranks, plain scores, small files."""
 
 import json
 import multiprocessing
@@ -6,7 +6,6 @@ import os
 import socket
 import subprocess
 import traceback
-from dataclasses import replace
 from importlib.metadata import distributions
 from pathlib import Path
 
@@ -107,7 +106,7 @@ def device():
     return ranks.setup()
 
 
-# ---- a model, a config, files --------------------------------------------------------------------
+# ---- scores, commands, files ---------------------------------------------------------------------
 
 
 def plain_scores(lm, prompt, response, temperature: float = 1.0):
@@ -118,43 +117,6 @@ def plain_scores(lm, prompt, response, temperature: float = 1.0):
     logits = lm(input_ids=ids).logits[0, len(prompt) - 1 : -1] / temperature  # (T, V)
     distribution = torch.distributions.Categorical(logits=logits)
     return distribution.log_prob(ids[0, len(prompt) :]), distribution.entropy()
-
-
-@pytest.fixture(scope="session")
-def tokenizer():
-    """Return the built-in world's tokenizer, one token a character."""
-    from transformers import AutoTokenizer
-
-    return AutoTokenizer.from_pretrained(ROOT / "worlds/base")
-
-
-@pytest.fixture(scope="session")
-def tiny_model(tmp_path_factory, tokenizer) -> str:
-    """Return the directory of a random Llama with grouped-query attention and an untied head.
-
-    Its distributions are peaked. Its generation settings ask for a repetition penalty and for
-    top-k, which a trainer must not follow.
-    """
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
-
-    changes = {"num_key_value_heads": 1, "initializer_range": 0.15, "max_position_embeddings": 512}
-    config = AutoConfig.from_pretrained(ROOT / "worlds/base", **changes)
-    torch.manual_seed(1)
-    model = AutoModelForCausalLM.from_config(config)
-    model.generation_config.update(do_sample=True, repetition_penalty=1.5, top_k=5)
-    directory = str(tmp_path_factory.mktemp("tiny"))
-    model.save_pretrained(directory)
-    tokenizer.save_pretrained(directory)
-    return directory
-
-
-def toy_config(**knobs):
-    """Return the Config of the built-in run with `knobs`, without its files and its reward."""
-    from config import parse_config
-
-    argv = ["--config", ARITHMETIC, "--train_files", "--val_files", "--reward", "math"]
-    return replace(parse_config(argv), **knobs)
 
 
 def shell(*command: str, code: int = 0) -> str:

@@ -103,7 +103,7 @@ def test_a_finished_run_is_whole_and_readable(whole):
 
 
 def test_the_trained_model_is_an_ordinary_one(whole):
-    """Transformers loads it; it has the weights of the last checkpoint, not those of the base."""
+    """Transformers loads it, with the last checkpoint's weights; it samples as in validation."""
     lm = AutoModelForCausalLM.from_pretrained(whole / "model")
     weights = {name: torch.empty_like(weight) for name, weight in lm.state_dict().items()}
     checkpoint.load(whole / "checkpoints/step-0000004", weights)
@@ -111,6 +111,7 @@ def test_the_trained_model_is_an_ordinary_one(whole):
     for name, weight in lm.state_dict().items():
         assert torch.equal(weight, weights[name]) and not torch.equal(weight, base[name])
     assert len(AutoTokenizer.from_pretrained(whole / "model")) == len(base["lm_head.weight"])
+    assert lm.generation_config.temperature == 0.6 and lm.generation_config.eos_token_id == [2]
 
 
 def test_tensorboard_gets_every_metric(whole):
@@ -182,6 +183,18 @@ def test_a_full_disk_leaves_the_checkpoint_before(three_steps):
     assert on_ranks(1, start, three_steps, "--resume", fill_disk) == [1]
     assert saved(three_steps) == ["step-0000003"]
     assert "could not be written" in Path(f"{three_steps}.txt").read_text()
+
+
+@pytest.mark.parametrize("best, kept", [(2, [2, 4, 5]), (None, [4, 5])])
+def test_the_last_two_checkpoints_and_the_best_are_kept(best, kept, tmp_path):
+    """The best one is that with the highest Pass@1 in validation, where there was one."""
+    for step in range(1, 6):
+        (tmp_path / f"checkpoints/step-{step:07d}").mkdir(parents=True)
+    rows = [{"step": 0, "val/pass_at_1/a": 0.9}]
+    if best:
+        rows += [{"step": step, "val/pass_at_1/a": 0.1 * (step == best)} for step in range(1, 6)]
+    checkpoint.prune(tmp_path, rows)
+    assert saved(tmp_path) == [f"step-{step:07d}" for step in kept]
 
 
 def test_what_would_mix_two_runs_is_refused(three_steps):
