@@ -79,7 +79,10 @@ class Knobs:
 
     def problems(self) -> Iterator[str]:
         """A sentence for each impossible value or combination."""
-        yield from wrong_values(self)
+        wrong = [*wrong_values(self)]
+        if wrong:
+            yield from wrong
+            return
         for name in ("rho", "start_threshold", "mu", "clip_eps"):
             if getattr(self, name) > 1:
                 yield f"{name} is a share, at most 1, got {getattr(self, name)}"
@@ -314,7 +317,7 @@ class Experience:
         scaled = above / max(above.max(), 1e-6)  # σ̃, 0 to 1
         buckets = np.rint(scaled * self.knobs.num_rollouts).astype(int)
         # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
-        all_equal = [np.ptp(group.rewards) == 0 for group in groups]
+        all_equal = [np.allclose(group.rewards, group.rewards[0]) for group in groups]
         return np.where(all_equal, 0, np.maximum(buckets, 1)).tolist()
 
     def worth_storing(self, group: Group) -> list[Trajectory]:
@@ -377,9 +380,11 @@ def wrong_values(knobs: Knobs) -> Iterator[str]:
         value = getattr(knobs, f.name)
         if get_origin(f.type) is Literal and value not in get_args(f.type):
             yield f"{f.name} must be one of {', '.join(get_args(f.type))}, got {value!r}"
-        if type(value) not in (int, float) or f.name == "start_threshold":
+        if f.type not in (int, float) or f.name == "start_threshold":
             continue
-        if f.name in knobs.MAY_BE_ZERO:
+        if type(value) not in (int, float):
+            yield f"{f.name} must be a number, got {value!r}"
+        elif f.name in knobs.MAY_BE_ZERO:
             if not value >= 0:
                 yield f"{f.name} must be at least 0, got {value}"
         elif not value > 0:

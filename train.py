@@ -101,7 +101,8 @@ def train(config: Config) -> int:
             metrics, example = validate(engine, grader, val_questions)
             run.log(metrics)
         run.finish()
-        run.print(f"---- an answer of the trained model ----\n{example}")
+        if example:
+            run.print(f"---- an answer of the trained model ----\n{example}")
     return 0
 
 

@@ -95,7 +95,8 @@ class Run:
         if self.main:
             self.open_files()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, self.ask)
+            if signal.getsignal(number) != signal.SIG_IGN:  # what nohup has ignored stays so
+                signal.signal(number, self.ask)
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint, and say which knobs are others than the run was saved with."""
@@ -110,11 +111,12 @@ class Run:
         self.step = state["step"]
         self.rows = state["metrics"]
         self.bar.update(self.step)
-        old = state["knobs"]
-        changed = [
-            f"{x}: {old.get(x)} -> {now}" for x, now in self.knobs.items() if now != old.get(x)
-        ]
-        self.print(f"resumed from {path}  {'  '.join(changed)}")
+        changed = ""
+        for name, value in self.knobs.items():
+            old = state["knobs"].get(name)
+            if value != old and name != "resume":
+                changed += f"  {name}: {old} -> {value}"
+        self.print(f"resumed from {path}{changed}")
 
     def open_files(self) -> None:
         """Begin the files of run_dir; what came after the checkpoint is made again."""

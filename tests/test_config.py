@@ -74,9 +74,9 @@ def test_evaluation_leaves_some_knobs_of_a_training_file_out(write):
     "text, reason",
     [
         ("rhoo: 0.5", "knobs.yaml.*rhoo"),
-        ("steps: 1.5", "steps must be of type int, got 1.5"),
-        ("lr: 1e-6", "lr must be of type float, got '1e-6'"),
-        ("clip: on", "clip must be one of auto, on, off, got True"),
+        ("steps: 1.5", "float is not an instance of int"),
+        ("lr: 1e-6", "str is neither float or int"),
+        ("clip: on", "bool is not any of .*on"),
         ("alpha: [0.8, 0.2]", "alpha must be a range"),
         ("mu: .nan", "mu must be at least 0, got nan"),
         ("num_rollouts: 1", "num_rollouts must be at least 2"),

@@ -110,6 +110,7 @@ TEXT = "as in <think>a</think>: {question}"
     [
         ("chat", "<think>\n", "1+1?", CHAT + "<think>\n", True),
         ("chat", "<think>\n\n</think>", "1+1?", CHAT + "<think>\n\n</think>", False),
+        ("chat", "<think>\nOkay, ", "k", CHAT + "<think>\nOkay, ", True),
         ("chat", "", "say <think>", CHAT, False),
         (TEXT, "So", "{x} {question}", "<bos>" + TEXT + "So", False),
         ("<bos>{question}=", "", "1+1", "<bos>{question}=", False),
