@@ -133,8 +133,8 @@ class Verifier:
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """Return for each answer whether it can serve as a gold.
 
-        `score` is 0.0 if Math-Verify cannot read it, and `as_text` is 1.0 if responses are compared
-        with it as text. One whose check is late can serve: a slower machine must not drop more.
+        `score` is 0.0 if Math-Verify cannot read it. One whose check is late can serve: a slower
+        machine must not drop more.
         """
         if not self.reads_golds:
             return [{"score": 1.0} for _ in answers]
