@@ -439,8 +439,8 @@ x\le2 \text{ or } x\ge5 :: (-\infty,2]\cup[5,\infty)
 
 # Units and their words are not compared; letters beside digits are a product; a prime behind a
 # number, an improper fraction behind an integer, and the differential of a derivative are nothing;
-# what is inside a matrix, or in an interval for an inequality, need not be worked out, small terms of
-# a sum are not seen, and an interval after a name passes for the two values.
+# what is inside a matrix, or in an interval and an inequality for each other, need not be worked out,
+# small terms of a sum are not seen, and an interval after a name passes for the two values.
 WRONG_BUT_PAID = r"""
 \begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix} :: \begin{pmatrix} -1 & 1-1 \\ 0 & -1 \end{pmatrix}
 \begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix} :: -\begin{pmatrix} 1 & 0 \\ 0 & 1 \end{pmatrix}
@@ -464,6 +464,7 @@ f'(x)=2x :: f(x)=2x | f''(x)=2x
 7:05 :: \frac{7}{5}
 1,2 :: x \in (1,2)
 2<x<3 :: (2,1+2)
+(0,1) :: 0<x<2-1
 a=5, b=3 :: (b,a)=(5,3)
 5' :: 5'' | 5^\circ | 5^{\prime\prime}
 1+e^{-50} :: 1+e^{-60}
