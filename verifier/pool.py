@@ -24,50 +24,43 @@ GRADERS = {  # of mathematics
 
 
 class Worker:
-    """One worker process, which is started when it is needed; for one thread at a time."""
+    """One worker process, and after its death the next one; for one thread at a time."""
 
     def __init__(self, function: str, timeout: float, memory: int):
-        self.function = function
+        self.arguments = [function, str(memory)]
         self.timeout = timeout
-        self.memory = memory
-        self.process = None
+        self.start()
 
     def start(self) -> None:
-        """Start the process, and wait until it has imported the function.
-
-        Raises RuntimeError with the reason if it cannot.
-        """
-        path = os.pathsep.join([*sys.path, os.getcwd()])
+        """Start a process, and wait until it has imported the function."""
+        path = os.pathsep.join(sys.path)  # and `-m` adds the working directory
         self.socket, theirs = socket.socketpair()
+        channel = theirs.fileno()
         with theirs:
             self.process = subprocess.Popen(
-                [sys.executable, "-P", "-m", "verifier.worker"] + [self.function, str(self.memory)],
+                [sys.executable, "-m", "verifier.worker", str(channel), *self.arguments],
                 env=os.environ | {"PYTHONPATH": path},
-                stdin=theirs,
-                stdout=theirs,
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # what the function prints goes to stderr
+                pass_fds=[channel],
                 start_new_session=True,  # a group of its own, with all that it starts
             )
         self.replies = self.socket.makefile("rb")
         self.socket.settimeout(START_SECONDS)
-        try:
-            self.reply(0, "to start")
-        except (OSError, ValueError):
-            self.stop()
-            raise RuntimeError(f"a worker of the reward {self.function!r} did not start") from None
+        self.reply(0)
         self.socket.settimeout(self.timeout)
 
-    def reply(self, number: int, what: str) -> dict[str, float]:
+    def reply(self, number: int) -> dict[str, float]:
         """Return the rewards in the worker's next line, which has to carry the request's number.
 
         Raises TimeoutError if it does not come in time, another OSError or ValueError if the worker
-        died or said anything else, and RuntimeError with the reason if the function raised.
+        died or said anything else, and RuntimeError with the reason if the function failed.
         """
         answered, rewards, error = json.loads(self.replies.readline())
         if answered != number:
             raise ValueError
         if error:
-            self.stop()
-            raise RuntimeError(f"the reward {self.function!r} failed {what}: {error}")
+            raise RuntimeError(f"the reward failed: {error}")
         return rewards
 
     def grade(self, text: str | None, answer: str, row: dict | None) -> dict[str, float]:
@@ -76,30 +69,25 @@ class Worker:
         It scores 0, with `timeouts` 1, if it is late, or if its worker dies or answers anything
         else, twice: once may have been another response's doing.
         """
-        what = f"for the answer {answer!r:.200}, row {json.dumps(row):.400}"
         for _ in range(2):
-            if not self.process:
-                self.start()
             number = secrets.randbits(48)  # which the code that a reward runs cannot guess
-            request = json.dumps([number, text, answer, row])
+            request = json.dumps([number, answer, row, text])
             try:
                 self.socket.sendall(request.encode() + b"\n")
-                return self.reply(number, what)
-            except TimeoutError:
+                return self.reply(number)
+            except (OSError, TypeError, ValueError) as problem:
                 self.stop()
-                break
-            except (OSError, TypeError, ValueError):
-                self.stop()
+                self.start()
+                if isinstance(problem, TimeoutError):
+                    break
         return {"score": 0.0, "timeouts": 1.0}
 
     def stop(self) -> None:
-        """Kill and reap the process, if there is one, with all that its function has started."""
-        if self.process:
-            os.killpg(self.process.pid, signal.SIGKILL)
-            self.process.wait()
-            self.replies.close()
-            self.socket.close()
-            self.process = None
+        """Kill and reap the process, with all that its function has started."""
+        os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+        self.replies.close()
+        self.socket.close()
 
 
 class Verifier:
@@ -121,14 +109,14 @@ class Verifier:
     ):
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
-            workers = min(16, max(1, (os.cpu_count() or 1) // ranks_here))
+            workers = min(16, max(1, os.cpu_count() // ranks_here))
         self.reads_golds = function in GRADERS
         function = GRADERS.get(function, function)
-        self.workers = [Worker(function, timeout, memory) for _ in range(workers)]
         # There are as many threads as workers, so that a thread always finds an idle worker.
+        self.threads = ThreadPoolExecutor(workers)
+        starts = [self.threads.submit(Worker, function, timeout, memory) for _ in range(workers)]
+        self.workers = [start.result() for start in starts]  # which import side by side
         self.idle = [*self.workers]
-        self.threads = ThreadPoolExecutor(workers, thread_name_prefix="verifier")
-        list(self.threads.map(Worker.start, self.workers))  # they import side by side
 
     def submit(self, text: str | None, answer: str, row: dict | None = None) -> Future:
         """Start to grade a text, and return the future of its named rewards, `score` among them.
@@ -145,30 +133,27 @@ class Verifier:
     def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
         """Return for each answer whether it can serve as a gold.
 
-        `score` is 0.0 if Math-Verify cannot read it, and `as_text` is 1.0 if responses are compared
-        with it as text. One whose check is late can serve: a slower machine must not drop more.
+        `score` is 0.0 if Math-Verify cannot read it. One whose check is late can serve: a slower
+        machine must not drop more.
         """
         if not self.reads_golds:
             return [{"score": 1.0} for _ in answers]
-        checks = self.threads.map(lambda answer: self.grade(None, answer), answers)
+        checks = self.threads.map(lambda answer: self.grade(None, answer, None), answers)
         return [{"score": 1.0} if "timeouts" in check else check for check in checks]
 
-    def grade(self, text: str | None, answer: str, row: dict | None = None) -> dict[str, float]:
-        """Return the named rewards of a text, by the first worker that is idle."""
+    def grade(self, *request) -> dict[str, float]:
+        """Return the named rewards of a text, its answer and its row, by a worker that is idle."""
         worker = self.idle.pop()
         try:
-            return worker.grade(text, answer, row)
+            return worker.grade(*request)
         finally:
             self.idle.append(worker)
-
-    def close(self) -> None:
-        """End the workers, after what they are at; what still waits for one is cancelled."""
-        self.threads.shutdown(cancel_futures=True)
-        for worker in self.workers:
-            worker.stop()
 
     def __enter__(self) -> "Verifier":
         return self
 
     def __exit__(self, *_) -> None:
-        self.close()
+        """End the workers, after what they are at; what still waits for one is cancelled."""
+        self.threads.shutdown(cancel_futures=True)
+        for worker in self.workers:
+            worker.stop()

@@ -1,9 +1,9 @@
 """Run a reward function on one response after another, for as long as they come.
 
-`pool.py`, which holds the clock, starts `python -m verifier.worker module:function BYTES`.
-A JSON line goes each way: `[number, text, answer, row]` on stdin, and with the same number
-`[number, {"score": 1.0}, null]` on stdout, or `[number, null, reason]` if the function cannot be
-imported, raises, or returns no number. Number 0 says that the function is there.
+`pool.py`, which holds the clock, starts `python -m verifier.worker SOCKET module:function BYTES`.
+A JSON line goes each way on the socket: `[number, answer, row, text]`, and with the same number
+`[number, {"score": 1.0}, null]`, or `[number, null, reason]` if the function cannot be imported,
+raises, or returns no number. Number 0 says that the function is there.
 """
 
 import importlib
@@ -31,34 +31,27 @@ def named_rewards(value) -> dict[str, float]:
     rewards = value if isinstance(value, dict) else {"score": value}
     for name, x in {"score": None, **rewards}.items():
         if not isinstance(x, Real) or not abs(x) <= LARGEST:  # a nan is not
-            problem = f"{name} must be a finite number of at most {LARGEST:g}"
-        elif name in TAKEN or "/" in name:
-            problem = f"{name} is, or may be, the name of a metric of the run, so choose another"
-        else:
-            continue
-        raise ValueError(f"the reward function returned {value!r:.400}: {problem}")
+            raise ValueError(f"{value!r:.400}: {name} must be a finite number, at most {LARGEST:g}")
+        if name in TAKEN or "/" in name:
+            raise ValueError(f"{value!r:.400}: {name} may be the name of a metric of the run")
     return {name: float(x) for name, x in rewards.items()}
 
 
-def die_with_parent(requests) -> None:
+def die_with_parent(channel: int) -> None:
     """End this process, and all that its function has started, when the parent's end closes."""
     poll = select.poll()
-    poll.register(requests, 0)  # no event asked for: only a hang-up wakes it
+    poll.register(channel, 0)  # no event asked for: only a hang-up wakes it
     poll.poll()
     os.killpg(0, signal.SIGKILL)
 
 
-def work(name: str, max_bytes: int) -> None:
+def work(channel: int, name: str, max_bytes: int) -> None:
     """Grade until the parent closes its end, or is gone, or the function raises."""
     resource.setrlimit(resource.RLIMIT_AS, (max_bytes, max_bytes))
     resource.setrlimit(resource.RLIMIT_CPU, (CPU_SECONDS, CPU_SECONDS))
-    # The socket moves to descriptors of its own: what the function prints goes to stderr, and it
-    # reads nothing.
-    requests = os.fdopen(os.dup(0))
-    replies = os.fdopen(os.dup(1), "w")
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    os.dup2(2, 1)
-    threading.Thread(target=die_with_parent, args=[requests], daemon=True).start()
+    threading.Thread(target=die_with_parent, args=[channel], daemon=True).start()
+    requests = os.fdopen(channel)
+    replies = os.fdopen(channel, "w", closefd=False)
     pid = os.getpid()
 
     def reply(request: int, rewards: dict | None, error: str | None) -> None:
@@ -68,13 +61,14 @@ def work(name: str, max_bytes: int) -> None:
         replies.flush()
 
     request = 0
+    line = "to start"
     try:
         module, _, attribute = name.partition(":")
         reward = getattr(importlib.import_module(module), attribute)
         with_row = "row" in inspect.signature(reward).parameters
         reply(request, None, None)
         for line in requests:
-            request, text, answer, row = json.loads(line)
+            request, answer, row, text = json.loads(line)
             # By their names, as a function with the two in another order would be wrong in silence.
             given = {"response": text, "answer": answer}
             if with_row:
@@ -87,8 +81,8 @@ def work(name: str, max_bytes: int) -> None:
     except MemoryError:
         os._exit(1)  # the response's doing, as a time-out is
     except BaseException:
-        reply(request, None, traceback.format_exc())
+        reply(request, None, f"{name}, {line:.800}\n{traceback.format_exc()}")
 
 
 if __name__ == "__main__":
-    work(sys.argv[1], int(sys.argv[2]))
+    work(int(sys.argv[1]), sys.argv[2], int(sys.argv[3]))

@@ -180,9 +180,9 @@ e^{-2t} :: \frac{1}{e^{2t}}
 7:05 :: 07:05
 (2,6) :: x=2, y=6 | y=6, x=2 | (x,y)=(2,6) | 2, 6
 (3,\frac{\pi}{2}) :: r=3, \theta=\frac{\pi}{2}
-2<x<3 :: (2,3) | 3>x>2 | x \in (2,3)
+2<x<3 :: (2,3) | x \in (2,3)
 [-3,3) :: -3 \le x < 3 | 3 > x \geq -3
-x\le2 \text{ or } x\ge5 :: (-\infty,2]\cup[5,\infty) | x\ge5, x\le2
+x\le2 \text{ or } x\ge5 :: x\ge5, x\le2
 (-\infty,0)\cup(0,\infty) :: x \ne 0
 \mathbb{R} :: x \in \mathbb{R} | ℝ | (-\infty,\infty)
 \{1\} :: \left\{ 1 \right\} | x=1 | 1 | [1]
@@ -191,7 +191,6 @@ x\le2 \text{ or } x\ge5 :: (-\infty,2]\cup[5,\infty) | x\ge5, x\le2
 a=5, b=3 :: b=3, a=5 | a=5,b=3 | 5, 3 | (5,3) | (a,b)=(5,3)
 (a,b)=(5,3) :: b=3, a=5
 \text{mean}=3,\text{median}=4 :: \text{median}=4,\text{mean}=3 | 3,4
-x+y=5 :: y=5-x
 2,-2 :: \pm 2
 \pm2 :: x=\pm 2
 \{-3,3\} :: \pm 3
@@ -363,9 +362,9 @@ $221,$8$ :: 221
 (1,2] :: [1,2]
 (1,2) :: x=1, x=2 | y=1, x=2 | [1,2] | \{1,2\} | (2,1) | 2,1 | 1 \le x \le 2
 (-\sqrt{3},\sqrt{3}) :: x=\pm\sqrt{3}
-2<x<3 :: \{2,3\} | 2,3
+2<x<3 :: \{2,3\} | 2,3 | 2<y<3
 (-\infty,1)\cup(3,\infty) :: x<1 | x<3 or x>1
-1,2 :: (2,1) | 1<x<2 | x \in (1,2) | x \in \{1,1+1\}
+1,2 :: (2,1) | 1<x<2 | x \in \{1,1+1\}
 1,1,2 :: 1,2,2
 (1,2),(3,4) :: (2,1),(3,4) | \{1,2\},\{3,4\}
 m \frac{d v}{d t}+b v=f :: m \frac{d v}{d t}+b v
@@ -427,6 +426,10 @@ np.arcsin(10/13) :: \arcsin(10/13)
 1:2:3 :: 2:4:6
 (1,2),(1,-2) :: (1,\pm2)
 x=3 :: 3=x
+x+y=5 :: y=5-x
+2<x<3 :: 3>x>2
+x\le2 \text{ or } x\ge5 :: (-\infty,2]\cup[5,\infty)
+(-\infty,2]\cup[5,\infty) :: x\le2 \text{ or } x\ge5
 \frac13 :: 0.(3)
 \frac16 :: 0.1(6)
 \sqrt{\frac{1}{2}} :: √½
@@ -436,7 +439,8 @@ x=3 :: 3=x
 
 # Units and their words are not compared; letters beside digits are a product; a prime behind a
 # number, an improper fraction behind an integer, and the differential of a derivative are nothing;
-# what is inside a matrix need not be worked out, and small terms of a sum are not seen.
+# what is inside a matrix, or in an interval and an inequality for each other, need not be worked out,
+# small terms of a sum are not seen, and an interval after a name passes for the two values.
 WRONG_BUT_PAID = r"""
 \begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix} :: \begin{pmatrix} -1 & 1-1 \\ 0 & -1 \end{pmatrix}
 \begin{pmatrix} -1 & 0 \\ 0 & -1 \end{pmatrix} :: -\begin{pmatrix} 1 & 0 \\ 0 & 1 \end{pmatrix}
@@ -458,7 +462,9 @@ f'(x)=2x :: f(x)=2x | f''(x)=2x
 \frac{1}{2} :: 1:2
 12:30 :: 0.4 | 2:5
 7:05 :: \frac{7}{5}
-2<x<3 :: 2<y<3
+1,2 :: x \in (1,2)
+2<x<3 :: (2,1+2)
+(0,1) :: 0<x<2-1
 a=5, b=3 :: (b,a)=(5,3)
 5' :: 5'' | 5^\circ | 5^{\prime\prime}
 1+e^{-50} :: 1+e^{-60}

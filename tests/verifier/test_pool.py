@@ -50,7 +50,7 @@ def test_scores_come_in_order_from_any_thread():
     with Verifier(workers=2, timeout=60) as verifier, ThreadPoolExecutor(3) as threads:
         pending = [threads.submit(verifier.score, texts, golds) for _ in range(3)]
         assert [future.result() for future in pending] == [expected] * 3
-        checks = verifier.check_golds(["5", r"\frac{1}{2", r"\text{east}"])
+        checks = verifier.check_golds(["5", "t(0,4]", r"\text{east}"])
         assert [check["score"] for check in checks] == [1.0, 0.0, 1.0]
 
 
@@ -144,7 +144,7 @@ FORK = "1/0"
 FORGE = """
 import os
 for line in (b'[0, {"score": 1.0}, null]', b'{"score": 1.0}', b'1'):
-    for descriptor in range(3, 12):
+    for descriptor in range(3, 100):
         try:
             os.write(descriptor, line + b'\\n')
         except OSError:
@@ -194,22 +194,19 @@ def test_a_reward_of_ones_own(module):
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return 1 / 0", "my_reward:reward' failed for the answer 'gold', row .*3a.*ZeroDivision"),
-        ("return float('nan')", "returned nan: score must be a finite"),
+        ("return 1 / 0", "failed: my_reward:reward, .*gold.*3a.*ZeroDivision"),
+        ("return float('nan')", "nan: score must be a finite"),
         ("return 1e300", "at most 1e\\+15"),  # infinite in float32
-        ("return None", "returned None: score must be a finite number"),
-        ("return '0.5'", "returned '0.5': score must be a finite number"),
-        ("return {'length': 0}", "returned {'length': 0}: score must be a finite number"),
+        ("return None", "None: score must be a finite number"),
+        ("return '0.5'", "'0.5': score must be a finite number"),
+        ("return {'length': 0}", "{'length': 0}: score must be a finite number"),
         ("return dict(score=1, a=[1])", ": a must be a finite number"),
-        ("return {'score': 1, 'a/b': 2}", ": a/b is, or may be, the name of a metric"),
-        ("return dict(score=1, mean=2)", ": mean is, or may be, the name of a metric"),
-        (
-            "pass\nasync def reward(response, answer): return 1",
-            "returned <coroutine .*: score must",
-        ),
+        ("return {'score': 1, 'a/b': 2}", ": a/b may be the name of a metric"),
+        ("return dict(score=1, mean=2)", ": mean may be the name of a metric"),
+        ("pass\nasync def reward(response, answer): return 1", "<coroutine .*: score must"),
         ("pass\ndef reward(prompts, completions): return 1", "unexpected keyword argument 'respon"),
-        ("pass\ndel reward", "failed to start.*no attribute 'reward'"),
-        ("pass\nimport no_such", "failed to start.*No module named 'no_such'"),
+        ("pass\ndel reward", "failed: my_reward:reward, to start.*no attribute 'reward'"),
+        ("pass\nimport no_such", "failed: my_reward:reward, to start.*No module named 'no_such'"),
     ],
 )
 def test_a_reward_that_fails_ends_the_run_with_the_reason(module, body, told):
