@@ -223,4 +223,4 @@ def test_close_leaves_nothing():
     with Verifier(workers=2) as verifier:
         pids = [worker.process.pid for worker in verifier.workers]
     assert all(ends(pid) for pid in pids)
-    assert len(os.listdir("/proc/self/fd")) == descriptors
+    assert len(os.listdir("/proc/self/fd")) <= descriptors  # those of tests before may end now
