@@ -23,7 +23,7 @@ from runtime.run import INTERRUPTED, Run, refuse_remains
 
 def train(config: Config) -> int:
     """Set up, run Algorithm 1, save the model; returns the exit status."""
-    refuse_remains(config.run_dir, config.resume, config.steps)
+    refuse_remains(config)
     device = ranks.setup()
     tokenizer, stop_ids = load_tokenizer(config)
     with make_verifier(config) as verifier:
@@ -39,8 +39,8 @@ def train(config: Config) -> int:
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, device)
         # On a resume the newest checkpoint is loaded into policy and experience.
-        about = tokenizer, stop_ids, fingerprint(questions)
-        run = Run(asdict(config), policy, experience, *about)
+        same = fingerprint(questions)
+        run = Run(asdict(config), policy, experience, grader, stop_ids, same)
         run.print(f"rows of train_files: {counts}, of val_files: {val_counts}")
         run.print(f"---- a prompt ----\n{tokenizer.decode(questions[0].prompt_ids)}")
         engine.wake(policy.full_weights(engine.dtype))
@@ -60,9 +60,7 @@ def train(config: Config) -> int:
                 drawn = experience.draw(step)  # 4-8: which stored questions return
                 candidates = experience.candidates(drawn)  # 9: what is stored of each
                 entropies = policy.score_candidates(candidates)  # 10-12: by which o* is chosen
-                plan = experience.plan(
-                    step, drawn, entropies
-                )  # 13-18: each one's o*, and fresh ones
+                plan = experience.plan(step, drawn, entropies)  # 13-18: o*, and fresh questions
                 metrics = plan_metrics(plan, experience.buffer)
 
             # ---- phase 2: rollouts and rewards, lines 21-24 ----
@@ -93,7 +91,7 @@ def train(config: Config) -> int:
                 with run.phase("validate"):
                     scores, example = validate(engine, grader, val_questions)
                 metrics |= scores
-            run.end_step(metrics, groups, grader.record)
+            run.end_step(metrics, groups)
             if run.stopped:
                 return INTERRUPTED
 

@@ -8,7 +8,7 @@ from contextlib import suppress
 from datetime import date
 
 import numpy as np
-from transformers import AutoConfig, GenerationConfig, PreTrainedTokenizerBase
+from transformers import AutoConfig, GenerationConfig
 
 DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
 
@@ -38,13 +38,14 @@ def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:
     )
 
 
-def special_tokens(tokenizer: PreTrainedTokenizerBase) -> re.Pattern:
+def special_tokens(tokenizer) -> re.Pattern:
     """Find the tokenizer's special tokens in a text, the reserved ones too, which have no role."""
-    added = [token.content for token in tokenizer.added_tokens_decoder.values() if token.special]
-    return re.compile("|".join(map(re.escape, {*tokenizer.all_special_tokens, *added})) or "(?!)")
+    added = tokenizer.added_tokens_decoder.values()
+    special = [re.escape(token.content) for token in added if token.special]
+    return re.compile("|".join(special) or "(?!)")  # (?!) is found nowhere
 
 
-def stop_ids_of(model: str, tokenizer: PreTrainedTokenizerBase) -> list[int]:
+def stop_ids_of(model: str, tokenizer) -> list[int]:
     """Return the ids of all tokens that end a response, in order.
 
     They are the tokenizer's eos_token, those of the model's generation settings, and the special

@@ -6,7 +6,7 @@
         state.json          the step, the knobs, the stream of fresh questions, and the metrics
         model/              the model as an ordinary Hugging Face directory
 
-A checkpoint is written under another name, and is valid once it is renamed. There is no random
+A checkpoint is written as `unfinished`, and is valid once it is renamed. There is no random
 state to keep: every draw is seeded by the run's seed, the step and what it is for. torch's usual
 storage is a pickle, which runs code when it is read; so its safetensors storage is used, which any
 number of ranks reads. With several nodes run_dir must lie on a file system that they share.
@@ -15,7 +15,6 @@ number of ranks reads. With several nodes run_dir must lie on a file system that
 import os
 import shutil
 from collections.abc import Callable
-from itertools import accumulate
 from pathlib import Path
 
 import torch.distributed.checkpoint as dcp
@@ -25,7 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime import ranks
 
-FILE_BYTES = 1 << 30  # about the size of a file; the writer holds a whole one twice in host memory
+FILE_TENSORS = 16  # in a file; the writer holds a whole one twice in host memory
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -41,23 +40,18 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
     """
     if final.exists():
         return
-    aside = final.with_suffix(".tmp")
+    aside = final.with_name("unfinished")
     main = ranks.rank() == 0
     try:
         if main:
-            for cut_off in final.parent.glob("*.tmp"):
-                shutil.rmtree(cut_off, ignore_errors=True)
-            (aside / "weights").mkdir(parents=True)
+            shutil.rmtree(aside, ignore_errors=True)
         ranks.barrier()
-        ends = accumulate(tensor.numel() * tensor.element_size() for tensor in tensors.values())
-        size = FILE_BYTES * ranks.world_size()
-        file_numbers = {name: 1 + end // size for name, end in zip(tensors, ends)}
+        file_numbers = {name: 1 + i // FILE_TENSORS for i, name in enumerate(tensors)}
         writer = dcp.HuggingFaceStorageWriter(
             str(aside / "weights"), fqn_to_index_mapping=file_numbers, save_distributed=True
         )
         dcp.save(tensors, storage_writer=writer)
         write_rest(aside)
-        ranks.barrier()
         if main:
             publish(aside, final)
     except (OSError, SafetensorError, CheckpointException) as error:
@@ -104,10 +98,9 @@ def prune(run_dir: Path, rows: list[dict]) -> None:
     scores = {}
     for row in rows:
         values = [x for name, x in row.items() if name.startswith("val/pass_at_1/")]
-        if values:
-            scores[f"step-{row['step']:07d}"] = sum(values) / len(values)
+        scores[f"step-{row['step']:07d}"] = sum(values)  # 0 without a validation
     there = checkpoints(run_dir)
-    best = max(reversed(there), key=lambda path: scores.get(path.name, -1.0))
+    best = max(reversed(there), key=lambda path: scores.get(path.name, 0))
     for path in there[:-2]:
         if path != best:
             shutil.rmtree(path)

@@ -32,9 +32,7 @@ def add_adapters(lm: nn.Module, rank: int, seed: int) -> None:
             p.data = p.data.float()
 
 
-def merged(
-    weights: dict[str, Tensor], rank: int, device: torch.device
-) -> Iterator[tuple[str, Tensor]]:
+def merged(weights: dict, rank: int, device: torch.device) -> Iterator[tuple[str, Tensor]]:
     """Yield (name, weight) of the model without adapters, one weight at a time.
 
     weights: the sharded state_dict of the model with adapters. rank: r. Each process merges its own

@@ -3,60 +3,56 @@
 What a step does not have, such as replayed questions, has no metric but the number 0 of them.
 """
 
-import numpy as np
+from statistics import fmean
+
 import torch
 
 
-def plan_metrics(plan, buffer) -> dict[str, float]:
+def plan_metrics(plan, buffer) -> dict:
     """Return what a plan replays, from which buckets; to be asked before anything is stored."""
     metrics = {"replay/questions": len(plan.stars)}
     if plan.stars:
-        ages = [plan.step - star.step for star in plan.stars.values()]
-        metrics["replay/age"] = float(np.mean(ages))
         for k, ids in buffer.buckets.items():
-            metrics[f"replay/from_k={k}"] = len(plan.stars.keys() & set(ids))
+            metrics[f"replay/from_k={k}"] = len(plan.stars.keys() & ids)
     return metrics
 
 
-def group_metrics(groups: list) -> dict[str, float]:
+def group_metrics(groups: list) -> dict:
     """Return the rewards of all groups, apart by fresh and replayed, and the new responses."""
     K = len(groups[0].trajectories)
     metrics = {
-        "reward/pass_at_1": float(np.mean([g.num_success for g in groups])) / K,
-        "reward/mean": float(np.mean([g.rewards for g in groups])),
+        "reward/pass_at_1": fmean(g.num_success for g in groups) / K,
+        "reward/mean": fmean(g.rewards.mean() for g in groups),
     }
     for kind in ("fresh", "replay"):
         own = [g for g in groups if (g.star is not None) == (kind == "replay")]
         if own:
             ks = [g.num_success for g in own]
-            silent = [np.ptp(g.rewards) == 0 for g in own]
-            metrics[f"{kind}/silent"] = float(np.mean(silent))
+            metrics[f"{kind}/silent"] = fmean(len(set(g.rewards)) == 1 for g in own)
             for k in range(K + 1):
                 metrics[f"{kind}/k={k}"] = ks.count(k)
     new = [t for g in groups for t in g.new]
     lengths = [len(t.token_ids) for t in new]
-    metrics["rollout/length"] = float(np.mean(lengths))
+    metrics["rollout/length"] = fmean(lengths)
     metrics["rollout/tokens"] = sum(lengths)
-    metrics["rollout/truncated"] = float(np.mean([not t.finished for t in new]))
+    metrics["rollout/truncated"] = fmean(not t.finished for t in new)
     # What else the reward gave, as a mean over the responses that have it.
     for name in sorted({name for t in new for name in t.named_rewards}):
         values = [t.named_rewards[name] for t in new if name in t.named_rewards]
-        metrics[f"reward/{name}"] = float(np.mean(values))
+        metrics[f"reward/{name}"] = fmean(values)
     return metrics
 
 
-def buffer_metrics(experience) -> dict[str, float]:
+def buffer_metrics(experience) -> dict:
     """Return what is stored and retired after a step, and how many questions are left."""
     buffer = experience.buffer
     metrics = {
         "buckets/questions": len(buffer),
-        "buckets/trajectories": buffer.num_trajectories,
         "buckets/retired": len(buffer.retired),
         "buckets/left": len(experience.questions) - len(buffer.retired),
     }
-    buckets = buffer.buckets
     for k in range(1, experience.knobs.num_rollouts + 1):
-        metrics[f"buckets/k={k}"] = len(buckets.get(k, []))
+        metrics[f"buckets/k={k}"] = len(buffer.buckets.get(k, []))
     return metrics
 
 
@@ -64,7 +60,7 @@ def buffer_metrics(experience) -> dict[str, float]:
 
 
 @torch.no_grad()
-def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> dict[str, float]:
+def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> dict:
     """Return sums over the tokens given; all inputs are (R,), as `loss.policy_loss` has them."""
     new = ~replayed
     drift = (logprobs.float() - old_logprobs.float()).abs()
@@ -72,7 +68,6 @@ def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> d
     sums = {
         "new": new.sum(),
         "drift": drift[new].sum(),
-        "ratio": ratio[new].sum(),
         "clipped": (weight[new] == 0).sum(),  # by CLIP, or beyond the clamp of log w
         "replayed": replayed.sum(),
         "replay_ratio": ratio[replayed].sum(),
@@ -83,19 +78,16 @@ def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> d
     return {name: float(value) for name, value in sums.items()}
 
 
-def add_up(parts: list[dict]) -> dict[str, float]:
+def add_up(parts: list[dict]) -> dict:
     """Return the sums of the whole from those of its parts."""
     return {name: sum(part[name] for part in parts) for name in parts[0]}
 
 
-def token_means(sums: dict) -> dict[str, float]:
-    """Return means and shares from the sums of `token_sums`, where there were such tokens."""
+def token_means(sums: dict) -> dict:
+    """Return means and shares from the sums of `token_sums`."""
     new = sums["new"]
     replayed = sums["replayed"]
-    means = {}
-    if new:
-        means["loss/ratio"] = sums["ratio"] / new
-        means["loss/clipped"] = sums["clipped"] / new
+    means = {"loss/clipped": sums["clipped"] / new}
     if replayed:
         means["replay/token_share"] = replayed / (new + replayed)
         means["replay/gradient_share"] = sums["replay_pull"] / (sums["pull"] or 1.0)

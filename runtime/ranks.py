@@ -5,13 +5,14 @@ back in the order of the items, so whatever follows is the same on every rank an
 of ranks. A rank that raises, or dies, ends the job: torchrun sees it leave and stops the others.
 """
 
+import itertools
 import logging
 import os
 import sys
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
 
@@ -31,7 +32,7 @@ class Refusal(ValueError):
     """What somebody can mend outside of the program: it is told by its sentence alone."""
 
 
-def run(program: Callable[[], int | None]) -> None:
+def run(program: Callable) -> None:
     """Run `program` as this rank's whole life, and leave with the exit status that it returns.
 
     A `Refusal` is said by rank 0. Any other exception prints its traceback, and torchrun's summary
@@ -64,8 +65,14 @@ def setup() -> torch.device:
     """
     global _ranks_per_node
     if "RANK" not in os.environ:
-        os.environ.update(RANK="0", WORLD_SIZE="1", LOCAL_RANK="0", LOCAL_WORLD_SIZE="1")
-        os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="0")  # a free one
+        os.environ.update(
+            RANK="0",
+            WORLD_SIZE="1",
+            LOCAL_RANK="0",
+            LOCAL_WORLD_SIZE="1",
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="0",  # a free one
+        )
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     transformers.logging.set_verbosity_error()
     # vLLM says what means nothing on a CPU: no Triton there, no CUDA_HOME, an old name in torch.
@@ -100,7 +107,7 @@ def mesh(device_type: str) -> DeviceMesh:
     """Return the mesh by which FSDP2 shards a model inside a node and replicates it over nodes."""
     nodes = world_size() // _ranks_per_node
     if nodes == 1:
-        return init_device_mesh(device_type, (world_size(),), mesh_dim_names=("shard",))
+        return init_device_mesh(device_type, (_ranks_per_node,))
     return init_device_mesh(
         device_type, (nodes, _ranks_per_node), mesh_dim_names=("replicate", "shard")
     )
@@ -123,7 +130,7 @@ def barrier() -> None:
 # ---- work that is split --------------------------------------------------------------------------
 
 
-def split(costs: Sequence[float], parts: int) -> list[list[int]]:
+def split(costs: list, parts: int) -> list[list[int]]:
     """Return the indices of `costs` in `parts` lists of nearly equal sums.
 
     The dearest come first, and each goes to the list that is the cheapest by then.
@@ -137,7 +144,7 @@ def split(costs: Sequence[float], parts: int) -> list[list[int]]:
     return [sorted(part) for part in lists]
 
 
-def map_shares(costs: Sequence[float], work: Callable[[list[int]], list]) -> list:
+def map_shares(costs: list, work: Callable) -> list:
     """Split items over the ranks by cost, and return all results on every rank (a collective).
 
     `work(indices) -> results` runs on each share; the results are in the order of the items.
@@ -156,27 +163,23 @@ class MicroBatch:
 
     indices: list[int]  # of the sequences
     is_real: bool  # False where this rank has no work left, and runs a sequence to no effect
-    is_last: bool
+    is_last: bool = False
 
 
-def micro_batches(units: list[tuple[list[int], int]], budget: int) -> list[MicroBatch]:
+def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
     """Return this rank's share of the units, in parts of `budget` tokens at most.
 
     units: pairs of (indices of sequences that stay together, their tokens). Every rank has as many
     micro-batches. A unit that is longer than the budget stands alone.
     """
     sizes = [size for _, size in units]
-    # A unit longer than the budget fills one micro-batch, not several.
-    least = sum(min(size, budget) for size in sizes)
-    count = -(-least // (world_size() * budget))  # rounded up
-    while True:
+    for count in itertools.count(1):
         parts = split(sizes, world_size() * count)
         if all(len(part) < 2 or sum(sizes[u] for u in part) <= budget for part in parts):
             break
-        count += 1
     batches = []
     for part in parts[rank() :: world_size()]:
         indices = [i for u in part for i in units[u][0]]
-        batches.append(MicroBatch(indices or [0], is_real=bool(indices), is_last=False))
+        batches.append(MicroBatch(indices or [0], is_real=bool(indices)))
     batches[-1].is_last = True
     return batches

@@ -16,7 +16,7 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -68,17 +68,16 @@ class Run:
 
     Every rank calls its methods in the same order; rank 0 writes.
 
-    knobs: the run's, as plain values. questions: a fingerprint of the training questions. Raises
-    Refusal where the newest checkpoint was made with other questions.
+    knobs: the run's, as plain values. stop_ids: which end a turn of the model. questions: a
+    fingerprint of the training questions. Raises Refusal where the newest checkpoint was made with
+    other questions.
     """
 
-    def __init__(
-        self, knobs: dict, policy, experience, tokenizer, stop_ids: list[int], questions: str
-    ):
+    def __init__(self, knobs: dict, policy, experience, grader, stop_ids: list, questions: str):
         self.knobs = knobs
         self.policy = policy
         self.experience = experience
-        self.tokenizer = tokenizer
+        self.grader = grader
         self.stop_ids = stop_ids
         self.questions = questions
         self.directory = Path(knobs["run_dir"])
@@ -88,7 +87,7 @@ class Run:
         self.seconds = {}  # of each phase of the step under way
         self.asked_at = None  # when somebody asked this rank to stop
         self.stopped = False  # whether any rank was asked, as all of them know
-        self.track = track_nothing
+        self.track = lambda row: None
         self.bar = tqdm(total=knobs["steps"], disable=None if self.main else True, unit="step")
         for path in checkpoints(self.directory)[-1:]:
             self.restore(path)
@@ -114,7 +113,7 @@ class Run:
         changed = ""
         for name, value in self.knobs.items():
             old = state["knobs"].get(name)
-            if value != old and name != "resume":
+            if value != old:
                 changed += f"  {name}: {old} -> {value}"
         self.print(f"resumed from {path}{changed}")
 
@@ -124,21 +123,24 @@ class Run:
         (self.directory / "config.json").write_text(json.dumps(self.knobs, indent=1))
         write_lines(self.directory / "metrics.jsonl", self.rows)
         samples = self.directory / "samples.jsonl"
-        there = read_jsonl(samples) if samples.exists() else []
-        write_lines(samples, [sample for sample in there if sample["step"] <= self.step])
-        self.track = TRACKERS[self.knobs["tracker"]](self)
+        samples.touch()
+        there = [sample for sample in read_jsonl(samples) if sample["step"] <= self.step]
+        write_lines(samples, there)
+        tracker = TRACKERS.get(self.knobs["tracker"])
+        if tracker:
+            self.track = tracker(self)
 
     def ask(self, number: int, frame) -> None:
         """Note a signal; a second one, seconds later, ends this rank at once."""
-        if self.asked_at is None:
-            self.asked_at = time.monotonic()
-        elif time.monotonic() - self.asked_at > ECHO:
+        now = time.monotonic()
+        self.asked_at = self.asked_at or now
+        if now - self.asked_at > ECHO:
             os._exit(INTERRUPTED)
 
     # ---- a step ----------------------------------------------------------------------------------
 
     @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
+    def phase(self, name: str):
         """Time a part of a step."""
         start = time.perf_counter()
         yield
@@ -151,11 +153,8 @@ class Run:
         every = self.knobs[knob]
         return every > 0 and (self.step + 1) % every == 0
 
-    def end_step(self, metrics: dict[str, float], groups: list, record: Callable) -> None:
-        """Write a row of metrics, samples and a line, and a checkpoint where one is due.
-
-        record: from a question and a trajectory to plain values.
-        """
+    def end_step(self, metrics: dict, groups: list) -> None:
+        """Write a row of metrics, samples and a line, and a checkpoint where one is due."""
         self.stopped = any(ranks.gather(self.asked_at is not None))
         save_is_due = self.stopped or self.is_due("save_every")
         self.step += 1
@@ -166,13 +165,13 @@ class Run:
         self.print(f"step {self.step}  {'  '.join(shown)}")
         self.bar.update()
         if self.main:
-            self.sample(groups, record)
+            self.sample(groups)
         if save_is_due:
             self.save()
         if self.stopped:
             self.print(f"interrupted: saved after step {self.step}; --resume goes on from there")
 
-    def log(self, metrics: dict[str, float]) -> None:
+    def log(self, metrics: dict) -> None:
         """Append a row to metrics.jsonl, and hand it to the tracker."""
         row = {"step": self.step, **metrics}
         self.rows.append(row)
@@ -180,7 +179,7 @@ class Run:
             write_lines(self.directory / "metrics.jsonl", [row], "a")
         self.track(row)
 
-    def sample(self, groups: list, record: Callable) -> None:
+    def sample(self, groups: list) -> None:
         """Append the step's first o*, first right and first wrong response to samples.jsonl."""
         first = {}
         for group in groups:
@@ -188,7 +187,7 @@ class Run:
                 kind = "o*" if t is group.star else t.is_success
                 first.setdefault(kind, (group.question, t))
         for kind, response in first.items():
-            sample = {"step": self.step, "replayed": kind == "o*", **record(*response)}
+            sample = {"step": self.step, "replayed": kind == "o*", **self.grader.record(*response)}
             write_lines(self.directory / "samples.jsonl", [sample], "a")
             self.track({"step": self.step, "sample": json.dumps(sample, indent=1)})
 
@@ -211,15 +210,18 @@ class Run:
         self.policy.save_pretrained(aside / "model")
         if not self.main:
             return
-        self.tokenizer.save_pretrained(aside / "model")
+        self.grader.tokenizer.save_pretrained(aside / "model")
         # The name that transformers 4 knows, too.
         about = aside / "model/tokenizer_config.json"
         named = about.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
         about.write_text(named)
         # The model samples as in validation, and ends its turns as in training.
-        settings = GenerationConfig(eos_token_id=self.stop_ids)
-        if self.knobs["eval_temperature"]:
-            settings.update(do_sample=True, temperature=self.knobs["eval_temperature"])
+        temperature = self.knobs["eval_temperature"]
+        settings = GenerationConfig(
+            eos_token_id=self.stop_ids,
+            do_sample=temperature > 0,
+            temperature=temperature or None,
+        )
         settings.save_pretrained(aside / "model")
         self.experience.buffer.save(aside / "buffer.safetensors")
         state = {
@@ -237,30 +239,29 @@ class Run:
         self.bar.close()
         if not self.main:
             return
-        saved = checkpoints(self.directory)[-1] / "model"
-        model = self.directory / "model"
-        aside = self.directory / "model.tmp"
-        shutil.rmtree(aside, ignore_errors=True)
-        shutil.copytree(saved, aside, copy_function=os.link)  # links take no room
         table = f"{'':32} {'base':>8} {'trained':>8}\n"
         for name in self.rows[0]:
             if name.startswith("val/"):
                 values = [row[name] for row in self.rows if name in row]
-                table += f"{printable(name):32} {values[0]:8.3f} {values[-1]:8.3f}\n"
-        print(f"\n{table}\nmetrics, run.png and the model are in {self.directory}")
-        card = CARD.format(table=table, knobs=json.dumps(self.knobs, indent=1))
-        (aside / "README.md").write_text(card)
+                table += f"{name:32} {values[0]:8.3f} {values[-1]:8.3f}\n"
+        self.print(f"\n{table}\nmetrics, run.png and the model are in {self.directory}")
         draw(self.rows, self.directory / "run.png")
+        model = self.directory / "model"
         shutil.rmtree(model, ignore_errors=True)
-        aside.rename(model)
+        saved = checkpoints(self.directory)[-1] / "model"
+        shutil.copytree(saved, model, copy_function=os.link)  # links take no room
+        # The card comes last: a run that has it has ended.
+        card = CARD.format(table=table, knobs=json.dumps(self.knobs, indent=1))
+        (model / "README.md").write_text(card)
 
 
-def refuse_remains(run_dir: str, resume: bool, steps: int) -> None:
+def refuse_remains(config) -> None:
     """Raise Refusal where run_dir has a run, unless this one goes on with it."""
-    newest = Path(run_dir, "checkpoints", f"step-{steps:07d}")
-    if newest.exists() and Path(run_dir, "model").exists():
-        raise ranks.Refusal(f"{run_dir} has made its {steps} steps: more --steps would go on")
-    if not resume and (checkpoints(Path(run_dir)) or Path(run_dir, "metrics.jsonl").exists()):
+    run_dir = Path(config.run_dir)
+    newest = run_dir / f"checkpoints/step-{config.steps:07d}"
+    if newest.exists() and (run_dir / "model/README.md").exists():
+        raise ranks.Refusal(f"{run_dir} has made its {config.steps} steps: more --steps go on")
+    if (run_dir / "metrics.jsonl").exists() and not config.resume:
         raise ranks.Refusal(
             f"{run_dir} holds a run: continue it with --resume, start another with --run_dir NEW,"
             " or remove the directory"
@@ -275,62 +276,56 @@ def write_lines(file: Path, records: list[dict], mode: str = "w") -> None:
 
 def draw(rows: list[dict], file: Path) -> None:
     """Draw a panel for each of PANELS against the steps."""
-    import matplotlib
+    from matplotlib import rcParams
+    from matplotlib.figure import Figure
 
-    matplotlib.use("Agg")
-    matplotlib.rcParams["text.parse_math"] = False  # a data_source may hold $
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(2, 3, figsize=(13, 6), constrained_layout=True)
-    known = sorted(set().union(*rows))
-    for axis, (title, beginnings) in zip(axes.flat, PANELS.items()):
+    rcParams["text.parse_math"] = False  # a data_source may hold $
+    figure = Figure(figsize=(13, 6), layout="constrained")
+    axes = figure.subplots(2, 3).flat
+    names = sorted(set().union(*rows))
+    for axis, (title, beginnings) in zip(axes, PANELS.items()):
         below = 0
-        for name in [name for name in known if name.startswith(beginnings)]:
+        for name in filter(lambda name: name.startswith(beginnings), names):
             there = [row for row in rows if name in row]
             steps = [row["step"] for row in there]
-            values = np.array([row[name] for row in there])
-            if name.startswith("buckets/k="):  # stacked areas
-                axis.fill_between(steps, below, below + values, label=name)
-                below = below + values
-            else:
-                axis.plot(steps, values, label=name)
+            values = below + np.array([row[name] for row in there])
+            axis.plot(steps, values, label=name)
+            if beginnings == "buckets/k=":  # stacked areas
+                axis.fill_between(steps, below, values)
+                below = values
         axis.set(title=title, xlabel="step")
         axis.legend(fontsize=7)
     figure.savefig(file, dpi=90)
-    plt.close(figure)
 
 
 # ---- trackers: from a run to a function that takes its rows --------------------------------------
 
 
-def track_nothing(row: dict) -> None:
-    """Track nothing beside metrics.jsonl."""
-
-
-def tensorboard(run: Run) -> Callable[[dict], None]:
+def tensorboard(run: Run) -> Callable:
     """A copy in run_dir/tensorboard; a resumed run hides what came after its checkpoint."""
     from torch.utils.tensorboard import SummaryWriter
 
     writer = SummaryWriter(run.directory / "tensorboard", purge_step=run.step + 1)
 
     def track(row: dict) -> None:
-        """Write scalars, text as Markdown shows it letter by letter, and the buckets at once."""
+        """Write scalars, a sample as text without Markdown, and the buckets at once."""
+        step = row["step"]
         ks = []
         for name, value in row.items():
-            if isinstance(value, str):
-                writer.add_text(name, "    " + value.replace("\n", "\n    "), row["step"])
+            if name == "sample":
+                writer.add_text(name, f"```\n{value}\n```", step)
             else:
-                writer.add_scalar(name, value, row["step"])
+                writer.add_scalar(name, value, step)
             if name.startswith("buckets/k="):
                 ks += [int(name[10:])] * value
         if ks:
-            writer.add_histogram("buckets", np.array(ks), row["step"])
+            writer.add_histogram("buckets", np.array(ks), step)
         writer.flush()
 
     return track
 
 
-def wandb(run: Run) -> Callable[[dict], None]:
+def wandb(run: Run) -> Callable:
     """A copy in Weights & Biases; the id is made from run_dir, so that a resumed run goes on."""
     import wandb
 
@@ -338,4 +333,4 @@ def wandb(run: Run) -> Callable[[dict], None]:
     return wandb.init(id=id, resume="allow", dir=run.directory, config=run.knobs).log
 
 
-TRACKERS = {"none": lambda run: track_nothing, "tensorboard": tensorboard, "wandb": wandb}
+TRACKERS = {"tensorboard": tensorboard, "wandb": wandb}

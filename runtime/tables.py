@@ -6,14 +6,8 @@ cannot be used is named with its number; `python -m tools.convert` makes such fi
 """
 
 import json
-import unicodedata
-from pathlib import Path
 
-READ = ("prompt", "reward_model", "data_source", "extra_info")
 GIVEN = ("data_source", "extra_info", "prompt")  # to a reward function that asks for the row
-# Unicode's categories of what a terminal acts on or hides: control, format (bidirectional
-# overrides, zero width), lone surrogates, private use, line and paragraph separators.
-HIDDEN = {"Cc", "Cf", "Cs", "Co", "Zl", "Zp"}
 
 
 def read_rows(file: str) -> list[dict]:
@@ -22,13 +16,12 @@ def read_rows(file: str) -> list[dict]:
         import pyarrow.parquet
 
         table = pyarrow.parquet.ParquetFile(file)
-        names = [name for name in READ if name in table.schema_arrow.names]
         rows = []
         # At once pyarrow cannot convert nested columns of more than 2 GiB.
-        for batch in table.iter_batches(1000, columns=names):
+        for batch in table.iter_batches(1000):
             rows += batch.to_pylist()
     elif file.endswith(".jsonl"):
-        rows = read_jsonl(Path(file))
+        rows = read_jsonl(file)
     else:
         raise ValueError(f"{file}: must end in .parquet or .jsonl; tools.convert makes one of .csv")
     if not rows:
@@ -36,10 +29,10 @@ def read_rows(file: str) -> list[dict]:
     return rows
 
 
-def read_jsonl(file: Path) -> list[dict]:
+def read_jsonl(file) -> list[dict]:
     """Return what the lines of a JSONL file hold; ValueError names a line that is not JSON."""
     rows = []
-    for number, line in enumerate(file.read_text(encoding="utf-8").split("\n"), 1):
+    for number, line in enumerate(open(file, encoding="utf-8"), 1):
         if line.strip():
             try:
                 rows.append(json.loads(line))
@@ -64,8 +57,7 @@ def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
             f"{where}: needs prompt, a list of {{role, content}}, reward_model with ground_truth,"
             f" and data_source; {error!r}"
         ) from error
-    if isinstance(answer, float):
-        raise ValueError(f"{where}: the answer {answer!r} is a float, which may have lost digits")
+    # A float may have lost digits.
     if not isinstance(answer, str | int) or not str(answer).strip():
         raise ValueError(f"{where}: ground_truth must be text or an integer, got {answer!r}")
     if not isinstance(source, str) or not turns:
@@ -80,6 +72,8 @@ def printable(text: str) -> str:
     """
     shown = ""
     for character in text:
-        hidden = unicodedata.category(character) in HIDDEN and character not in "\n\t"
-        shown += character.encode("unicode_escape").decode() if hidden else character
+        if character.isprintable() or character in "\n\t":
+            shown += character
+        else:
+            shown += character.encode("unicode_escape").decode()
     return shown

@@ -81,7 +81,7 @@ def test_each_reason_to_leave_a_row_out_is_counted(read):
     "bad, reason",
     [
         ({"data_source": "x"}, "needs prompt"),
-        (row("3a+4", 7.0), "answer 7.0 is a float"),
+        (row("3a+4", 7.0), "text or an integer, got 7.0"),
         (row("3a+4", " "), "must be text or an integer"),
     ],
 )
