@@ -218,9 +218,7 @@ class Run:
         # The model samples as in validation, and ends its turns as in training.
         temperature = self.knobs["eval_temperature"]
         settings = GenerationConfig(
-            eos_token_id=self.stop_ids,
-            do_sample=temperature > 0,
-            temperature=temperature or None,
+            eos_token_id=self.stop_ids, do_sample=temperature > 0, temperature=temperature or None
         )
         settings.save_pretrained(aside / "model")
         self.experience.buffer.save(aside / "buffer.safetensors")
