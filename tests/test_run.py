@@ -157,7 +157,7 @@ def test_a_run_that_is_killed_three_times_ends_as_if_it_was_not(whole, tmp_path)
     run_dir = tmp_path / "run"
     update = partial(killed, "torch.optim.AdamW.step", 3)  # the first of step 2
     save = partial(killed, "os.fsync", 1)
-    removal = partial(killed, "shutil.rmtree", 2)  # of the oldest checkpoint, after step 3's save
+    removal = partial(killed, "shutil.rmtree", 3)  # of the oldest checkpoint, after step 3's save
     for kill, newest in ((update, 1), (save, 1), (removal, 3)):
         status, _ = on_ranks(2, start, run_dir, "--resume", kill)
         assert status == -signal.SIGKILL
