@@ -191,6 +191,13 @@ def test_a_tokenizer_json_that_was_saved_while_it_padded_or_cut(ids_with, values
     assert ids_with("tokenizer.json", **values) == [1, 4, 26, 72, 7, 18, 7, 27, 73, 5]
 
 
+@pytest.mark.parametrize("model", ["a/b/c", "."])
+def test_what_is_no_model_is_refused_by_a_sentence(model):
+    """A name that the hub does not know, and a directory without a model."""
+    with pytest.raises(Refusal, match=f"--model {model} is no model that can be read"):
+        load_tokenizer(replace(CONFIG, model=model))
+
+
 @pytest.mark.parametrize("name", ["Qwen2Tokenizer", "LlamaTokenizer"])
 def test_a_tokenizer_that_loses_characters_is_refused(ids_with, name):
     """transformers builds a class by rules of its own, and spaces vanish."""

@@ -113,3 +113,5 @@ def test_advantages_by_hand():
     assert group_advantages(rewards, normalize_std=True).equal(by_hand / std)
     tenths = torch.full((1, 7), 0.1)  # their mean rounds to another number
     assert not group_advantages(tenths).any()
+    tenths[0, 0] = 0.10000001  # a rounding apart
+    assert not group_advantages(tenths, normalize_std=True).any()

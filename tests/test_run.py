@@ -3,6 +3,7 @@
 They share one run of four steps on two ranks, `whole`, which is never interrupted.
 """
 
+import json
 import os
 import re
 import resource
@@ -103,7 +104,14 @@ def test_a_finished_run_is_whole_and_readable(whole):
 
 
 def test_the_trained_model_is_an_ordinary_one(whole):
-    """Transformers loads it, with the last checkpoint's weights; it samples as in validation."""
+    """Transformers loads it, with the last checkpoint's weights; it samples as in validation.
+
+    rope_theta and the tokenizer's class stand where transformers 4 reads them, too.
+    """
+    about = json.loads((whole / "model/config.json").read_text())
+    assert about["rope_theta"] == about["rope_parameters"]["rope_theta"]
+    named = json.loads((whole / "model/tokenizer_config.json").read_text())
+    assert named["tokenizer_class"] == "PreTrainedTokenizerFast"
     lm = AutoModelForCausalLM.from_pretrained(whole / "model")
     weights = {name: torch.empty_like(weight) for name, weight in lm.state_dict().items()}
     checkpoint.load(whole / "checkpoints/step-0000004", weights)
