@@ -95,7 +95,7 @@ def train(config: Config) -> int:
             if run.stopped:
                 return INTERRUPTED
 
-        if "time/validate" not in run.rows[-1]:
+        if val_questions and "time/validate" not in run.rows[-1]:
             metrics, example = validate(engine, grader, val_questions)
             run.log(metrics)
         run.finish()
