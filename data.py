@@ -94,8 +94,9 @@ def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Qu
             question = to_question(row, f"{file}, row {number}", config, tokenizer)
             if not questions:
                 check_round_trip(question.text, tokenizer, config.model)
-            # The same question for another reward, which may grade by extra_info, is another one.
-            key = fingerprint([question])
+            # Only a reward of the user's own looks at the row, in which an index may stand.
+            graded_by = question.row if config.reward != "math" else {}
+            key = question.source, fingerprint([replace(question, row=graded_by)])
             reasons = {
                 # The tokenizer would take it for its own: `<|im_end|>` ends the user's turn.
                 "special token in the text": special.search(question.text),

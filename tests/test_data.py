@@ -35,13 +35,13 @@ def row(question: str, answer="7", source: str = "x", **more) -> dict:
 def read(tmp_path):
     """Reads questions and counts of a file of these rows; the answer `?` is unreadable."""
 
-    def read(rows, kind: str = "jsonl", model: str = BASE, limit: int = 99):
+    def read(rows, kind: str = "jsonl", model: str = BASE, limit: int = 99, reward: str = "math"):
         file = tmp_path / f"rows.{kind}"
         if kind == "parquet":
             pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), file)
         else:
             file.write_text("\n\n".join(map(json.dumps, rows)))
-        config = Config(model=model, max_prompt_length=limit)
+        config = Config(model=model, max_prompt_length=limit, reward=reward)
         tokenizer, _ = load_tokenizer(config)
         return read_questions([str(file)], config, tokenizer, check_golds)
 
@@ -65,14 +65,16 @@ def test_parquet_and_jsonl_give_the_same_questions(read):
 
 
 def test_each_reason_to_leave_a_row_out_is_counted(read):
-    """A prompt of exactly the limit stays, and rows of another extra_info are other questions."""
+    """A prompt of exactly the limit stays; another extra_info is one for a reward of one's own."""
     rows = [row("3a+4"), row("3a+4"), row("3a+44"), row("<eos>a"), row("1a+1", "?"), row("2a+1", 3)]
     rows += [row("2a+1", 3, extra_info={"k": 1}), row("3a+4", source="y")]
     questions, counts = read(rows, limit=7)
-    assert [q.text for q in questions] == ["3a+4", "2a+1", "2a+1", "3a+4"]
-    assert [q.id for q in questions] == [0, 1, 2, 3]
-    reasons = {"repeated": 1, "prompt too long": 1, "special token in the text": 1}
-    assert counts == reasons | {"answer unreadable": 1, "kept": 4}
+    assert [q.text for q in questions] == ["3a+4", "2a+1", "3a+4"]
+    assert [q.id for q in questions] == [0, 1, 2]
+    reasons = {"repeated": 2, "prompt too long": 1, "special token in the text": 1}
+    assert counts == reasons | {"answer unreadable": 1, "kept": 3}
+    _, counts = read(rows, limit=7, reward="my:own")
+    assert (counts["repeated"], counts["kept"]) == (1, 4)
     with pytest.raises(Refusal, match="no question is left.*'answer unreadable': 1"):
         read(rows[4:5])
 
