@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -22,6 +23,9 @@ CPU = torch.device("cpu")
 CLIP_EPS = 3e-4  # below the distance of new tokens
 TEMPERATURE = KNOBS["temperature"]
 L_MAX = KNOBS["max_response_length"]
+LORA_RANKS = {"all weights": 0}
+if find_spec("peft"):  # an extra
+    LORA_RANKS["adapters"] = 2
 
 
 def make_policy(directory, **knobs):
@@ -99,7 +103,7 @@ def report(directory, groups, place, ranks_of_a_node):
     ranks._ranks_per_node = ranks_of_a_node
     updates = [gradients(make_policy(directory, **knobs), groups) for knobs in MICRO_BATCHES]
     trained = {}
-    for case, lora_rank in {"all weights": 0, "adapters": 2}.items():
+    for case, lora_rank in LORA_RANKS.items():
         # So large an ε makes steps smooth.
         policy = make_policy(directory, lr=1e-2, adam_eps=1e-2, lora_rank=lora_rank)
         policy.update([groups[:3], groups[3:]], None)
@@ -176,7 +180,7 @@ def test_ranks_nodes_and_micro_batches_change_nothing(
             assert torch.equal(tensor, torch.from_numpy(weights[name]).bfloat16()), name
 
 
-@pytest.mark.parametrize("lora_rank", [0, 2])
+@pytest.mark.parametrize("lora_rank", LORA_RANKS.values())
 @pytest.mark.parametrize("model_type", MODEL_TYPES)
 def test_the_engine_gets_what_was_trained(model_type, lora_rank, device, tmp_path):
     """Every parameter, or adapter, is trained; the engine's log-probs become the policy's."""
