@@ -93,9 +93,10 @@ class Run:
             self.restore(path)
         if self.main:
             self.open_files()
-        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) != signal.SIG_IGN:  # what nohup has ignored stays so
-                signal.signal(number, self.ask)
+        signal.signal(signal.SIGINT, self.ask)
+        signal.signal(signal.SIGTERM, self.ask)
+        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
+            signal.signal(signal.SIGHUP, self.ask)
 
     def restore(self, path: Path) -> None:
         """Go on from a checkpoint, and say which knobs are others than the run was saved with."""
