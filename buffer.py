@@ -80,14 +80,12 @@ class ReplayBuffer:
         """Store successes of a question and put it into bucket num_success (lines 27-28).
 
         num_success: k, or whatever else the buckets go by; the latest wins. A response with the
-        tokens of a stored one replaces it. ValueError if the question is retired, or if a
-        trajectory is malformed.
+        tokens of a stored one replaces it. ValueError if the question is retired.
         """
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
         by_tokens = {}
         for t in self.trajectories(question_id) + trajectories:
-            t.check()
             by_tokens[t.token_ids.tobytes()] = t
         self.stored[question_id] = list(by_tokens.values())
         self.latest_k[question_id] = num_success

@@ -9,9 +9,7 @@ import argparse
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import redirect_stderr
 from dataclasses import dataclass, field, fields
-from io import StringIO
 from pathlib import Path
 from typing import Literal
 
@@ -128,15 +126,12 @@ class Config(Knobs):
         """Nothing yet: `parse_config` checks once files and flags are put together."""
 
     def problems(self) -> Iterator[str]:
-        """A sentence for each impossible value or combination, and for what is not there."""
+        """A sentence for each impossible value or combination."""
         yield from super().problems()
         if not self.model:
             yield "model is missing: --model DIR"
         if self.prompt_template != "chat" and "{question}" not in self.prompt_template:
             yield "prompt_template must be 'chat' or contain {question}"
-        for file in self.train_files + self.val_files:
-            if not Path(file).exists():
-                yield f"{file} is not there; tools.convert makes such files, `make world` its own"
 
 
 def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
@@ -163,16 +158,10 @@ def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
     except (OSError, TypeError, ValueError, TypeCheckError, yaml.YAMLError) as error:
         raise Refusal(f"{' '.join(given.config)}: {error}") from error
     is_first = os.environ.get("RANK", "0") == "0"
-    with redirect_stderr(sys.stderr if is_first else StringIO()):
-        config = tyro.cli(
-            cls,
-            description=cls.__doc__,
-            args=flags,
-            default=default,
-            use_underscores=True,
-            console_outputs=is_first,
-        )
-    problems = [*config.problems()]
+    config = tyro.cli(
+        cls, args=flags, default=default, use_underscores=True, console_outputs=is_first
+    )
+    problems = "\n".join(config.problems())
     if problems:
-        raise Refusal("\n".join(problems))
+        raise Refusal(problems)
     return config

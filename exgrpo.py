@@ -67,9 +67,9 @@ class Knobs:
     MAY_BE_ZERO = {"seed", "rho", "mu", "reinstate_every"}
 
     def __post_init__(self):
-        problems = [*self.problems()]
+        problems = "\n".join(self.problems())
         if problems:
-            raise ValueError("\n".join(problems))
+            raise ValueError(problems)
 
     @property
     def max_replayed(self) -> int:
@@ -79,43 +79,22 @@ class Knobs:
 
     def problems(self) -> Iterator[str]:
         """A sentence for each impossible value or combination."""
-        wrong = [*wrong_values(self)]
-        if wrong:
-            yield from wrong
-            return
+        yield from wrong_values(self)
         for name in ("rho", "start_threshold", "mu", "clip_eps"):
             if getattr(self, name) > 1:
-                yield f"{name} is a share, at most 1, got {getattr(self, name)}"
+                yield f"{name} is a share, at most 1"
         low, high = self.alpha
         if not 0 <= low <= high <= 1:
             yield f"alpha must be a range inside [0, 1], got {self.alpha}"
         if self.num_rollouts == 1:
             yield "num_rollouts must be at least 2: a group of one has no advantage"
-        if self.num_mini_batches > self.batch_size:
-            yield "num_mini_batches must be at most batch_size"
         if self.rho > 0 and self.max_replayed == 0:
             yield (
-                f"rho={self.rho} of batch_size={self.batch_size} is less than one question, so that"
-                " none would return: raise one of them, or set rho to 0 for on-policy Dr. GRPO"
+                "rho times batch_size is less than one question, so that none would return: raise"
+                " one of them, or set rho to 0 for on-policy Dr. GRPO"
             )
         if self.difficulty == "spread" and self.retire == "on":
             yield "retire='on' needs success counts; with difficulty='spread' nothing retires"
-
-
-@dataclass
-class Plan:
-    """The questions of a batch, those that return each with its o*."""
-
-    step: int
-    fresh: list[int]  # B_on: question ids
-    stars: dict[int, Trajectory]  # B_exp: {question id: o*}
-    # ε of CLIP for the batch's new tokens, None for no clip; `store` may change it for the next one
-    clip_eps: float | None
-
-    @property
-    def question_ids(self) -> list[int]:
-        """All questions of the batch, the fresh ones first."""
-        return self.fresh + list(self.stars)
 
 
 @dataclass
@@ -123,8 +102,8 @@ class Group:
     """G*: a question with its K trajectories, an o* and K - 1 new ones, or K new ones."""
 
     question: Any  # one of those that `Experience` was given
-    star: Trajectory | None  # the replayed o*, where there is one
-    new: list[Trajectory]  # what was generated in this step
+    star: Trajectory | None = None  # the replayed o*, where there is one
+    new: list[Trajectory] = field(default_factory=list)  # what is generated in this step
     advantages: Any = None  # float32 (K,), by `with_advantages`
 
     @property
@@ -163,6 +142,8 @@ class Experience:
         self.stream = FreshStream(list(self.questions), knobs.seed)
         # Whether E is in use; in its first batch it is still empty. It stays true once it is.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
+        # ε of CLIP for the new tokens of the batch planned last; None: no clip.
+        self.clip_eps: float | None = None
 
     # ---- phase 1: draw, choose o*, plan a batch (lines 3-18) -------------------------------------
 
@@ -172,7 +153,7 @@ class Experience:
             return []
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
-        n = min(knobs.max_replayed, len(self.buffer))  # line 7
+        n = knobs.max_replayed  # line 7; all there are, if they are fewer
         buckets = self.buffer.buckets  # line 5
         if knobs.question_selection == "uniform":
             return sample_uniform(buckets, n, rng)
@@ -212,26 +193,24 @@ class Experience:
             stars.append(stored[place])
         return stars
 
-    def plan(self, step: int, drawn: list[int], scores: list[list[float]]) -> Plan:
-        """The batch: the drawn questions, each with its o*, and fresh ones (lines 13-18).
+    def plan(self, step: int, drawn: list[int], scores: list[list[float]]) -> list[Group]:
+        """The groups of a batch, still without new responses (lines 13-18 and 21).
 
-        scores: of each of `candidates(drawn)` its mean entropy (or NLL) under π_θ.
+        Fresh questions come first, then the drawn ones, each with its o*. scores: of each of
+        `candidates(drawn)` its mean entropy (or NLL) under π_θ.
         """
+        knobs = self.knobs
         self.reinstate_if_due(step)
         stars = self.choose(step, drawn, scores)
         # Stored questions that were not drawn may come as fresh ones.
-        number = self.knobs.batch_size - len(drawn)
+        number = knobs.batch_size - len(drawn)
         fresh = self.stream.draw(number, self.buffer.retired, skip=drawn)  # lines 16, 18
-        b_exp = dict(zip(drawn, stars))  # line 15
-        return Plan(step, fresh, b_exp, self.clip_eps_now)
-
-    @property
-    def clip_eps_now(self) -> float | None:
-        """ε of CLIP for new tokens in the next batch; None: no clip."""
-        clips = self.knobs.clip == "on"
-        if self.knobs.clip == "auto":
-            clips = not self.started
-        return self.knobs.clip_eps if clips else None
+        clips = knobs.clip == "on" or (knobs.clip == "auto" and not self.started)
+        self.clip_eps = knobs.clip_eps if clips else None
+        groups = [Group(self.questions[q]) for q in fresh]  # B_on
+        for q, star in zip(drawn, stars):  # 15: B_exp
+            groups.append(Group(self.questions[q], star))
+        return groups
 
     # ---- retired questions: the end of a run, or their return (Table 7) --------------------------
 
@@ -258,36 +237,33 @@ class Experience:
 
     # ---- phase 2: groups, and what they leave in E and S (lines 21-30 and 32) --------------------
 
-    def seeds(self, plan: Plan) -> list[list[int]]:
+    def seeds(self, step: int, plan: list[Group]) -> list[list[int]]:
         """A seed for each response to generate: K per question, or K - 1 beside an o* (line 23)."""
         seeds = []
-        for q in plan.question_ids:
-            first = 1 if q in plan.stars else 0  # index 0 of the group is o*'s
+        for group in plan:
+            first = 1 if group.star else 0  # index 0 of the group is o*'s
             own = []
             for i in range(first, self.knobs.num_rollouts):
-                own.append(seed_for("rollout", self.knobs.seed, plan.step, q, i))
+                own.append(seed_for("rollout", self.knobs.seed, step, group.question.id, i))
             seeds.append(own)
         return seeds
 
-    def form_groups(self, plan: Plan, rollouts: list[list[Trajectory]]) -> list[Group]:
-        """G* of Eq. 4 for each question of the plan: its o*, if any, and its new trajectories.
+    def form_groups(self, plan: list[Group], rollouts: list[list[Trajectory]]) -> list[Group]:
+        """G* of Eq. 4: the groups of the plan with their new responses.
 
         ValueError where one of them is malformed.
         """
         groups = []
-        for q, new in zip(plan.question_ids, rollouts, strict=True):
+        for group, new in zip(plan, rollouts, strict=True):
             for trajectory in new:
                 trajectory.check()
-            group = Group(self.questions[q], plan.stars.get(q), new)
-            groups.append(group)
+            groups.append(replace(group, new=new))
         return groups
 
     def store(self, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32)."""
         knobs = self.knobs
-        retires = knobs.retire == "on"
-        if knobs.retire == "auto":
-            retires = knobs.rho > 0
+        retires = knobs.retire == "on" or (knobs.retire == "auto" and knobs.rho > 0)
         for group, bucket in zip(groups, self.buckets_of(groups)):
             q = group.question.id
             # With continuous rewards nothing is ever solved.
@@ -378,14 +354,10 @@ def wrong_values(knobs: Knobs) -> Iterator[str]:
     """A sentence for each value that is no choice of its knob, or a number out of range."""
     for f in fields(knobs):
         value = getattr(knobs, f.name)
-        if get_origin(f.type) is Literal and value not in get_args(f.type):
-            yield f"{f.name} must be one of {', '.join(get_args(f.type))}, got {value!r}"
-        if f.type not in (int, float) or f.name == "start_threshold":
-            continue
-        if type(value) not in (int, float):
-            yield f"{f.name} must be a number, got {value!r}"
-        elif f.name in knobs.MAY_BE_ZERO:
-            if not value >= 0:
-                yield f"{f.name} must be at least 0, got {value}"
-        elif not value > 0:
-            yield f"{f.name} must be above 0, got {value}"
+        choices = get_args(f.type)
+        if get_origin(f.type) is Literal and value not in choices:
+            yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
+        if f.type in (int, float) and f.name != "start_threshold":
+            may_be_zero = f.name in knobs.MAY_BE_ZERO
+            if not (value > 0 or (may_be_zero and value == 0)):
+                yield f"{f.name} must be {'at least' if may_be_zero else 'above'} 0, got {value}"

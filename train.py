@@ -65,8 +65,8 @@ def train(config: Config) -> int:
 
             # ---- phase 2: rollouts and rewards, lines 21-24 ----
             with run.phase("rollout"):
-                asked = [experience.questions[q] for q in plan.question_ids]  # 21
-                seeds = experience.seeds(plan)  # 23: one per response, K or K - 1 beside an o*
+                asked = [group.question for group in plan]  # 21
+                seeds = experience.seeds(step, plan)  # 23: K per question, K - 1 beside an o*
                 rollouts = roll_out(engine, grader, asked, seeds, config.temperature, step)
                 groups = experience.form_groups(plan, rollouts)
 
@@ -82,7 +82,7 @@ def train(config: Config) -> int:
                 engine.sleep()
                 groups = experience.with_advantages(groups)
                 mini_batches = experience.mini_batches(step, groups)
-                metrics |= policy.update(mini_batches, plan.clip_eps)
+                metrics |= policy.update(mini_batches, experience.clip_eps)
             with run.phase("sync"):
                 engine.wake(policy.full_weights(engine.dtype))
 

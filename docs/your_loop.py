@@ -25,7 +25,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from buffer import Trajectory
-from exgrpo import Experience, Group, Knobs, Plan
+from exgrpo import Experience, Group, Knobs
 from loss import policy_loss
 from worlds.arithmetic import World, answer_of, draw_training, is_right
 
@@ -102,21 +102,21 @@ def generate(model, prompts: list[np.ndarray]) -> list[np.ndarray]:
     return responses
 
 
-def roll_out(model, experience: Experience, plan: Plan) -> list[list[Trajectory]]:
+def roll_out(model, step: int, plan: list[Group], experience: Experience) -> list[list[Trajectory]]:
     """Lines 21-24: K new responses to a question, or K - 1 beside an o*, and their rewards."""
     asked = []  # a question as often as it is answered
-    for q, seeds in zip(plan.question_ids, experience.seeds(plan)):
-        asked += [experience.questions[q]] * len(seeds)
+    for group, seeds in zip(plan, experience.seeds(step, plan)):
+        asked += [group.question] * len(seeds)
     prompts = [question.prompt_ids for question in asked]
     responses = generate(model, prompts)
     scored = split_scores(model, [*zip(prompts, responses)])
-    rollouts = {q: [] for q in plan.question_ids}
+    rollouts = {group.question.id: [] for group in plan}
     for question, response_ids, (logprobs, _) in zip(asked, responses, scored):
         text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
         reward = float(is_right(text, answer_of(question.text)))
         finished = bool(response_ids[-1] == EOS)
         # The log-probs are π_old now, and π_past once the response is stored.
-        new = Trajectory(response_ids, logprobs, plan.step, reward, finished)
+        new = Trajectory(response_ids, logprobs, step, reward, finished)
         rollouts[question.id].append(new)
     return [*rollouts.values()]
 
@@ -156,18 +156,19 @@ def main() -> None:
         drawn = experience.draw(step)  # 4-8: which stored questions return
         entropies = mean_entropies(model, experience.candidates(drawn))  # 9-12: of possible o*
         plan = experience.plan(step, drawn, entropies)  # 13-18: each one's o*, and fresh ones
-        rollouts = roll_out(model, experience, plan)  # 21-24
+        rollouts = roll_out(model, step, plan, experience)  # 21-24
         groups = experience.form_groups(plan, rollouts)
         experience.store(groups)  # 25-30, 32
         groups = experience.with_advantages(groups)
         for mini_batch in experience.mini_batches(step, groups):
-            loss_of(model, mini_batch, plan.clip_eps).backward()  # 31
+            loss_of(model, mini_batch, experience.clip_eps).backward()  # 31
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)
             optimizer.step()
             optimizer.zero_grad()
         right = sum(group.num_success for group in groups)
+        replayed = sum(group.star is not None for group in groups)
         print(
-            f"step {step}: {right} of {16 * 8} right, {len(plan.stars)} questions replayed,",
+            f"step {step}: {right} of {16 * 8} right, {replayed} questions replayed,",
             f"{len(experience.buffer)} in E, {len(experience.buffer.retired)} retired",
         )
 

@@ -32,7 +32,7 @@ from torch.nn.utils.rnn import pad_sequence
 sys.path.insert(0, str(Path(__file__).parent.parent))
 
 from buffer import Trajectory
-from exgrpo import Experience, Knobs, Plan
+from exgrpo import Experience, Group, Knobs
 from loss import policy_loss
 
 if not trl.__version__.startswith("1.16."):
@@ -105,13 +105,13 @@ class ExGRPOTrainer(trl.GRPOTrainer):
             values = [-p if by_nll else h for p, h in self._scores(sequences)]
             means.append([float(of_one.mean()) for of_one in values])
         plan = experience.plan(step, drawn, means)  # 13-18: each one's o*, and fresh ones
-        groups = experience.form_groups(plan, self._roll_out(plan))  # 21-24
+        groups = experience.form_groups(plan, self._roll_out(step, plan))  # 21-24
         experience.store(groups)  # 25-30, 32
         if experience.is_exhausted:
             self.accelerator.print("Too few questions are left: this batch is the last one.")
             self.state.max_steps = self.state.global_step + experience.knobs.num_mini_batches
         metrics = self._metrics["train"]  # TRL logs the mean of what came since the last log
-        metrics["replay/questions"].append(len(plan.stars))
+        metrics["replay/questions"].append(sum(group.star is not None for group in groups))
         metrics["buckets/retired"].append(len(experience.buffer.retired))
         # (sequence, and of each of its tokens the old log-prob, the advantage, is it replayed)
         rows = []
@@ -122,15 +122,15 @@ class ExGRPOTrainer(trl.GRPOTrainer):
                     sequence = group.question.prompt_ids, t.token_ids
                     rows.append((sequence, *np.broadcast_arrays(t.logprobs, advantage, star)))
         size = self.args.per_device_train_batch_size
-        parts = [(rows[i : i + size], plan.clip_eps) for i in range(0, len(rows), size)]
+        parts = [(rows[i : i + size], experience.clip_eps) for i in range(0, len(rows), size)]
         # TRL's order: micro-batch j of process p is part j*n + p.
         return parts[self.accelerator.process_index :: self.accelerator.num_processes]
 
-    def _roll_out(self, plan: Plan) -> list[list[Trajectory]]:
+    def _roll_out(self, step: int, plan: list[Group]) -> list[list[Trajectory]]:
         """K new responses to a question, K - 1 beside an o* (none is wasted): rewards, π_old."""
         asked = []  # a question as often as it is answered
-        for q, seeds in zip(plan.question_ids, self.experience.seeds(plan)):
-            asked += [q] * len(seeds)
+        for group, seeds in zip(plan, self.experience.seeds(step, plan)):
+            asked += [group.question.id] * len(seeds)
         prompt_ids = [self.experience.questions[q].prompt_ids for q in asked]
         rows = [self.train_dataset[q] for q in self._share(asked)]
         prompts = [row["prompt"] for row in rows]
@@ -142,12 +142,12 @@ class ExGRPOTrainer(trl.GRPOTrainer):
         rewards = weighed.nansum(dim=1).tolist()
         self._metrics["train"]["reward"].append(np.mean(rewards))
         sequences = [*zip(prompt_ids, gather_object(share))]
-        rollouts = {q: [] for q in plan.question_ids}
+        rollouts = {group.question.id: [] for group in plan}
         # zip drops the rewards of the repeats that filled up the last shares.
         scored = zip(asked, sequences, self._scores(sequences), rewards)
         for q, (_, ids), (logprobs, _), reward in scored:
             finished = ids[-1] in self.eos_token_ids
-            new = Trajectory(np.array(ids, np.int32), logprobs, plan.step, reward, finished)
+            new = Trajectory(np.array(ids, np.int32), logprobs, step, reward, finished)
             rollouts[q].append(new)
         return [*rollouts.values()]
 

@@ -8,12 +8,13 @@ from statistics import fmean
 import torch
 
 
-def plan_metrics(plan, buffer) -> dict:
+def plan_metrics(plan: list, buffer) -> dict:
     """Return what a plan replays, from which buckets; to be asked before anything is stored."""
-    metrics = {"replay/questions": len(plan.stars)}
-    if plan.stars:
+    replayed = {group.question.id for group in plan if group.star}
+    metrics = {"replay/questions": len(replayed)}
+    if replayed:
         for k, ids in buffer.buckets.items():
-            metrics[f"replay/from_k={k}"] = len(plan.stars.keys() & ids)
+            metrics[f"replay/from_k={k}"] = len(replayed.intersection(ids))
     return metrics
 
 

@@ -8,7 +8,7 @@ import torch
 from conftest import on_ranks
 
 from buffer import Trajectory
-from exgrpo import Group, Plan
+from exgrpo import Group
 from model import pack, prompt_units
 from runtime import ranks
 from runtime.metrics import group_metrics, plan_metrics, token_means, token_sums
@@ -85,8 +85,9 @@ def test_rewards_are_counted_by_hand():
 def test_the_plan_is_counted_by_hand():
     """Two questions return from bucket 1 and one from bucket 2 of what is stored."""
     buffer = SimpleNamespace(buckets={1: [0, 1, 2], 2: [3], 3: [4]})
-    stars = {q: response(1.0, 3) for q in (0, 2, 3)}
-    metrics = plan_metrics(Plan(9, [7], stars, None), buffer)
+    plan = [Group(SimpleNamespace(id=7))]
+    plan += [Group(SimpleNamespace(id=q), response(1.0, 3)) for q in (0, 2, 3)]
+    metrics = plan_metrics(plan, buffer)
     assert metrics["replay/questions"] == 3
     assert [metrics[f"replay/from_k={k}"] for k in (1, 2, 3)] == [2, 1, 0]
 
