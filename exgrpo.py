@@ -288,13 +288,18 @@ class Experience:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
         if self.knobs.difficulty == "success":
             return [group.num_success for group in groups]
-        spreads = np.array([group.rewards.std() for group in groups])
-        above = spreads - spreads.min()
-        scaled = above / max(above.max(), 1e-6)  # σ̃, 0 to 1
-        buckets = np.rint(scaled * self.knobs.num_rollouts).astype(int)
-        # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
-        all_equal = [np.allclose(group.rewards, group.rewards[0]) for group in groups]
-        return np.where(all_equal, 0, np.maximum(buckets, 1)).tolist()
+        spreads = [group.rewards.std() for group in groups]
+        least = min(spreads)
+        width = max(max(spreads) - least, 1e-6)
+        buckets = []
+        for group, spread in zip(groups, spreads):
+            scaled = (spread - least) / width  # σ̃, 0 to 1
+            bucket = max(1, round(scaled * self.knobs.num_rollouts))
+            # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
+            if np.allclose(group.rewards, group.rewards[0]):
+                bucket = 0
+            buckets.append(bucket)
+        return buckets
 
     def worth_storing(self, group: Group) -> list[Trajectory]:
         """The new successes, or those with a reward above the group's mean (Sec. 5.3).
