@@ -7,7 +7,6 @@ Those of experience management are inherited from `exgrpo.py:Knobs`.
 
 import argparse
 import os
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -139,7 +138,6 @@ def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
 
     SystemExit for a wrong flag, Refusal for a wrong file and for impossible values.
     """
-    argv = sys.argv[1:] if argv is None else argv
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="+", default=[])
     given, flags = parser.parse_known_args(argv)

@@ -14,7 +14,7 @@ import torch
 
 from buffer import SUCCESS_THRESHOLD, ReplayBuffer, Trajectory
 from loss import group_advantages
-from sampler import FreshStream, rng_for, sample_questions, sample_uniform, seed_for
+from sampler import FreshStream, rng_for, sample_questions, seed_for
 
 REINSTATED_SHARE = 0.1  # of the retired set, which returns to the stream (Table 7)
 
@@ -153,10 +153,10 @@ class Experience:
             return []
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
-        n = knobs.max_replayed  # line 7; all there are, if they are fewer
         buckets = self.buffer.buckets  # line 5
+        n = min(knobs.max_replayed, len(self.buffer))  # line 7
         if knobs.question_selection == "uniform":
-            return sample_uniform(buckets, n, rng)
+            return rng.choice(list(self.buffer.latest_k), n, replace=False).tolist()
         K = knobs.num_rollouts
         return sample_questions(buckets, n, K, rng, knobs.mu, knobs.sigma)  # 6, 8
 
@@ -315,13 +315,12 @@ class Experience:
 
     def with_advantages(self, groups: list[Group]) -> list[Group]:
         """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
-        rewards = np.array([group.rewards for group in groups])  # (Q, K)
-        rewards = torch.tensor(rewards)
+        rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
         result = []
         for group, advantages in zip(groups, all_advantages):
-            accuracy = group.num_success / len(group.trajectories)
+            accuracy = group.num_success / len(advantages)
             if not low <= accuracy <= high:
                 advantages = np.zeros_like(advantages)
             result.append(replace(group, advantages=advantages))

@@ -78,17 +78,6 @@ def sample_questions(
     return drawn
 
 
-def sample_uniform(
-    buckets: Mapping[int, Sequence[int]], n: int, rng: np.random.Generator
-) -> list[int]:
-    """min(n, total) distinct ids, all equally likely: Table 6, "no question selection"."""
-    every = []
-    for k in sorted(buckets):
-        every += buckets[k]
-    n = min(n, len(every))
-    return rng.choice(every, n, replace=False).tolist()
-
-
 def seed_for(*key) -> int:
     """A 63-bit seed from a key of plain values: (purpose, run seed, step, ...).
 
@@ -138,9 +127,7 @@ class FreshStream:
         return taken
 
     def insert(self, questions: list[int], rng: np.random.Generator) -> None:
-        """Mix questions (retired ones put back, Table 7) into what is left of the epoch."""
-        waiting = set(self.queue)  # retired ones leave it only when `draw` meets them
-        for question in questions:
-            if question not in waiting:
-                place = rng.integers(len(self.queue) + 1)
-                self.queue.insert(place, question)
+        """Shuffle questions (retired ones put back, Table 7) into what is left of the epoch."""
+        # A retired one leaves the queue only when `draw` meets it, so that it may still be there.
+        left = sorted({*self.queue, *questions})
+        self.queue = rng.permutation(left).tolist()

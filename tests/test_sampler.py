@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import sampler
-from sampler import FreshStream, bucket_weights, sample_questions, sample_uniform
+from sampler import FreshStream, bucket_weights, sample_questions
 
 K = 8
 
@@ -76,29 +76,24 @@ def test_the_deficits_of_the_docstring():
     assert result.attempted > 1 and result.failed == 0
 
 
-@pytest.mark.parametrize(
-    "draw, buckets",
-    [(by_weight, {4: range(10)}), (sample_uniform, {7: [0], 1: range(1, 8), 4: [8, 9], 2: []})],
-)
-def test_all_equally_likely(draw, buckets):
-    """So are the questions of a bucket, and with uniform selection those of all (Table 6)."""
+def test_all_questions_of_a_bucket_are_equally_likely():
+    """Three of ten are drawn 2,000 times."""
     generator, seen = rng(), np.zeros(10)
     for _ in range(2_000):
-        seen[draw(buckets, 3, generator)] += 1
+        seen[by_weight({4: range(10)}, 3, generator)] += 1
     assert_frequencies(seen, 2_000, [0.3] * 10)
 
 
-@pytest.mark.parametrize("draw", [by_weight, sample_uniform])
-def test_as_many_as_there_are_and_by_the_generator_alone(draw):
+def test_as_many_as_there_are_and_by_the_generator_alone():
     """min(n, total) distinct ids are drawn, if need be from buckets without weight.
 
     The order of the buckets does not matter.
     """
     buckets = {100: [1], 2: [20, 21], 4: range(40, 90), 5: []}
     for n, number in [(20, 20), (99, 53)]:
-        drawn = draw(buckets, n, rng())
+        drawn = by_weight(buckets, n, rng())
         assert len(drawn) == len(set(drawn)) == number
-        assert drawn == draw(dict(reversed(buckets.items())), n, rng())
+        assert drawn == by_weight(dict(reversed(buckets.items())), n, rng())
 
 
 # ---- the stream of fresh questions ---------------------------------------------------------------
