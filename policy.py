@@ -40,17 +40,15 @@ class Policy:
     def __init__(self, config: Config, device: torch.device):
         self.config = config
         self.device = device
-        compute_dtype = getattr(torch, config.dtype)
         lm = load_model(config, "auto", attn_implementation="packed")
         if config.lora_rank:
-            # The weights are frozen, and frozen ones need no more precision than that.
-            lm.to(compute_dtype)
             add_adapters(lm, config.lora_rank, config.seed)
         if config.gradient_checkpointing:
             lm.gradient_checkpointing_enable()
         self.module = PackedLM(lm, config.temperature).train()
         mesh = ranks.mesh(device.type)
-        mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+        dtype = getattr(torch, config.dtype)
+        mixed = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for part in (*lm.get_decoder().layers, self.module):
             # Float32 copies are made layer by layer: a host has room for few whole ones.
             for p in part.parameters():
