@@ -14,13 +14,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from torch import nn
-from transformers import (
-    AttentionInterface,
-    AttentionMaskInterface,
-    AutoConfig,
-    AutoModelForCausalLM,
-)
+from torch import Tensor, nn
+from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 
 from config import Config
 from runtime.ranks import Refusal
@@ -29,7 +24,6 @@ from runtime.ranks import Refusal
 # head once: 2**28, which is 1 GiB, should keep that below a fifth of the arithmetic. This is
 # reckoned for 152,064 words on an H100, not measured.
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
-
 
 # A test has compared these with plain passes: packed scores and gradient, LoRA, and weight sync to
 # Hugging Face. docs/change-it.md says how to try another.
@@ -77,23 +71,18 @@ def model_config(config: Config):
 def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:
     """The model in `dtype`; Refusal names weights that its files lack or have to spare."""
     lm, found = AutoModelForCausalLM.from_pretrained(
-        config.model,
-        config=model_config(config),
-        dtype=dtype,
-        output_loading_info=True,
-        trust_remote_code=False,
-        **options,
+        config.model, config=model_config(config), dtype=dtype, output_loading_info=True, **options
     )
-    wrong = sorted(found["missing_keys"]) + sorted(found["unexpected_keys"])
+    wrong = found["missing_keys"] | found["unexpected_keys"]
     if wrong:
         raise Refusal(
-            f"{config.model} lacks weights, or has others to spare: {wrong[:3]}; is it whole, does"
-            " its config.json belong to it?"
+            f"{config.model} lacks weights, or has others to spare: {sorted(wrong)[:3]}; is it"
+            " whole, does its config.json belong to it?"
         )
     return lm
 
 
-def prompt_units(sequences: list[tuple], limit: int) -> list[tuple[list[int], int]]:
+def prompt_units(sequences: list[tuple], limit: int) -> list[tuple]:
     """Neighbours with one prompt, as (their indices, the tokens of the row that they share).
 
     sequences: pairs of (prompt ids, response ids). No unit but a single sequence has more than
@@ -102,12 +91,11 @@ def prompt_units(sequences: list[tuple], limit: int) -> list[tuple[list[int], in
     units = []
     previous = np.zeros(0)
     for i, (prompt, response) in enumerate(sequences):
-        if np.array_equal(prompt, previous):
-            indices, size = units[-1]
-            if size + len(response) <= limit:
-                units[-1] = [*indices, i], size + len(response)
-                continue
-        units.append(([i], len(prompt) + len(response)))
+        indices = []
+        size = len(prompt)  # a unit has its prompt once
+        if np.array_equal(prompt, previous) and units[-1][1] + len(response) <= limit:
+            indices, size = units.pop()  # the unit before goes on
+        units.append(([*indices, i], size + len(response)))
         previous = prompt
     return units
 
@@ -122,15 +110,15 @@ class Packed:
     The four maps between them are indices into what they are taken from.
     """
 
-    input_ids: torch.Tensor  # (1, U)
-    position_ids: torch.Tensor  # (1, U), of the token in its own sequence
-    to_repeated: torch.Tensor  # (M,) of each repeated token the place in the row
-    from_repeated: torch.Tensor  # (U,) the way back: the first of a prompt's copies
-    bounds: torch.Tensor  # (N + 1,) int32, where each sequence starts in the repeated layout
-    to_padded: torch.Tensor  # (N, L) of each cell the place in the row; padding points at 0
-    from_padded: torch.Tensor  # (U,) the way back: the cell, counted row by row
-    predictors: torch.Tensor  # (R,) places in the row that predict a response token
-    targets: torch.Tensor  # (R,) those response tokens
+    input_ids: Tensor  # (1, U)
+    position_ids: Tensor  # (1, U), of the token in its own sequence
+    to_repeated: Tensor  # (M,) of each repeated token the place in the row
+    from_repeated: Tensor  # (U,) the way back: the first of a prompt's copies
+    bounds: Tensor  # (N + 1,) int32, where each sequence starts in the repeated layout
+    to_padded: Tensor  # (N, L) of each cell the place in the row; padding points at 0
+    from_padded: Tensor  # (U,) the way back: the cell, counted row by row
+    predictors: Tensor  # (R,) places in the row that predict a response token
+    targets: Tensor  # (R,) those response tokens
 
 
 def pack(sequences: list[tuple], device="cpu") -> Packed:
@@ -178,7 +166,8 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
         places.append(of_sequence)
         predictors.append(of_sequence[len(prompt) - 1 : -1])  # each token's predecessor
     lengths = np.array([len(of_sequence) for of_sequence in places])  # (N,)
-    is_token = np.arange(lengths.max()) < lengths[:, None]  # (N, L)
+    longest = lengths.max()  # L
+    is_token = np.arange(longest) < lengths[:, None]  # (N, L)
     to_repeated = np.concatenate(places)  # (M,)
     _, from_repeated = np.unique(to_repeated, return_index=True)  # (U,), the first copies
     to_padded = np.zeros(is_token.shape, dtype=int)
@@ -190,7 +179,7 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 
     return Packed(
         input_ids=long(np.concatenate(row))[None],
-        position_ids=long(from_padded % lengths.max())[None],
+        position_ids=long(from_padded % longest)[None],
         to_repeated=long(to_repeated),
         from_repeated=long(from_repeated),
         bounds=long(np.append(0, np.cumsum(lengths))).int(),
@@ -201,72 +190,82 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
     )
 
 
-def packed_attention(module, query, key, value, attention_mask, scaling=None, packing=None, **_):
+def packed_attention(module, query, key, value, attention_mask, scaling, packing, **_):
     """Causal attention inside each packed sequence, and no weights.
 
     In the example of `pack` the `4` sees 2 to 5 of the repeated tokens, cells 4 to 7 of the padded
     ones: `5 2 3 4`, not the `1` that stands between them in the row. What it gets goes to place 4.
-    query: (1, H, U, D), key and value: (1, H_kv, U, D), in the row; so is what comes out.
+    query: (1, H, U, D), key and value: (1, H_kv, U, D), in the row; (1, U, H, D) comes out.
     """
     # The kernel takes 16-bit types only.
-    by_kernel = query.is_cuda and query.dtype != torch.float32
-    attend = attend_in_a_row if by_kernel else attend_padded
-    return attend(query, key, value, scaling, packing), None
+    if query.is_cuda and query.dtype != torch.float32:
+        attend = attend_in_a_row
+        places = packing.to_repeated
+        way_back = packing.from_repeated
+    else:
+        attend = attend_padded
+        places = packing.to_padded
+        way_back = packing.from_padded
+    copies = []  # (M, h, D) or (N, L, h, D) each
+    for x in (query, key, value):
+        copy = F.embedding(places, rearrange(x, "1 h u d -> u (h d)"))
+        copies.append(rearrange(copy, "... (h d) -> ... h d", d=x.shape[-1]))
+    out = attend(*copies, scaling, packing)
+    out = rearrange(out, "... h d -> (...) (h d)").to(query.dtype)
+    row = F.embedding(way_back, out)  # (U, H D)
+    return rearrange(row, "u (h d) -> 1 u h d", d=query.shape[-1]), None
 
 
 def attend_in_a_row(query, key, value, scale, packing: Packed):
-    """The same by torch's variable-length kernel over a row in which every prompt is repeated."""
+    """Attention over repeated tokens, (M, h, D) each, by torch's variable-length kernel."""
     from torch.nn.attention.varlen import varlen_attn
 
-    def repeated(x):  # (1, h, U, D) -> (M, h, D); the backward of x[index] would sort the index
-        return rearrange(x, "1 h u d -> u h d").index_select(0, packing.to_repeated)
-
     longest = packing.to_padded.shape[1]
-    # (M, H, D)
-    out = varlen_attn(
-        repeated(query),
-        repeated(key),
-        repeated(value),
+    return varlen_attn(
+        query,
+        key,
+        value,
         cu_seq_q=packing.bounds,
         cu_seq_k=packing.bounds,
         max_q=longest,
         max_k=longest,
         scale=scale,
         window_size=(-1, 0),
-        enable_gqa=query.shape[1] != key.shape[1],
+        enable_gqa=True,
     )
-    return rearrange(out.index_select(0, packing.from_repeated), "u h d -> 1 u h d")
 
 
 def attend_padded(query, key, value, scale, packing: Packed):
-    """The same by plain attention over padded copies."""
+    """Attention over padded sequences, (N, L, h, D) each, in float32.
 
-    def padded(x):  # (1, h, U, D) -> (N, h, L, D)
-        if x.dtype == torch.bfloat16 and not x.is_cuda:
-            x = x.float()  # the CPU kernel's backward takes two to six times as long in bfloat16
-        cells = F.embedding(packing.to_padded, rearrange(x, "1 h u d -> u (h d)"))
-        return rearrange(cells, "n l (h d) -> n h l d", d=x.shape[-1])
-
-    q = padded(query)
-    k = padded(key)
-    v = padded(value)
-    out = F.scaled_dot_product_attention(
-        q, k, v, is_causal=True, scale=scale, enable_gqa=k.shape != q.shape
-    )
-    cells = rearrange(out, "n h l d -> (n l) (h d)").to(query.dtype)
-    row = F.embedding(packing.from_padded, cells)
-    return rearrange(row, "u (h d) -> 1 u h d", d=query.shape[-1])
+    In bfloat16 the backward pass would take CPUs two to six times as long.
+    """
+    q, k, v = [rearrange(x.float(), "n l h d -> n h l d") for x in (query, key, value)]
+    out = F.scaled_dot_product_attention(q, k, v, is_causal=True, scale=scale, enable_gqa=True)
+    return rearrange(out, "n h l d -> n l h d")
 
 
+# transformers makes no mask for it: it knows none by that name.
 AttentionInterface.register("packed", packed_attention)
-AttentionMaskInterface.register("packed", lambda *args, **kwargs: None)
 
 
-def product(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
-    """a @ b; on a GPU 16-bit factors give a float32 product."""
-    if a.is_cuda and a.itemsize == 2:
+def product(a: Tensor, b: Tensor) -> Tensor:
+    """a @ b in float32. Only a GPU has such a product of 16-bit factors."""
+    if a.is_cuda:
         return torch.mm(a, b, out_dtype=torch.float32)
-    return a @ b
+    return a.float() @ b.float()
+
+
+def chunks(hidden, weight, temperature):
+    """Yields log-probs (c, V) of c response tokens at a time, with the slice of the R they are.
+
+    The R = 5 response tokens of `pack`'s example are 0 to 1, 2 to 3 and 4 where c is 2.
+    """
+    size = LOGITS_CHUNK[hidden.device.type] // len(weight)
+    for start in range(0, len(hidden), size):
+        part = slice(start, start + size)
+        # Logits with a name would live on here while the caller works.
+        yield part, product(hidden[part], weight.T).div_(temperature).log_softmax(-1)
 
 
 class TokenScores(torch.autograd.Function):
@@ -289,11 +288,10 @@ class TokenScores(torch.autograd.Function):
         """The scores, chunk by chunk; keeps hidden states and entropies, no logits."""
         logprobs = []
         entropies = []
-        for _, y, log_p in TokenScores.chunks(hidden, weight, targets, temperature):
-            logprobs.append(log_p.gather(1, y[:, None])[:, 0])
-            p = log_p.exp()
-            entropies.append(-p.mul_(log_p).sum(-1))
-            del log_p, p  # or they would stand beside the next chunk
+        for part, log_p in chunks(hidden, weight, temperature):
+            logprobs.append(log_p.gather(1, targets[part, None])[:, 0])
+            entropies.append(-log_p.exp().mul_(log_p).sum(-1))
+            del log_p  # or it would stand beside the next chunk
         entropies = torch.cat(entropies)
         ctx.temperature = temperature
         ctx.save_for_backward(hidden, weight, targets, entropies)
@@ -307,48 +305,32 @@ class TokenScores(torch.autograd.Function):
         grad_weight = None
         if ctx.needs_input_grad[1]:  # not with LoRA
             grad_weight = torch.zeros_like(weight, dtype=torch.float32)
-        end = 0
-        for h, y, log_p in TokenScores.chunks(hidden, weight, targets, ctx.temperature):
-            start = end
-            end += len(h)
-            d_logprob = grad_logprobs[start:end, None]  # (c, 1)
-            d_entropy = grad_entropies[start:end, None]  # (c, 1)
+        for part, log_p in chunks(hidden, weight, ctx.temperature):
+            d_logprob = grad_logprobs[part, None]  # (c, 1)
+            d_entropy = grad_entropies[part, None]  # (c, 1)
             p = log_p.exp()  # (c, V)
             # The formula above, in place: there is room for two chunks.
-            slope = log_p.add_(entropies[start:end, None]).mul_(p)  # p (log p + 𝓗)
-            d_logits = p.mul_(-d_logprob).scatter_add_(1, y[:, None], d_logprob)
+            slope = log_p.add_(entropies[part, None]).mul_(p)  # p (log p + 𝓗)
+            d_logits = p.mul_(-d_logprob).scatter_add_(1, targets[part, None], d_logprob)
             d_logits.addcmul_(slope, d_entropy, value=-1)
             d_product = d_logits.div_(ctx.temperature).to(weight.dtype)  # of hidden Wᵀ
             del log_p, p, slope, d_logits
-            grad_hidden[start:end] = product(d_product, weight)
+            grad_hidden[part] = product(d_product, weight)
             if grad_weight is not None:
-                grad_weight += product(d_product.T, h)
+                grad_weight += product(d_product.T, hidden[part])
             del d_product  # nothing of a chunk is left beside the next
-        if grad_weight is not None:
-            grad_weight = grad_weight.to(weight.dtype)
         return grad_hidden, grad_weight, None, None
-
-    @staticmethod
-    def chunks(hidden, weight, targets, temperature):
-        """c tokens after another: hidden (c, width), targets (c,), log-probs (c, V).
-
-        The R = 5 response tokens of `pack`'s example are rows 0 to 1, 2 to 3 and 4 where c is 2.
-        """
-        size = max(1, LOGITS_CHUNK[hidden.device.type] // len(weight))
-        for h, y in zip(hidden.split(size), targets.split(size)):
-            # Logits with a name would live on here while the caller works.
-            yield h, y, product(h, weight.T).float().div_(temperature).log_softmax(-1)
 
 
 class PackedLM(nn.Module):
     """A Hugging Face causal language model that scores packed responses in one forward."""
 
-    def __init__(self, lm: nn.Module, temperature: float = 1.0):
+    def __init__(self, lm: nn.Module, temperature: float):
         super().__init__()
         self.lm = lm
         self.temperature = temperature
 
-    def forward(self, packed: Packed) -> tuple[torch.Tensor, torch.Tensor]:
+    def forward(self, packed: Packed) -> tuple[Tensor, Tensor]:
         """Float32 log-probs (R,) of the response tokens, entropies (R,) of what they came from."""
         decoder = self.lm.get_decoder()
         weight = self.lm.get_output_embeddings().weight  # (V, width)
@@ -361,8 +343,4 @@ class PackedLM(nn.Module):
             packing=packed,
         ).last_hidden_state
         hidden = hidden[0].index_select(0, packed.predictors)  # (R, width)
-        if hidden.dtype == torch.bfloat16 and not hidden.is_cuda:
-            # Only a GPU gives a float32 product of 16-bit factors, see `product`.
-            hidden = hidden.float()
-            weight = weight.float()
         return TokenScores.apply(hidden, weight, packed.targets, self.temperature)

@@ -8,15 +8,13 @@ micro-batches.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 import torch
+from safetensors.torch import save_file
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
-from transformers import GenerationConfig
 
 from config import Config
 from exgrpo import Group
@@ -33,16 +31,6 @@ MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
 SKIP_FACTOR = 500
 
 
-@dataclass
-class Row:
-    """One response of a mini-batch, with what the loss has to know of it."""
-
-    sequence: tuple[np.ndarray, np.ndarray]  # (prompt ids, response ids)
-    old_logprobs: np.ndarray  # float32 (T,), that w or w* divides by
-    advantage: float
-    replayed: bool
-
-
 class Policy:
     """The trained model on this rank.
 
@@ -52,33 +40,33 @@ class Policy:
     def __init__(self, config: Config, device: torch.device):
         self.config = config
         self.device = device
-        compute_dtype = getattr(torch, config.dtype)
         lm = load_model(config, "auto", attn_implementation="packed")
-        self.saved_dtype = lm.dtype  # the model's own, in which it is written, too
         if config.lora_rank:
-            # The weights are frozen, and frozen ones need no more precision than that.
-            lm.to(compute_dtype)
             add_adapters(lm, config.lora_rank, config.seed)
         if config.gradient_checkpointing:
-            lm.gradient_checkpointing_enable({"use_reentrant": False})
+            lm.gradient_checkpointing_enable()
         self.module = PackedLM(lm, config.temperature).train()
         mesh = ranks.mesh(device.type)
-        mixed = MixedPrecisionPolicy(param_dtype=compute_dtype, reduce_dtype=torch.float32)
+        dtype = getattr(torch, config.dtype)
+        mixed = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for part in (*lm.get_decoder().layers, self.module):
             # Float32 copies are made layer by layer: a host has room for few whole ones.
             for p in part.parameters():
-                if not config.lora_rank and not isinstance(p, DTensor):
+                if p.requires_grad:
                     p.data = p.data.float()
             fully_shard(part, mesh=mesh, mp_policy=mixed)
-        trained = [p for p in self.module.parameters() if p.requires_grad]
         # The paper's betas (0.9, 0.999) and weight decay 0.01 are torch's own.
-        eps = config.adam_eps
-        self.optimizer = torch.optim.AdamW(trained, lr=config.lr, eps=eps)
+        parameters = self.module.parameters()
+        self.optimizer = torch.optim.AdamW(parameters, lr=config.lr, eps=config.adam_eps)
 
-    # ---- forward passes without gradient ---------------------------------------------------------
+    # ---- forward passes --------------------------------------------------------------------------
 
-    def micro_batches(self, sequences: list[tuple]) -> list[ranks.MicroBatch]:
-        """This rank's share of the sequences; those with one prompt stay together."""
+    def passes(self, sequences: list[tuple]) -> Iterator[tuple]:
+        """Run this rank's share of the (prompt ids, response ids), one micro-batch after another.
+
+        Yields each micro-batch with its log-probs (R,) and entropies (R,). A pass is a collective,
+        so that every rank makes as many. Sequences with the same prompt stay together.
+        """
         budget = self.config.tokens_per_micro_batch
         total = 0
         for prompt_ids, response_ids in sequences:
@@ -86,24 +74,26 @@ class Policy:
         # Small enough to balance the ranks.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
-        return ranks.micro_batches(units, budget)
+        for batch in ranks.micro_batches(units, budget):
+            packed = pack([sequences[i] for i in batch.indices], self.device)
+            logprobs, entropies = self.module(packed)
+            yield batch, logprobs, entropies
 
     @torch.no_grad()
-    def score(self, sequences: list[tuple]) -> list[tuple]:
-        """Log-probs and entropies, float32 (T,), of each response of (prompt ids, response ids)."""
+    def score(self, sequences: list[tuple]) -> list[np.ndarray]:
+        """Log-probs and entropies, float32 (2, T), of each response; a collective.
+
+        sequences: pairs of (prompt ids, response ids).
+        """
         if not sequences:
             return []
         results = {}
-        for batch in self.micro_batches(sequences):
-            own = [sequences[i] for i in batch.indices]
-            lengths = [len(response_ids) for _, response_ids in own]
-            logprobs, entropies = self.module(pack(own, self.device))  # (R,), (R,)
-            logprobs = logprobs.cpu().split(lengths)
-            entropies = entropies.cpu().split(lengths)
+        for batch, logprobs, entropies in self.passes(sequences):
+            scores = torch.stack([logprobs, entropies]).cpu()  # (2, R)
+            lengths = [len(sequences[i][1]) for i in batch.indices]
             if batch.is_real:
-                of_each = zip(batch.indices, logprobs, entropies)
-                for i, p, h in of_each:
-                    results[i] = p.numpy(), h.numpy()
+                for i, of_one in zip(batch.indices, scores.split(lengths, dim=1)):
+                    results[i] = of_one.numpy()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()
         for part in ranks.gather(results):
@@ -125,7 +115,7 @@ class Policy:
             for _ in own:
                 logprobs, entropies = next(scores)
                 values = -logprobs if by_nll else entropies
-                means.append(float(values.mean(dtype=float)))
+                means.append(values.mean(dtype=float))
             result.append(means)
         return result
 
@@ -140,12 +130,12 @@ class Policy:
         parts = []
         # All rows come before the first step, so that a π_past to be scored is the π_θ before it.
         all_rows = [self.rows_of(groups) for groups in mini_batches]
-        for rows in all_rows:
+        for groups, rows in zip(mini_batches, all_rows):
             sums = self.accumulate(rows, clip_eps)
             if not parts and self.config.behavior_logprobs == "engine":
-                self.check_drift(sums["drift"] / max(sums["new"], 1))
+                self.check_drift(sums["drift"] / sums["new"])
             # Without advantages the entropy bonus would be the whole gradient.
-            teaches = any(row.advantage for row in rows)
+            teaches = any(group.advantages.any() for group in groups)
             parts.append(sums | self.step(teaches))
         sums = add_up(parts)
         tokens = sums["new"] + sums["replayed"]
@@ -159,41 +149,40 @@ class Policy:
             **token_means(sums),
         }
 
-    def rows_of(self, groups: list[Group]) -> list[Row]:
-        """A row for every response of a mini-batch."""
+    def rows_of(self, groups: list[Group]) -> list[tuple]:
+        """A row for each response of a mini-batch: its sequence, and what the loss has to know.
+
+        That is, in three arrays (T,), the log-probs that w or w* divides by, the advantage, and
+        whether the response is replayed.
+        """
+        rescored = []  # where π_θ as it is now stands for π_past
+        for group in groups:
+            if group.star and not self.config.importance_correction:
+                rescored.append((group.question.prompt_ids, group.star.token_ids))
+        scores = iter(self.score(rescored))
         rows = []
         for group in groups:
-            advantages = group.advantages.tolist()
-            for t, advantage in zip(group.trajectories, advantages):
+            for t, advantage in zip(group.trajectories, group.advantages):
                 sequence = group.question.prompt_ids, t.token_ids
                 replayed = t is group.star
-                row = Row(sequence, t.logprobs, advantage, replayed)
-                rows.append(row)
-        if not self.config.importance_correction:  # π_θ as it is now stands for π_past
-            stars = [row for row in rows if row.replayed]
-            scores = self.score([row.sequence for row in stars])
-            for row, (logprobs, _) in zip(stars, scores):
-                row.old_logprobs = logprobs
+                old_logprobs = t.logprobs
+                if replayed and rescored:
+                    old_logprobs, _ = next(scores)
+                of_tokens = np.broadcast_arrays(old_logprobs, advantage, replayed)  # (T,) each
+                rows.append((sequence, *of_tokens))
         return rows
 
-    def accumulate(self, rows: list[Row], clip_eps: float | None) -> dict:
+    def accumulate(self, rows: list[tuple], clip_eps: float | None) -> dict:
         """Add up a mini-batch's gradient by micro-batches; returns the metric sums of all ranks."""
         config = self.config
         beta = None if config.beta == "none" else config.beta
         constant = config.max_response_length * len(rows)
+        sequences, *of_rows = zip(*rows)  # of_rows: log π_old or log π_past, A, replayed
         parts = []
-        for batch in self.micro_batches([row.sequence for row in rows]):
-            # Between nodes the gradient is reduced once, not per micro-batch.
-            self.module.set_requires_all_reduce(batch.is_last)
-            own = [rows[i] for i in batch.indices]
-            packed = pack([row.sequence for row in own], self.device)
-            logprobs, entropies = self.module(packed)  # (R,), (R,)
-            lengths = [len(row.old_logprobs) for row in own]
-            old_logprobs = np.concatenate([row.old_logprobs for row in own])  # (R,)
-            advantages = np.repeat([row.advantage for row in own], lengths)  # (R,)
-            replayed = np.repeat([row.replayed for row in own], lengths)  # (R,)
+        for batch, logprobs, entropies in self.passes(list(sequences)):
             inputs = [logprobs]
-            for array in (old_logprobs, advantages, replayed):
+            for arrays in of_rows:
+                array = np.concatenate([arrays[i] for i in batch.indices])  # (R,)
                 inputs.append(torch.as_tensor(array, device=self.device))
             loss, ratio, weight = policy_loss(
                 *inputs,
@@ -217,34 +206,28 @@ class Policy:
 
     def step(self, teaches: bool) -> dict:
         """Step, unless nothing teaches, or the gradient norm is too large or not finite."""
-        parameters = self.module.parameters()
         most = self.config.max_grad_norm
-        norm = torch.nn.utils.clip_grad_norm_(parameters, most)
-        norm = float(norm.full_tensor())
+        norm = torch.nn.utils.clip_grad_norm_(self.module.parameters(), most)
+        norm = norm.full_tensor().item()
         sound = teaches and norm <= SKIP_FACTOR * most
         if sound:
             self.optimizer.step()
         self.optimizer.zero_grad()
         return {"norm": norm, "skipped": teaches and not sound, "without_advantage": not teaches}
 
-    def recompute(self, groups: list[Group]) -> list[Group]:
-        """The groups with the policy's own log-probs of new responses, not the engine's."""
+    def recompute(self, groups: list[Group]) -> None:
+        """Put the policy's own log-probs of new responses in place of the engine's."""
+        new = []
         sequences = []
         for group in groups:
             for t in group.new:
+                new.append(t)
                 sequences.append((group.question.prompt_ids, t.token_ids))
-        scores = iter(self.score(sequences))
-        result = []
         differences = []
-        for group in groups:
-            new = []
-            for t in group.new:
-                logprobs, _ = next(scores)
-                differences.append(np.abs(logprobs - t.logprobs))
-                new.append(replace(t, logprobs=logprobs))
-            result.append(replace(group, new=new))
+        for t, (logprobs, _) in zip(new, self.score(sequences)):
+            differences.append(np.abs(logprobs - t.logprobs))
+            t.logprobs = logprobs
         self.check_drift(np.concatenate(differences).mean())
-        return result
 
     def check_drift(self, drift: float) -> None:
         """RuntimeError where engine and policy differ by too many nats a token, or by nan."""
@@ -258,24 +241,19 @@ class Policy:
 
     # ---- weights out -----------------------------------------------------------------------------
 
-    def full_weights(self, dtype: torch.dtype = torch.float32) -> Iterator[tuple]:
+    def full_weights(self, dtype: torch.dtype) -> Iterator[tuple]:
         """(name, full tensor) of every weight, tied heads included and adapters merged."""
         sharded = self.module.lm.state_dict()
-        for name, tensor in merged(sharded, self.config.lora_rank, self.device):
-            tensor = tensor.detach().to(dtype)
-            if isinstance(tensor, DTensor):
-                tensor = tensor.full_tensor()
-            yield name, tensor
+        for name, tensor in merged(sharded, self.config.lora_rank):
+            yield name, tensor.to(dtype).full_tensor()
 
     def shards(self) -> dict:
         """This rank's part of every weight and of AdamW's state, by name.
 
         They share memory with the policy's own, so that a checkpoint is read into them.
         """
-        lm = self.module.lm
         options = StateDictOptions(flatten_optimizer_state_dict=True)
-        weights, state = get_state_dict(lm, self.optimizer, options=options)
-        shards = dict(weights)
+        shards, state = get_state_dict(self.module.lm, self.optimizer, options=options)
         for name, value in state.items():
             if isinstance(value, torch.Tensor):  # not the learning rate and the like
                 shards[name] = value
@@ -284,16 +262,14 @@ class Policy:
     def save_pretrained(self, directory: Path) -> None:
         """Write a Hugging Face directory (safetensors, config) on rank 0, in the model's dtype."""
         lm = self.module.lm
+        main = ranks.rank() == 0
         weights = {}
-        for name, tensor in self.full_weights(self.saved_dtype):
+        for name, tensor in self.full_weights(lm.config.dtype):
             # Tied weights are written under one name; the loader makes the second.
-            if ranks.rank() == 0 and name not in lm.all_tied_weights_keys:
+            if main and name not in lm.all_tied_weights_keys:
                 weights[name] = tensor.cpu()
-        if ranks.rank() == 0:
-            lm.generation_config = GenerationConfig()  # the model's own may be refused
-            lm.save_pretrained(directory, state_dict=weights)
-            lm.config.dtype = self.saved_dtype  # it was taken from the weights that are trained
+        if main:
             # transformers 4 looks for it here, and takes 10000 where it is missing.
             lm.config.rope_theta = lm.config.rope_parameters["rope_theta"]
             lm.config.save_pretrained(directory)
-        ranks.barrier()
+            save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})

@@ -74,7 +74,7 @@ def train(config: Config) -> int:
             # Before the update: nothing that is stored depends on it.
             with run.phase("store"):
                 if config.behavior_logprobs == "recompute":
-                    groups = policy.recompute(groups)  # the log-probs of new responses
+                    policy.recompute(groups)  # the log-probs of new responses
                 experience.store(groups)
 
             # ---- update θ with Eq. 4, line 31 ----
