@@ -226,7 +226,7 @@ class Policy:
         differences = []
         for t, (logprobs, _) in zip(new, self.score(sequences)):
             differences.append(np.abs(logprobs - t.logprobs))
-            t.logprobs = logprobs
+            t.logprobs = logprobs.copy()  # not a view of the whole micro-batch
         self.check_drift(np.concatenate(differences).mean())
 
     def check_drift(self, drift: float) -> None:
