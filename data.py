@@ -13,7 +13,6 @@ from pathlib import Path
 
 import numpy as np
 from huggingface_hub import auth_check, try_to_load_from_cache
-from tqdm import tqdm
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
@@ -48,9 +47,8 @@ def load_tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, list[int]]:
         tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
         stop_ids = stop_ids_of(config.model, tokenizer)
     except Exception as error:  # no network, no such model, or a directory that is none
-        reason = str(error).splitlines()[0]
         raise ranks.Refusal(
-            f"--model {config.model} is no model that can be read, such as RUN/model: {reason}"
+            f"--model {config.model} is no model that can be read, such as RUN/model: {error}"
         ) from error
     # A file may have been saved while it padded or cut.
     tokenizer.backend_tokenizer.no_padding()
@@ -63,66 +61,56 @@ def read_questions(
 ) -> tuple[list[Question], dict]:
     """The questions of `files` that can be asked and graded, and counts of all rows (a collective).
 
-    Refusal names file, row and column of a row of the wrong form, and where nothing is left.
+    Refusal names file and row of a row of the wrong form, and where nothing is left.
     """
-    try:
-        questions, counts = load_questions(files, config, tokenizer)
-    except (OSError, ValueError) as error:
-        raise ranks.Refusal(str(error)) from error
-    answers = [q.answer for q in questions]
-    checks = ranks.map_shares(
-        [1] * len(answers), lambda share: check_golds([answers[i] for i in share])
-    )
-    kept = [q for q, check in zip(questions, checks) if check["score"]]
-    counts["answer unreadable"] = len(questions) - len(kept)
-    counts["kept"] = len(kept)
-    if files and not kept:
-        raise ranks.Refusal(f"{', '.join(files)}: no question is left: {dict(counts)}")
-    return [replace(q, id=i) for i, q in enumerate(kept)], dict(counts)
-
-
-def load_questions(files: list[str], config: Config, tokenizer) -> tuple[list[Question], Counter]:
-    """All questions of `files` that can be asked, and counts of the rows that cannot, by reason."""
     questions = []
     counts = Counter()
     seen = set()
     special = special_tokens(tokenizer)
     for file in files:
-        for number, row in enumerate(
-            tqdm(read_rows(file), file, delay=2, disable=ranks.rank() > 0)
-        ):
+        for number, row in enumerate(read_rows(file)):
             question = to_question(row, f"{file}, row {number}", config, tokenizer)
-            if not questions:
-                check_round_trip(question.text, tokenizer, config.model)
             # Only a reward of the user's own looks at the row, in which an index may stand.
             graded_by = question.row if config.reward != "math" else {}
             key = question.source, fingerprint([replace(question, row=graded_by)])
-            reasons = {
+            if special.search(question.text):
                 # The tokenizer would take it for its own: `<|im_end|>` ends the user's turn.
-                "special token in the text": special.search(question.text),
-                "prompt too long": len(question.prompt_ids) > config.max_prompt_length,
-                "repeated": key in seen,
-            }
-            seen.add(key)
-            why_not = [reason for reason, is_so in reasons.items() if is_so]
-            if why_not:
-                counts[why_not[0]] += 1
+                counts["special token in the text"] += 1
+            elif len(question.prompt_ids) > config.max_prompt_length:
+                counts["prompt too long"] += 1
+            elif key in seen:
+                counts["repeated"] += 1
             else:
                 questions.append(question)
-    return questions, counts
+            seen.add(key)
+    for question in questions[:1]:
+        check_round_trip(question.text, tokenizer, config.model)
+    answers = [q.answer for q in questions]
+    readable = ranks.map_shares(
+        [1] * len(answers), lambda share: check_golds([answers[i] for i in share])
+    )
+    kept = []
+    for question, is_readable in zip(questions, readable):
+        if is_readable:
+            kept.append(replace(question, id=len(kept)))
+    counts["answer unreadable"] = len(questions) - len(kept)
+    counts["kept"] = len(kept)
+    if files and not kept:
+        raise ranks.Refusal(f"{', '.join(files)}: no question is left: {dict(counts)}")
+    return kept, dict(counts)
 
 
 def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
     """A row as a question: the one way from text to token ids.
 
     A chat template writes its own special tokens. Before another text stands what the tokenizer
-    puts there, unless the text has it, and behind it nothing. ValueError names the row.
+    puts there, unless the text has it, and behind it nothing. Refusal names the row.
     """
     try:
-        turns, answer, given = check_row(row, where)
+        turns, answer, given = check_row(row)
         text, begun = prompt_text(turns, config, tokenizer)
     except Exception as error:  # the template's own, too
-        raise ValueError(f"{where}: {error}") from error
+        raise ranks.Refusal(f"{where}: {error!r}; runtime/tables.py names the columns") from error
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
     if config.prompt_template != "chat":
         turns = turns[-1:]

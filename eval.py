@@ -16,17 +16,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-from tqdm import tqdm
 
 from config import Config, parse_config
 from data import Question, first_of_each_source, load_tokenizer, read_questions
-from reward import Grader, make_verifier
+from reward import Grader
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.run import write_lines
 from sampler import seed_for
 
-BLOCK = 512  # responses of an engine between two ticks of the progress bar
 # The benchmarks of Table 1, by the letters and digits of their data_source in lower case.
 AVERAGES = {
     "in_distribution": {
@@ -62,15 +60,10 @@ class EvalConfig(Config):
     MAY_BE_ZERO = Config.MAY_BE_ZERO | {"avg_samples"}
     NOT_FROM_FILES = {"eval_questions", "rollout_memory", "train_files"}
 
-    def is_small(self, question: Question) -> bool:
-        """Whether a question is of AIME or AMC, by the name of its data_source."""
-        return re.search("aime|amc", question.source.lower()) is not None
-
     def samples_of(self, question: Question) -> int:
         """How many responses to a question are asked for."""
-        if self.avg_samples and self.is_small(question):
-            return self.avg_samples
-        return self.samples
+        is_small = re.search("aime|amc", question.source.lower())
+        return self.avg_samples if is_small and self.avg_samples else self.samples
 
 
 def validate(engine, grader: Grader, val_questions: list[Question]) -> tuple[dict, str]:
@@ -79,7 +72,7 @@ def validate(engine, grader: Grader, val_questions: list[Question]) -> tuple[dic
     The seeds depend on the question alone: steps and models are compared on the same random
     numbers.
     """
-    records = respond(engine, grader, [(q, 0) for q in val_questions], seed=0)
+    records = respond(engine, grader, val_questions, [1] * len(val_questions))
     scores = {f"val/{name}": value for name, value in means(records).items()}
     example = ""
     for record in records[:1]:
@@ -87,14 +80,17 @@ def validate(engine, grader: Grader, val_questions: list[Question]) -> tuple[dic
     return scores, example
 
 
-def respond(engine, grader: Grader, wanted: list[tuple[Question, int]], seed: int) -> list[dict]:
-    """The record of a response to every (question, sample number), a collective."""
-    questions = [q for q, _ in wanted]
-    seeds = [[seed_for("eval", seed, q.id, number)] for q, number in wanted]
-    rollouts = roll_out(engine, grader, questions, seeds, grader.config.eval_temperature)
+def respond(
+    engine, grader: Grader, questions: list[Question], samples: list[int], seed: int = 0
+) -> list[dict]:
+    """The records of so many responses to each question (a collective)."""
+    seeds = []
+    for q, number in zip(questions, samples):
+        seeds.append([seed_for("eval", seed, q.id, i) for i in range(number)])
+    temperature = grader.config.eval_temperature
     records = []
-    for (q, number), [response] in zip(wanted, rollouts):
-        records.append({"sample": number, **grader.record(q, response)})
+    for q, responses in zip(questions, roll_out(engine, grader, questions, seeds, temperature)):
+        records += [grader.record(q, response) for response in responses]
     return records
 
 
@@ -108,7 +104,7 @@ def means(records: list[dict]) -> dict[str, float]:
         source = record["source"]
         values[f"pass_at_1/{source}"].append(record["success"])
         for name, value in record.items():
-            if isinstance(value, int | float) and name not in ("sample", "success"):
+            if isinstance(value, int | float) and name != "success":
                 values[f"{name}/{source}"].append(value)
     return {name: float(np.mean(of)) for name, of in values.items()}
 
@@ -123,76 +119,57 @@ def statistics(records: list[dict]) -> dict:
     for record in records:
         sources[record["source"]][record["text"]].append(record["success"])
     result: dict = {}
-    scores = defaultdict(list)  # of each benchmark; one under two data_sources has one weight
+    scores = []  # with the letters and digits of each data_source, in lower case
     for source, questions in sources.items():
         right = list(questions.values())
         result[f"questions/{source}"] = len(right)
         result[f"samples/{source}"] = len(right[0])
-        result[f"interval/{source}"] = interval(right)
         of_questions = [np.mean(of_question) for of_question in right]
-        scores[benchmark(source)].append(np.mean(of_questions))
+        result[f"interval/{source}"] = interval(of_questions)
+        plain = re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower())
+        scores.append((plain, np.mean(of_questions)))
     for group, members in AVERAGES.items():
-        there = [name for name in members if name in scores]
+        there = {}
+        for name, pattern in members.items():
+            own = [score for plain, score in scores if re.fullmatch(pattern, plain)]
+            if own:  # more than one where two data_sources are of the same benchmark
+                there[name] = np.mean(own)
         if there:
-            members_scores = [np.mean(scores[name]) for name in there]
-            result[f"average/{group}"] = float(np.mean(members_scores))
-            result[f"average_of/{group}"] = there
+            result[f"average/{group}"] = float(np.mean(list(there.values())))
+            result[f"average_of/{group}"] = list(there)
     return result
 
 
-def benchmark(source: str) -> str | None:
-    """The benchmark of Table 1 that a data_source names, or None."""
-    plain = re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower())
-    for members in AVERAGES.values():
-        for name, pattern in members.items():
-            if re.fullmatch(pattern, plain):
-                return name
-    return None
+def interval(of_questions: list[float]) -> list[float]:
+    """Wilson's 95% interval of Pass@1, which is the mean of the shares of right responses.
 
-
-def interval(right: list[list[bool]]) -> list[float]:
-    """Wilson's 95% interval of Pass@1; the question is the unit, as its responses depend on it."""
+    The question is the unit, as the responses to one are alike.
+    """
     from scipy.stats import binomtest  # takes seconds to import
 
-    number = len(right)
-    successes = sum(np.mean(of_question) for of_question in right)
-    found = binomtest(round(successes), number).proportion_ci(method="wilson")
-    return [float(found.low), float(found.high)]
+    found = binomtest(round(sum(of_questions)), len(of_questions))
+    return list(found.proportion_ci(method="wilson"))
 
 
 def main() -> None:
     """Evaluate a model by the command line: print all scores."""
     config = parse_config(cls=EvalConfig)
-    output = Path(config.output)
-    if config.output and output.exists():
-        raise ranks.Refusal(f"{output} is there already: choose another --output, or remove it")
     device = ranks.setup()
     tokenizer, stop_ids = load_tokenizer(config)
-    with make_verifier(config) as verifier:
+    with Grader(config, tokenizer, stop_ids) as grader:
         files = config.data or config.val_files
-        if not files:
-            raise ranks.Refusal("eval.py needs --data FILE")
-        questions, counts = read_questions(files, config, tokenizer, verifier.check_golds)
+        questions, counts = read_questions(files, config, tokenizer, grader.check_golds)
         questions = first_of_each_source(questions, config.eval_questions)
-        wanted = []
-        for q in questions:
-            wanted += [(q, number) for number in range(config.samples_of(q))]
-        if config.avg_samples and not any(map(config.is_small, questions)):
-            raise ranks.Refusal("--avg_samples fits no data_source: none holds aime or amc")
-        grader = Grader(config, tokenizer, verifier, stop_ids)
+        samples = [config.samples_of(q) for q in questions]
         engine = make_engine(config, stop_ids, device)
-        records = []
-        size = BLOCK * ranks.world_size()
-        starts = range(0, len(wanted), size)
-        for start in tqdm(starts, disable=ranks.rank() > 0):
-            block = wanted[start : start + size]
-            records += respond(engine, grader, block, config.seed)
+        records = respond(engine, grader, questions, samples, config.seed)
     if ranks.rank() == 0:
         scores = {"model": config.model, "rows": counts} | means(records) | statistics(records)
         text = json.dumps(scores, indent=1)
         print(text)
         if config.output:
-            output.mkdir(parents=True)
+            output = Path(config.output)
+            output.mkdir(parents=True, exist_ok=True)
             (output / "scores.json").write_text(text + "\n")
             write_lines(output / "responses.jsonl", records)
 

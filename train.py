@@ -14,7 +14,7 @@ from data import fingerprint, first_of_each_source, load_tokenizer, read_questio
 from eval import validate
 from exgrpo import Experience
 from policy import Policy
-from reward import Grader, make_verifier
+from reward import Grader
 from rollout import make_engine, roll_out
 from runtime import ranks
 from runtime.metrics import buffer_metrics, group_metrics, plan_metrics
@@ -26,9 +26,8 @@ def train(config: Config) -> int:
     refuse_remains(config)
     device = ranks.setup()
     tokenizer, stop_ids = load_tokenizer(config)
-    with make_verifier(config) as verifier:
-        grader = Grader(config, tokenizer, verifier, stop_ids)
-        golds = verifier.check_golds
+    with Grader(config, tokenizer, stop_ids) as grader:
+        golds = grader.check_golds
         questions, counts = read_questions(config.train_files, config, tokenizer, golds)
         val_questions, val_counts = read_questions(config.val_files, config, tokenizer, golds)
         val_questions = first_of_each_source(val_questions, config.eval_questions)

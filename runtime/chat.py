@@ -52,9 +52,8 @@ def stop_ids_of(model: str, tokenizer) -> list[int]:
     token that its chat template puts behind the assistant's turn. Base models and chat models
     differ in these, and engines in which of them they know.
     """
-    own = AutoConfig.from_pretrained(model, trust_remote_code=False)
-    settings = [GenerationConfig.from_model_config(own)]
-    with suppress(OSError):  # without such a file config.json says it
+    settings = [AutoConfig.from_pretrained(model, trust_remote_code=False)]
+    with suppress(OSError):  # there need not be such a file
         settings.append(GenerationConfig.from_pretrained(model))
     ids = {tokenizer.eos_token_id}
     for one in settings:

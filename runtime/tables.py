@@ -11,7 +11,7 @@ GIVEN = ("data_source", "extra_info", "prompt")  # to a reward function that ask
 
 
 def read_rows(file: str) -> list[dict]:
-    """Return the rows of a Parquet or JSONL file; ValueError for another kind, or for no row."""
+    """Return the rows of a Parquet or JSONL file; ValueError for another kind."""
     if file.endswith(".parquet"):
         import pyarrow.parquet
 
@@ -24,8 +24,6 @@ def read_rows(file: str) -> list[dict]:
         rows = read_jsonl(file)
     else:
         raise ValueError(f"{file}: must end in .parquet or .jsonl; tools.convert makes one of .csv")
-    if not rows:
-        raise ValueError(f"{file}: holds no rows")
     return rows
 
 
@@ -41,27 +39,20 @@ def read_jsonl(file) -> list[dict]:
     return rows
 
 
-def check_row(row: dict, where: str) -> tuple[list[dict], str, dict]:
+def check_row(row: dict) -> tuple[list[dict], str, dict]:
     """Return the chat turns and the answer of a row, and what a reward function is given of it.
 
-    Raises ValueError, which names the row (`where`) and what is wrong with it.
+    Raises KeyError, TypeError or ValueError for a row that lacks any of that.
     """
-    try:
-        turns = [{"role": turn["role"], "content": turn["content"]} for turn in row["prompt"]]
-        answer = row["reward_model"]["ground_truth"]
-        source = row["data_source"]
-        given = {name: row.get(name) for name in GIVEN}
-        json.dumps(given)  # as it goes to the reward
-    except (KeyError, TypeError) as error:
-        raise ValueError(
-            f"{where}: needs prompt, a list of {{role, content}}, reward_model with ground_truth,"
-            f" and data_source; {error!r}"
-        ) from error
+    turns = [{"role": turn["role"], "content": turn["content"]} for turn in row["prompt"]]
+    answer = row["reward_model"]["ground_truth"]
+    given = {name: row.get(name) for name in GIVEN}
+    json.dumps(given)  # as it goes to the reward
     # A float may have lost digits.
     if not isinstance(answer, str | int) or not str(answer).strip():
-        raise ValueError(f"{where}: ground_truth must be text or an integer, got {answer!r}")
-    if not isinstance(source, str) or not turns:
-        raise ValueError(f"{where}: data_source must be text, and prompt have a turn")
+        raise ValueError(f"ground_truth must be text or an integer, got {answer!r}")
+    if not isinstance(given["data_source"], str) or not turns:
+        raise ValueError("data_source must be text, and prompt have a turn")
     return turns, str(answer), given
 
 

