@@ -154,6 +154,9 @@ def interval(of_questions: list[float]) -> list[float]:
 def main() -> None:
     """Evaluate a model by the command line: print all scores."""
     config = parse_config(cls=EvalConfig)
+    output = Path(config.output)
+    if config.output and output.exists():
+        raise ranks.Refusal(f"{output} is there already: choose another --output, or remove it")
     device = ranks.setup()
     tokenizer, stop_ids = load_tokenizer(config)
     with Grader(config, tokenizer, stop_ids) as grader:
@@ -161,6 +164,8 @@ def main() -> None:
         questions, counts = read_questions(files, config, tokenizer, grader.check_golds)
         questions = first_of_each_source(questions, config.eval_questions)
         samples = [config.samples_of(q) for q in questions]
+        if config.avg_samples and config.avg_samples not in samples:
+            raise ranks.Refusal("--avg_samples fits no data_source: none holds aime or amc")
         engine = make_engine(config, stop_ids, device)
         records = respond(engine, grader, questions, samples, config.seed)
     if ranks.rank() == 0:
@@ -168,8 +173,7 @@ def main() -> None:
         text = json.dumps(scores, indent=1)
         print(text)
         if config.output:
-            output = Path(config.output)
-            output.mkdir(parents=True, exist_ok=True)
+            output.mkdir(parents=True)
             (output / "scores.json").write_text(text + "\n")
             write_lines(output / "responses.jsonl", records)
 

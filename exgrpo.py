@@ -156,7 +156,8 @@ class Experience:
         buckets = self.buffer.buckets  # line 5
         n = min(knobs.max_replayed, len(self.buffer))  # line 7
         if knobs.question_selection == "uniform":
-            return rng.choice(list(self.buffer.latest_k), n, replace=False).tolist()
+            stored = list(self.buffer.latest_k)
+            return rng.choice(stored, n, replace=False).tolist()
         K = knobs.num_rollouts
         return sample_questions(buckets, n, K, rng, knobs.mu, knobs.sigma)  # 6, 8
 
@@ -205,7 +206,9 @@ class Experience:
         # Stored questions that were not drawn may come as fresh ones.
         number = knobs.batch_size - len(drawn)
         fresh = self.stream.draw(number, self.buffer.retired, skip=drawn)  # lines 16, 18
-        clips = knobs.clip == "on" or (knobs.clip == "auto" and not self.started)
+        clips = not self.started
+        if knobs.clip != "auto":
+            clips = knobs.clip == "on"
         self.clip_eps = knobs.clip_eps if clips else None
         groups = [Group(self.questions[q]) for q in fresh]  # B_on
         for q, star in zip(drawn, stars):  # 15: B_exp
@@ -239,12 +242,15 @@ class Experience:
 
     def seeds(self, step: int, plan: list[Group]) -> list[list[int]]:
         """A seed for each response to generate: K per question, or K - 1 beside an o* (line 23)."""
+        knobs = self.knobs
         seeds = []
         for group in plan:
+            q = group.question.id
             first = 1 if group.star else 0  # index 0 of the group is o*'s
             own = []
-            for i in range(first, self.knobs.num_rollouts):
-                own.append(seed_for("rollout", self.knobs.seed, step, group.question.id, i))
+            for i in range(first, knobs.num_rollouts):
+                seed = seed_for("rollout", knobs.seed, step, q, i)
+                own.append(seed)
             seeds.append(own)
         return seeds
 
@@ -263,7 +269,9 @@ class Experience:
     def store(self, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32)."""
         knobs = self.knobs
-        retires = knobs.retire == "on" or (knobs.retire == "auto" and knobs.rho > 0)
+        retires = knobs.rho > 0
+        if knobs.retire != "auto":
+            retires = knobs.retire == "on"
         for group, bucket in zip(groups, self.buckets_of(groups)):
             q = group.question.id
             # With continuous rewards nothing is ever solved.
@@ -351,7 +359,8 @@ class Experience:
         self.stream.epoch = state["epoch"]
         self.stream.queue = state["queue"]
         # Started before, or now by a threshold below 0; never with ρ = 0.
-        self.started = self.knobs.rho > 0 and (self.started or state["started"])
+        if self.knobs.rho > 0 and state["started"]:
+            self.started = True
 
 
 def wrong_values(knobs: Knobs) -> Iterator[str]:

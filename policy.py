@@ -75,7 +75,8 @@ class Policy:
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
         for batch in ranks.micro_batches(units, budget):
-            packed = pack([sequences[i] for i in batch.indices], self.device)
+            own = [sequences[i] for i in batch.indices]
+            packed = pack(own, self.device)
             logprobs, entropies = self.module(packed)
             yield batch, logprobs, entropies
 
@@ -92,7 +93,8 @@ class Policy:
             scores = torch.stack([logprobs, entropies]).cpu()  # (2, R)
             lengths = [len(sequences[i][1]) for i in batch.indices]
             if batch.is_real:
-                for i, of_one in zip(batch.indices, scores.split(lengths, dim=1)):
+                of_each = scores.split(lengths, dim=1)
+                for i, of_one in zip(batch.indices, of_each):
                     results[i] = of_one.numpy()
         # Only a backward does so by itself: the gathered embedding and head would stay.
         self.module.reshard()

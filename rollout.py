@@ -14,6 +14,7 @@ from dataclasses import replace
 import numpy as np
 import torch
 from torch.nn.utils.rnn import pad_sequence
+from tqdm import tqdm
 from transformers import AutoModelForCausalLM, GenerationConfig, LogitsProcessorList
 
 from buffer import Trajectory
@@ -43,7 +44,10 @@ def roll_out(
                 asked.append(questions[i])
                 requests.append((questions[i].prompt_ids, seed))
         ended = {}  # by the index of the request: the response, and its rewards to come
-        for index, response in engine.generate(requests, temperature):
+        responses = engine.generate(requests, temperature)
+        for index, response in tqdm(
+            responses, "rollout", len(asked), leave=False, disable=ranks.rank() > 0 or None
+        ):
             question = asked[index]
             text = grader.text(response.token_ids)
             piece = graded_text(text, question.thinks, grader.config)

@@ -90,7 +90,8 @@ def seed_for(*key) -> int:
 
 def rng_for(*key) -> np.random.Generator:
     """A generator seeded by `seed_for`."""
-    return np.random.default_rng(seed_for(*key))
+    seed = seed_for(*key)
+    return np.random.default_rng(seed)
 
 
 @dataclass

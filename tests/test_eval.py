@@ -9,6 +9,7 @@ import pytest
 
 import eval as evaluation
 from eval import EvalConfig, interval, means, statistics
+from runtime.ranks import Refusal
 from runtime.tables import read_jsonl
 
 
@@ -97,3 +98,9 @@ def test_scores_are_the_means_of_the_responses(evaluate):
     _, fewer = evaluate("--eval_questions", "10")
     assert fewer == lines[:20:2]
     assert lines[::2] != lines[1::2]
+
+
+def test_avg_samples_that_fit_no_source_are_refused(evaluate):
+    """Else one response would be taken where 32 are asked for."""
+    with pytest.raises(Refusal, match="none holds aime or amc"):
+        evaluate("--avg_samples", "32")
