@@ -183,8 +183,6 @@ class Policy:
         constant = config.max_response_length * len(rows)
         parts = []
         for batch in self.micro_batches([row.sequence for row in rows]):
-            # Between nodes the gradient is reduced once, not per micro-batch.
-            self.module.set_requires_all_reduce(batch.is_last)
             own = [rows[i] for i in batch.indices]
             packed = pack([row.sequence for row in own], self.device)
             logprobs, entropies = self.module(packed)  # (R,), (R,)
