@@ -23,7 +23,7 @@ from data import Question, first_of_each_source, load_tokenizer, read_questions
 from reward import Grader, make_verifier
 from rollout import make_engine, roll_out
 from runtime import ranks
-from runtime.run import write_lines
+from runtime.tables import write_jsonl
 from sampler import seed_for
 
 BLOCK = 512  # responses of an engine between two ticks of the progress bar
@@ -194,7 +194,7 @@ def main() -> None:
         if config.output:
             output.mkdir(parents=True)
             (output / "scores.json").write_text(text + "\n")
-            write_lines(output / "responses.jsonl", records)
+            write_jsonl(output / "responses.jsonl", records)
 
 
 if __name__ == "__main__":
