@@ -45,7 +45,7 @@ smollm: RANKS := $(if $(filter 0,$(GPUS)),1,$(GPUS))
 smollm: export OMP_NUM_THREADS = $(shell expr $$(getconf _NPROCESSORS_ONLN) / $(RANKS))
 smollm: smollm-ready
 	test -e $(RUN)/base/scores.json || $(ASK) --model .cache/smollm2 --output $(RUN)/base
-	test -e $(RUN)/model/README.md || \
+	test -e $(RUN)/run.png || \
 	  $(TORCHRUN) train.py --config configs/smollm2.yaml --run_dir $(RUN) --resume $(ARGS)
 	test -e $(RUN)/trained/scores.json || $(ASK) --model $(RUN)/model --output $(RUN)/trained
 	$(PYTHON) -m tools.compare $(RUN)/base $(RUN)/trained

@@ -22,7 +22,7 @@ from data import Question, first_of_each_source, load_tokenizer, read_questions
 from reward import Grader
 from rollout import make_engine, roll_out
 from runtime import ranks
-from runtime.run import write_lines
+from runtime.tables import write_jsonl
 from sampler import seed_for
 
 # The benchmarks of Table 1, by the letters and digits of their data_source in lower case.
@@ -175,7 +175,7 @@ def main() -> None:
         if config.output:
             output.mkdir(parents=True)
             (output / "scores.json").write_text(text + "\n")
-            write_lines(output / "responses.jsonl", records)
+            write_jsonl(output / "responses.jsonl", records)
 
 
 if __name__ == "__main__":

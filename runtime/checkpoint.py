@@ -6,10 +6,11 @@
         state.json          the step, the knobs, the stream of fresh questions, and the metrics
         model/              the model as an ordinary Hugging Face directory
 
-A checkpoint is written as `unfinished`, and is valid once it is renamed. There is no random
-state to keep: every draw is seeded by the run's seed, the step and what it is for. torch's usual
-storage is a pickle, which runs code when it is read; so its safetensors storage is used, which any
-number of ranks reads. With several nodes run_dir must lie on a file system that they share.
+A checkpoint is written as `unfinished`, and renamed once all of it is on the disk; one with its
+own name is whole. There is no random state to keep: every draw is seeded by the run's seed, the
+step and what it is for. torch's usual storage is a pickle, which runs code when it is read; so its
+safetensors storage is used, which any number of ranks reads. With several nodes run_dir must lie on
+a file system that they share.
 """
 
 import os
@@ -53,7 +54,8 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
         dcp.save(tensors, storage_writer=writer)
         write_rest(aside)
         if main:
-            publish(aside, final)
+            os.sync()  # otherwise the new name may outlive a power cut, and the files may not
+            aside.rename(final)
     except (OSError, SafetensorError, CheckpointException) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise ranks.Refusal(
@@ -61,25 +63,6 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
             " before"
         ) from error
     ranks.barrier()
-
-
-def publish(aside: Path, final: Path) -> None:
-    """Bring a whole checkpoint to the disk, let others read it, and give it its name."""
-    umask = os.umask(0)
-    os.umask(umask)
-    for path in [*aside.rglob("*"), aside]:
-        if path.is_file():
-            path.chmod(0o666 & ~umask)  # safetensors writes files for their owner alone
-        sync(path)
-    aside.rename(final)
-    sync(final.parent)
-
-
-def sync(path: Path) -> None:
-    """Wait until a file or directory is on the disk."""
-    descriptor = os.open(path, os.O_RDONLY)
-    os.fsync(descriptor)
-    os.close(descriptor)
 
 
 def load(path: Path, tensors: dict[str, Tensor]) -> None:
@@ -93,14 +76,14 @@ def load(path: Path, tensors: dict[str, Tensor]) -> None:
 def prune(run_dir: Path, rows: list[dict]) -> None:
     """Remove all checkpoints but the last two and the one with the best Pass@1 in validation.
 
-    rows: of metrics.jsonl.
+    rows: of metrics.jsonl, one for every step.
     """
     scores = {}
     for row in rows:
         values = [x for name, x in row.items() if name.startswith("val/pass_at_1/")]
         scores[f"step-{row['step']:07d}"] = sum(values)  # 0 without a validation
     there = checkpoints(run_dir)
-    best = max(reversed(there), key=lambda path: scores.get(path.name, 0))
+    best = max(reversed(there), key=lambda path: scores[path.name])
     for path in there[:-2]:
         if path != best:
             shutil.rmtree(path)

@@ -1,8 +1,9 @@
 """Count what a step did; docs/metrics.md says what each metric tells.
 
-What a step does not have, such as replayed questions, has no metric but the number 0 of them.
+What a step does not have, such as replayed tokens, has no mean and no share.
 """
 
+from collections import Counter, defaultdict
 from statistics import fmean
 
 import torch
@@ -20,28 +21,25 @@ def plan_metrics(plan: list, buffer) -> dict:
 
 def group_metrics(groups: list) -> dict:
     """Return the rewards of all groups, apart by fresh and replayed, and the new responses."""
-    K = len(groups[0].trajectories)
-    metrics = {
-        "reward/pass_at_1": fmean(g.num_success for g in groups) / K,
-        "reward/mean": fmean(g.rewards.mean() for g in groups),
-    }
-    for kind in ("fresh", "replay"):
-        own = [g for g in groups if (g.star is not None) == (kind == "replay")]
-        if own:
-            ks = [g.num_success for g in own]
-            metrics[f"{kind}/silent"] = fmean(len(set(g.rewards)) == 1 for g in own)
-            for k in range(K + 1):
-                metrics[f"{kind}/k={k}"] = ks.count(k)
-    new = [t for g in groups for t in g.new]
-    lengths = [len(t.token_ids) for t in new]
-    metrics["rollout/length"] = fmean(lengths)
-    metrics["rollout/tokens"] = sum(lengths)
-    metrics["rollout/truncated"] = fmean(not t.finished for t in new)
-    # What else the reward gave, as a mean over the responses that have it.
-    for name in sorted({name for t in new for name in t.named_rewards}):
-        values = [t.named_rewards[name] for t in new if name in t.named_rewards]
-        metrics[f"reward/{name}"] = fmean(values)
-    return metrics
+    counts = Counter()
+    values = defaultdict(list)  # of each metric that is a mean
+    for group in groups:
+        kind = "replay" if group.star else "fresh"
+        values[f"{kind}/silent"].append(len(set(group.rewards)) == 1)
+        for k in range(len(group.trajectories) + 1):
+            counts[f"{kind}/k={k}"] += group.num_success == k
+        for t in group.trajectories:
+            values["reward/pass_at_1"].append(t.is_success)
+            values["reward/mean"].append(t.reward)
+        for t in group.new:
+            counts["rollout/tokens"] += len(t.token_ids)
+            values["rollout/length"].append(len(t.token_ids))
+            values["rollout/truncated"].append(not t.finished)
+            # What else the reward gave, as a mean over the responses that have it.
+            for name, value in t.named_rewards.items():
+                values[f"reward/{name}"].append(value)
+    means = {name: fmean(of) for name, of in values.items()}
+    return {**means, **counts}
 
 
 def buffer_metrics(experience) -> dict:
@@ -64,7 +62,7 @@ def buffer_metrics(experience) -> dict:
 def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> dict:
     """Return sums over the tokens given; all inputs are (R,), as `loss.policy_loss` has them."""
     new = ~replayed
-    drift = (logprobs.float() - old_logprobs.float()).abs()
+    drift = (logprobs - old_logprobs).abs()
     pull = weight * advantages.float().abs()  # how hard each token pulls on its log π_θ
     sums = {
         "new": new.sum(),

@@ -19,13 +19,10 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 import transformers
-from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.elastic.multiprocessing.errors import record
 
 # How long a rank waits for another one: the slowest rollout may take most of an hour.
 TIMEOUT = timedelta(hours=1)
-# LOCAL_WORLD_SIZE when the group was joined: vLLM overwrites it on CPUs.
-_ranks_per_node = 1
 
 
 class Refusal(ValueError):
@@ -42,17 +39,16 @@ def run(program: Callable) -> None:
     try:
         status = record(program)() or 0
         barrier()  # nobody has failed
-    except SystemExit as stop:
+    except SystemExit as stop:  # by the command line: --help, or a flag that is none
         status = stop.code
     except Refusal as refusal:
-        if os.environ.get("RANK", "0") == "0":
+        if rank() == 0:
             print(refusal, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
         # Perhaps this is only the echo of another rank's death, which torchrun is to see first.
         time.sleep(1.0)
     sys.stdout.flush()
-    sys.stderr.flush()
     # Python's own way to end races with gloo's threads: one run in six ended in SIGABRT
     # (torch 2.13).
     os._exit(status)
@@ -63,22 +59,18 @@ def setup() -> torch.device:
 
     Without torchrun this rank is alone.
     """
-    global _ranks_per_node
     if "RANK" not in os.environ:
         os.environ.update(
             RANK="0",
             WORLD_SIZE="1",
             LOCAL_RANK="0",
-            LOCAL_WORLD_SIZE="1",
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT="0",  # a free one
         )
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
-    transformers.logging.set_verbosity_error()
-    # vLLM says what means nothing on a CPU: no Triton there, no CUDA_HOME, an old name in torch.
-    for name in ("vllm.triton_utils.importing", "torch.utils.cpp_extension"):
-        logging.getLogger(name).setLevel("ERROR")
-    warnings.filterwarnings("ignore", message=".*reduce_op.*", category=FutureWarning)
+    # vLLM says what means nothing to a user: no Triton on a CPU, and an old name in torch.
+    logging.getLogger("vllm.triton_utils").setLevel("ERROR")
+    warnings.filterwarnings("ignore", category=FutureWarning)
     device = torch.device("cpu")
     backend = "gloo"
     if torch.cuda.is_available():
@@ -88,29 +80,28 @@ def setup() -> torch.device:
         torch.cuda.memory._set_allocator_settings("expandable_segments:True")
         backend = "cpu:gloo,cuda:nccl"
     if not dist.is_initialized():
-        _ranks_per_node = int(os.environ["LOCAL_WORLD_SIZE"])
         dist.init_process_group(backend, timeout=TIMEOUT)
     return device
 
 
 def rank() -> int:
-    """Return this process's number, 0 to world_size() - 1."""
-    return dist.get_rank() if dist.is_initialized() else 0
+    """Return this process's number, 0 to world_size() - 1, also before `setup`."""
+    return int(os.environ.get("RANK", 0))
 
 
 def world_size() -> int:
-    """Return the number of ranks."""
-    return dist.get_world_size() if dist.is_initialized() else 1
+    """Return the number of ranks, also before `setup`."""
+    return int(os.environ.get("WORLD_SIZE", 1))
 
 
-def mesh(device_type: str) -> DeviceMesh:
+def mesh(device_type: str) -> dist.DeviceMesh:
     """Return the mesh by which FSDP2 shards a model inside a node and replicates it over nodes."""
-    nodes = world_size() // _ranks_per_node
+    nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # torchrun's name for their number
     if nodes == 1:
-        return init_device_mesh(device_type, (_ranks_per_node,))
-    return init_device_mesh(
-        device_type, (nodes, _ranks_per_node), mesh_dim_names=("replicate", "shard")
-    )
+        # Replicated once would be the same, but NCCL's mean over one rank may be wrong, says torch.
+        return dist.init_device_mesh(device_type, (world_size(),))
+    shape = (nodes, world_size() // nodes)
+    return dist.init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
 
 
 def gather(value) -> list:
@@ -133,11 +124,12 @@ def barrier() -> None:
 def split(costs: list, parts: int) -> list[list[int]]:
     """Return the indices of `costs` in `parts` lists of nearly equal sums.
 
-    The dearest come first, and each goes to the list that is the cheapest by then.
+    The dearest come first, the first of equal ones before the others, and each goes to the list
+    that is the cheapest by then.
     """
     lists = [[] for _ in range(parts)]
     sums = [0.0] * parts
-    for i in sorted(range(len(costs)), key=lambda i: (-costs[i], i)):
+    for i in sorted(range(len(costs)), key=lambda i: -costs[i]):
         cheapest = sums.index(min(sums))
         lists[cheapest].append(i)
         sums[cheapest] += costs[i]
@@ -151,7 +143,7 @@ def map_shares(costs: list, work: Callable) -> list:
     """
     shares = split(costs, world_size())
     results = [None] * len(costs)
-    for share, part in zip(shares, gather(work(shares[rank()])), strict=True):
+    for share, part in zip(shares, gather(work(shares[rank()]))):
         for i, result in zip(share, part, strict=True):
             results[i] = result
     return results
@@ -163,7 +155,6 @@ class MicroBatch:
 
     indices: list[int]  # of the sequences
     is_real: bool  # False where this rank has no work left, and runs a sequence to no effect
-    is_last: bool = False
 
 
 def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
@@ -181,5 +172,4 @@ def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
     for part in parts[rank() :: world_size()]:
         indices = [i for u in part for i in units[u][0]]
         batches.append(MicroBatch(indices or [0], is_real=bool(indices)))
-    batches[-1].is_last = True
     return batches

@@ -2,13 +2,14 @@
 
     run_dir/config.json      the knobs of the run
     run_dir/metrics.jsonl    a row a step
-    run_dir/samples.jsonl    some responses of each step, for people to read
-    run_dir/run.png          the curves, once the run has ended
+    run_dir/samples.jsonl    the responses to one question of each step, for people to read; those
+                             of a step that a kill undid stay, before those of its second time
     run_dir/checkpoints/     see checkpoint.py
     run_dir/model/           the trained model, a Hugging Face directory
+    run_dir/run.png          the curves, the last file: a run that has it has ended
 
-Ctrl-C, SIGTERM and SIGHUP set a flag. At the end of the step all ranks look at it, save, and leave
-with an exit status that is not 0; `--resume` goes on from there.
+Ctrl-C and SIGTERM set a flag. At the end of the step all ranks look at it, save, and leave with an
+exit status that is not 0; `--resume` goes on from there.
 """
 
 import json
@@ -16,18 +17,16 @@ import os
 import shutil
 import signal
 import time
-from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 
-import numpy as np
 import torch
 from tqdm import tqdm
 from transformers import GenerationConfig
 
 from runtime import ranks
 from runtime.checkpoint import checkpoints, load, prune, save
-from runtime.tables import printable, read_jsonl
+from runtime.tables import printable, write_jsonl
 
 INTERRUPTED = 130  # exit status
 ECHO = 3.0  # seconds in which a second signal is the first one's echo: torchrun sends it on
@@ -42,29 +41,18 @@ SHOWN = (  # on the console
     "buckets/retired",
     "time/step",
 )
-PANELS = {  # of run.png: title -> the metrics that are drawn, by how their names begin
-    "Pass@1": ("val/pass_at_1/", "reward/pass_at_1"),
-    "stored questions by k": "buckets/k=",
-    "share of silent groups": ("fresh/silent", "replay/silent"),
-    "entropy [nats a token]": "loss/entropy",
-    "w* of replayed tokens, and their share of the gradient": ("replay/ratio", "replay/gradient"),
-    "retired questions": "buckets/retired",
-}
-CARD = """---
-library_name: transformers
-tags: [exgrpo, grpo, rlvr]
----
-Trained by an implementation of ExGRPO ([arXiv 2510.02245](https://arxiv.org/abs/2510.02245)). The
-licenses of the starting model and of the data apply to this model too.
-```
-{table}
-{knobs}
-```
-"""
+PANELS = (  # of run.png: which metrics each one has, by how their names begin
+    ("val/pass_at_1/", "reward/pass_at_1"),
+    "buckets/k=",
+    ("fresh/silent", "replay/silent"),
+    "loss/entropy",
+    ("replay/ratio", "replay/gradient_share"),
+    "buckets/retired",
+)
 
 
 class Run:
-    """One run, from its start or its newest checkpoint to its table.
+    """One run, from its start or its newest checkpoint to its trained model.
 
     Every rank calls its methods in the same order; rank 0 writes.
 
@@ -87,19 +75,20 @@ class Run:
         self.seconds = {}  # of each phase of the step under way
         self.asked_at = None  # when somebody asked this rank to stop
         self.stopped = False  # whether any rank was asked, as all of them know
-        self.track = lambda row: None
         self.bar = tqdm(total=knobs["steps"], disable=None if self.main else True, unit="step")
         for path in checkpoints(self.directory)[-1:]:
             self.restore(path)
         if self.main:
-            self.open_files()
+            self.directory.mkdir(parents=True, exist_ok=True)
+            (self.directory / "config.json").write_text(json.dumps(self.knobs, indent=1))
+            # Rows of steps after the checkpoint go, since the steps are made again.
+            write_jsonl(self.directory / "metrics.jsonl", self.rows)
+            self.track = tracker(self)
         signal.signal(signal.SIGINT, self.ask)
         signal.signal(signal.SIGTERM, self.ask)
-        if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:  # as nohup has it
-            signal.signal(signal.SIGHUP, self.ask)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint, and say which knobs are others than the run was saved with."""
+        """Go on from a checkpoint, and print the knobs that are others than it was saved with."""
         state = json.loads((path / "state.json").read_text())
         if state["questions"] != self.questions:
             raise ranks.Refusal(
@@ -111,25 +100,9 @@ class Run:
         self.step = state["step"]
         self.rows = state["metrics"]
         self.bar.update(self.step)
-        changed = ""
-        for name, value in self.knobs.items():
-            old = state["knobs"].get(name)
-            if value != old:
-                changed += f"  {name}: {old} -> {value}"
-        self.print(f"resumed from {path}{changed}")
-
-    def open_files(self) -> None:
-        """Begin the files of run_dir; what came after the checkpoint is made again."""
-        self.directory.mkdir(parents=True, exist_ok=True)
-        (self.directory / "config.json").write_text(json.dumps(self.knobs, indent=1))
-        write_lines(self.directory / "metrics.jsonl", self.rows)
-        samples = self.directory / "samples.jsonl"
-        samples.touch()
-        there = [sample for sample in read_jsonl(samples) if sample["step"] <= self.step]
-        write_lines(samples, there)
-        tracker = TRACKERS.get(self.knobs["tracker"])
-        if tracker:
-            self.track = tracker(self)
+        before = state["knobs"].items()
+        changed = [knob for knob in self.knobs.items() if knob not in before]
+        self.print(f"resumed from {path}; knobs that have changed: {changed}")
 
     def ask(self, number: int, frame) -> None:
         """Note a signal; a second one, seconds later, ends this rank at once."""
@@ -177,20 +150,20 @@ class Run:
         row = {"step": self.step, **metrics}
         self.rows.append(row)
         if self.main:
-            write_lines(self.directory / "metrics.jsonl", [row], "a")
-        self.track(row)
+            write_jsonl(self.directory / "metrics.jsonl", [row], "a")
+            self.track(row)
 
     def sample(self, groups: list) -> None:
-        """Append the step's first o*, first right and first wrong response to samples.jsonl."""
-        first = {}
-        for group in groups:
-            for t in group.trajectories:
-                kind = "o*" if t is group.star else t.is_success
-                first.setdefault(kind, (group.question, t))
-        for kind, response in first.items():
-            sample = {"step": self.step, "replayed": kind == "o*", **self.grader.record(*response)}
-            write_lines(self.directory / "samples.jsonl", [sample], "a")
-            self.track({"step": self.step, "sample": json.dumps(sample, indent=1)})
+        """Append the responses of the step's last group to samples.jsonl.
+
+        It is a replayed one where there is one, and o* is its first.
+        """
+        group = groups[-1]
+        samples = []
+        for t in group.trajectories:
+            record = self.grader.record(group.question, t)
+            samples.append({"step": self.step, "replayed": t is group.star, **record})
+        write_jsonl(self.directory / "samples.jsonl", samples, "a")
 
     def print(self, text: str) -> None:
         """Print a line on the console, above the progress bar."""
@@ -208,20 +181,13 @@ class Run:
 
     def write_rest(self, aside: Path) -> None:
         """Write all of a checkpoint but the tensors."""
-        self.policy.save_pretrained(aside / "model")
+        model = aside / "model"
+        self.policy.save_pretrained(model)
         if not self.main:
             return
-        self.grader.tokenizer.save_pretrained(aside / "model")
-        # The name that transformers 4 knows, too.
-        about = aside / "model/tokenizer_config.json"
-        named = about.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
-        about.write_text(named)
-        # The model samples as in validation, and ends its turns as in training.
-        temperature = self.knobs["eval_temperature"]
-        settings = GenerationConfig(
-            eos_token_id=self.stop_ids, do_sample=temperature > 0, temperature=temperature or None
-        )
-        settings.save_pretrained(aside / "model")
+        self.grader.tokenizer.save_pretrained(model)
+        # The model ends its turns as in training.
+        GenerationConfig(eos_token_id=self.stop_ids).save_pretrained(model)
         self.experience.buffer.save(aside / "buffer.safetensors")
         state = {
             "step": self.step,
@@ -233,103 +199,70 @@ class Run:
         (aside / "state.json").write_text(json.dumps(state))
 
     def finish(self) -> None:
-        """Save, lay the model with its card into run_dir, print the table and draw the curves."""
+        """Save, print scores of the base and the trained model, and lay model and curves down."""
         self.save()
         self.bar.close()
         if not self.main:
             return
-        table = f"{'':32} {'base':>8} {'trained':>8}\n"
-        for name in self.rows[0]:
-            if name.startswith("val/"):
-                values = [row[name] for row in self.rows if name in row]
-                table += f"{name:32} {values[0]:8.3f} {values[-1]:8.3f}\n"
-        self.print(f"\n{table}\nmetrics, run.png and the model are in {self.directory}")
-        draw(self.rows, self.directory / "run.png")
+        self.print(f"\n{'':32} {'base':>8} {'trained':>8}")
+        last = self.rows[-1]
+        for name, base in self.rows[0].items():
+            if name.startswith("val/") and name in last:
+                self.print(f"{name:32} {base:8.3f} {last[name]:8.3f}")
+        self.print(f"\nmetrics, run.png and the model are in {self.directory}")
         model = self.directory / "model"
         shutil.rmtree(model, ignore_errors=True)
         saved = checkpoints(self.directory)[-1] / "model"
         shutil.copytree(saved, model, copy_function=os.link)  # links take no room
-        # The card comes last: a run that has it has ended.
-        card = CARD.format(table=table, knobs=json.dumps(self.knobs, indent=1))
-        (model / "README.md").write_text(card)
+        draw(self.rows, self.directory / "run.png")
 
 
 def refuse_remains(config) -> None:
     """Raise Refusal where run_dir has a run, unless this one goes on with it."""
-    run_dir = Path(config.run_dir)
-    newest = run_dir / f"checkpoints/step-{config.steps:07d}"
-    if newest.exists() and (run_dir / "model/README.md").exists():
-        raise ranks.Refusal(f"{run_dir} has made its {config.steps} steps: more --steps go on")
-    if (run_dir / "metrics.jsonl").exists() and not config.resume:
+    metrics = Path(config.run_dir, "metrics.jsonl")
+    if metrics.exists() and not config.resume:
         raise ranks.Refusal(
-            f"{run_dir} holds a run: continue it with --resume, start another with --run_dir NEW,"
-            " or remove the directory"
+            f"{config.run_dir} holds a run: continue it with --resume, start another with --run_dir"
+            " NEW, or remove the directory"
         )
-
-
-def write_lines(file: Path, records: list[dict], mode: str = "w") -> None:
-    """Write, or with mode "a" append, a line of JSON for each record."""
-    with open(file, mode) as stream:
-        stream.writelines(json.dumps(record) + "\n" for record in records)
 
 
 def draw(rows: list[dict], file: Path) -> None:
     """Draw a panel for each of PANELS against the steps."""
-    from matplotlib import rcParams
     from matplotlib.figure import Figure
 
-    rcParams["text.parse_math"] = False  # a data_source may hold $
     figure = Figure(figsize=(13, 6), layout="constrained")
     axes = figure.subplots(2, 3).flat
     names = sorted(set().union(*rows))
-    for axis, (title, beginnings) in zip(axes, PANELS.items()):
-        below = 0
-        for name in filter(lambda name: name.startswith(beginnings), names):
-            there = [row for row in rows if name in row]
-            steps = [row["step"] for row in there]
-            values = below + np.array([row[name] for row in there])
-            axis.plot(steps, values, label=name)
-            if beginnings == "buckets/k=":  # stacked areas
-                axis.fill_between(steps, below, values)
-                below = values
-        axis.set(title=title, xlabel="step")
-        axis.legend(fontsize=7)
-    figure.savefig(file, dpi=90)
+    for axis, beginnings in zip(axes, PANELS):
+        for name in names:
+            if name.startswith(beginnings):
+                steps = [row["step"] for row in rows if name in row]
+                values = [row[name] for row in rows if name in row]
+                axis.plot(steps, values, label=name)
+        axis.legend(handles=axis.lines, fontsize=7)  # none where nothing is drawn
+    figure.supxlabel("step")
+    figure.savefig(file)
 
 
-# ---- trackers: from a run to a function that takes its rows --------------------------------------
+def tracker(run: Run):
+    """Return the function that copies a row of metrics to where the knob `tracker` says."""
+    if run.knobs["tracker"] == "wandb":
+        import wandb
 
+        # The id is made from run_dir, so that a resumed run goes on.
+        id = run.knobs["run_dir"].replace("/", "-")
+        return wandb.init(id=id, resume="allow", dir=run.directory, config=run.knobs).log
+    if run.knobs["tracker"] == "tensorboard":
+        from torch.utils.tensorboard import SummaryWriter
 
-def tensorboard(run: Run) -> Callable:
-    """A copy in run_dir/tensorboard; a resumed run hides what came after its checkpoint."""
-    from torch.utils.tensorboard import SummaryWriter
+        # A resumed run hides what came after its checkpoint.
+        writer = SummaryWriter(run.directory / "tensorboard", purge_step=run.step + 1)
 
-    writer = SummaryWriter(run.directory / "tensorboard", purge_step=run.step + 1)
+        def track(row: dict) -> None:
+            for name, value in row.items():
+                writer.add_scalar(name, value, row["step"])
+            writer.flush()
 
-    def track(row: dict) -> None:
-        """Write scalars, a sample as text without Markdown, and the buckets at once."""
-        step = row["step"]
-        ks = []
-        for name, value in row.items():
-            if name == "sample":
-                writer.add_text(name, f"```\n{value}\n```", step)
-            else:
-                writer.add_scalar(name, value, step)
-            if name.startswith("buckets/k="):
-                ks += [int(name[10:])] * value
-        if ks:
-            writer.add_histogram("buckets", np.array(ks), step)
-        writer.flush()
-
-    return track
-
-
-def wandb(run: Run) -> Callable:
-    """A copy in Weights & Biases; the id is made from run_dir, so that a resumed run goes on."""
-    import wandb
-
-    id = run.knobs["run_dir"].replace("/", "-")
-    return wandb.init(id=id, resume="allow", dir=run.directory, config=run.knobs).log
-
-
-TRACKERS = {"tensorboard": tensorboard, "wandb": wandb}
+        return track
+    return lambda row: None

@@ -1,4 +1,4 @@
-"""Read files of questions, which are Parquet or JSONL in the verl-LUFFY columns.
+"""Read files of questions, which are Parquet or JSONL in the verl-LUFFY columns; write JSONL.
 
 A file has the columns `prompt` (a list of chat turns), `reward_model` (with the right answer as
 `ground_truth`), `data_source` and, where a reward function wants more, `extra_info`. A row that
@@ -37,6 +37,12 @@ def read_jsonl(file) -> list[dict]:
             except ValueError as error:
                 raise ValueError(f"{file}, line {number}: {error}") from error
     return rows
+
+
+def write_jsonl(file, rows: list[dict], mode: str = "w") -> None:
+    """Write, or with mode "a" append, a line of JSON for each row."""
+    with open(file, mode) as stream:
+        stream.writelines(json.dumps(row) + "\n" for row in rows)
 
 
 def check_row(row: dict) -> tuple[list[dict], str, dict]:

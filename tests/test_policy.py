@@ -1,6 +1,7 @@
 """One gradient, that of Eq. 4, on any ranks and micro-batches; safe steps; whole weights."""
 
 import math
+import os
 from dataclasses import replace
 from importlib.util import find_spec
 from types import SimpleNamespace
@@ -100,7 +101,7 @@ MICRO_BATCHES = [
 
 def report(directory, groups, place, ranks_of_a_node):
     """(metrics and gradients with these micro-batches, weights that are trained and saved)."""
-    ranks._ranks_per_node = ranks_of_a_node
+    os.environ["GROUP_WORLD_SIZE"] = str(ranks.world_size() // ranks_of_a_node)
     updates = [gradients(make_policy(directory, **knobs), groups) for knobs in MICRO_BATCHES]
     trained = {}
     for case, lora_rank in LORA_RANKS.items():

@@ -50,7 +50,6 @@ def start(run_dir: Path, flags: str = "", prepare=None) -> None:
     output = os.open(f"{run_dir}.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
-    os.umask(0o027)
     if prepare:
         prepare()
     argv = f"{FLAGS} --run_dir {run_dir} {flags}".split()
@@ -91,7 +90,7 @@ def three_steps(whole, tmp_path) -> Path:
 
 
 def test_a_finished_run_is_whole_and_readable(whole):
-    """Five files and the last two checkpoints are there, readable as the umask says, 027."""
+    """Four files, the model and the last two checkpoints are there, and every step is in them."""
     names = {"config.json", "metrics.jsonl", "samples.jsonl", "run.png", "model", "checkpoints"}
     assert names <= {path.name for path in whole.iterdir()}
     assert [row["step"] for row in rows(whole)] == [0, 1, 2, 3, 4, 4]  # the last is a validation
@@ -99,19 +98,15 @@ def test_a_finished_run_is_whole_and_readable(whole):
     assert {sample["step"] for sample in samples} == {1, 2, 3, 4}
     assert {sample["replayed"] for sample in samples} == {True, False}
     assert saved(whole) == ["step-0000003", "step-0000004"]
-    for path in whole.rglob("*"):
-        assert path.stat().st_mode & 0o777 == (0o750 if path.is_dir() else 0o640), path
 
 
 def test_the_trained_model_is_an_ordinary_one(whole):
-    """Transformers loads it, with the last checkpoint's weights; it samples as in validation.
+    """Transformers loads it, with the last checkpoint's weights and what ends a response.
 
-    rope_theta and the tokenizer's class stand where transformers 4 reads them, too.
+    rope_theta stands where transformers 4 reads it, too: it would take another in silence.
     """
     about = json.loads((whole / "model/config.json").read_text())
     assert about["rope_theta"] == about["rope_parameters"]["rope_theta"]
-    named = json.loads((whole / "model/tokenizer_config.json").read_text())
-    assert named["tokenizer_class"] == "PreTrainedTokenizerFast"
     lm = AutoModelForCausalLM.from_pretrained(whole / "model")
     weights = {name: torch.empty_like(weight) for name, weight in lm.state_dict().items()}
     checkpoint.load(whole / "checkpoints/step-0000004", weights)
@@ -119,7 +114,7 @@ def test_the_trained_model_is_an_ordinary_one(whole):
     for name, weight in lm.state_dict().items():
         assert torch.equal(weight, weights[name]) and not torch.equal(weight, base[name])
     assert len(AutoTokenizer.from_pretrained(whole / "model")) == len(base["lm_head.weight"])
-    assert lm.generation_config.temperature == 0.6 and lm.generation_config.eos_token_id == [2]
+    assert lm.generation_config.eos_token_id == [2]
 
 
 def test_tensorboard_gets_every_metric(whole):
@@ -164,7 +159,7 @@ def test_a_run_that_is_killed_three_times_ends_as_if_it_was_not(whole, tmp_path)
     """
     run_dir = tmp_path / "run"
     update = partial(killed, "torch.optim.AdamW.step", 3)  # the first of step 2
-    save = partial(killed, "os.fsync", 1)
+    save = partial(killed, "os.sync", 1)
     removal = partial(killed, "shutil.rmtree", 3)  # of the oldest checkpoint, after step 3's save
     for kill, newest in ((update, 1), (save, 1), (removal, 3)):
         status, _ = on_ranks(2, start, run_dir, "--resume", kill)
@@ -198,9 +193,9 @@ def test_the_last_two_checkpoints_and_the_best_are_kept(best, kept, tmp_path):
     """The best one is that with the highest Pass@1 in validation, where there was one."""
     for step in range(1, 6):
         (tmp_path / f"checkpoints/step-{step:07d}").mkdir(parents=True)
-    rows = [{"step": 0, "val/pass_at_1/a": 0.9}]
+    rows = [{"step": 0, "val/pass_at_1/a": 0.9}, *({"step": step} for step in range(1, 6))]
     if best:
-        rows += [{"step": step, "val/pass_at_1/a": 0.1 * (step == best)} for step in range(1, 6)]
+        rows[best]["val/pass_at_1/a"] = 0.1
     checkpoint.prune(tmp_path, rows)
     assert saved(tmp_path) == [f"step-{step:07d}" for step in kept]
 

@@ -15,7 +15,6 @@ second file, FILE-test.
 """
 
 import csv
-import json
 import random
 import sys
 from collections import defaultdict
@@ -26,18 +25,15 @@ import tyro
 import yaml
 from tyro.conf import Positional, UseAppendAction
 
-from runtime.tables import read_jsonl
+from runtime.tables import read_rows, write_jsonl
 from verifier.pool import Verifier
 
 
 def read(name: str, split: str) -> list[dict]:
     """The rows of a file, or of a data set of the hub; the values of a CSV file are text."""
-    kind = Path(name).suffix
-    if kind == ".jsonl":
-        return read_jsonl(Path(name))
-    if kind == ".parquet":
-        return pyarrow.parquet.read_table(name).to_pylist()
-    if kind == ".csv":
+    if name.endswith((".jsonl", ".parquet")):
+        return read_rows(name)
+    if name.endswith(".csv"):
         with open(name, encoding="utf-8-sig") as file:
             rows = list(csv.DictReader(file))
         for number, row in enumerate(rows):
@@ -90,7 +86,7 @@ def write(rows: list[dict], output: Path) -> None:
     """Write rows as Parquet or JSONL."""
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix == ".jsonl":
-        output.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        write_jsonl(output, rows)
     else:
         table = pyarrow.Table.from_pylist(rows)
         if table.to_pylist() != rows:
