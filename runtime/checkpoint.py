@@ -54,6 +54,9 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
         dcp.save(tensors, storage_writer=writer)
         write_rest(aside)
         if main:
+            # safetensors writes its files for their owner alone.
+            for file in aside.rglob("*.safetensors"):
+                file.chmod((aside / "state.json").stat().st_mode)
             os.sync()  # otherwise the new name may outlive a power cut, and the files may not
             aside.rename(final)
     except (OSError, SafetensorError, CheckpointException) as error:

@@ -20,6 +20,7 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+import numpy as np
 import torch
 from tqdm import tqdm
 from transformers import GenerationConfig
@@ -41,14 +42,14 @@ SHOWN = (  # on the console
     "buckets/retired",
     "time/step",
 )
-PANELS = (  # of run.png: which metrics each one has, by how their names begin
-    ("val/pass_at_1/", "reward/pass_at_1"),
-    "buckets/k=",
-    ("fresh/silent", "replay/silent"),
-    "loss/entropy",
-    ("replay/ratio", "replay/gradient_share"),
-    "buckets/retired",
-)
+PANELS = {  # of run.png: title -> the metrics that are drawn, by how their names begin
+    "Pass@1": ("val/pass_at_1/", "reward/pass_at_1"),
+    "stored questions by k": "buckets/k=",
+    "share of silent groups": ("fresh/silent", "replay/silent"),
+    "entropy [nats a token]": "loss/entropy",
+    "w* of replayed tokens, and their share of the gradient": ("replay/ratio", "replay/gradient"),
+    "retired questions": "buckets/retired",
+}
 
 
 class Run:
@@ -186,6 +187,10 @@ class Run:
         if not self.main:
             return
         self.grader.tokenizer.save_pretrained(model)
+        # The name that transformers 4 knows, too.
+        about = model / "tokenizer_config.json"
+        named = about.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
+        about.write_text(named)
         # The model ends its turns as in training.
         GenerationConfig(eos_token_id=self.stop_ids).save_pretrained(model)
         self.experience.buffer.save(aside / "buffer.safetensors")
@@ -234,12 +239,17 @@ def draw(rows: list[dict], file: Path) -> None:
     figure = Figure(figsize=(13, 6), layout="constrained")
     axes = figure.subplots(2, 3).flat
     names = sorted(set().union(*rows))
-    for axis, beginnings in zip(axes, PANELS):
+    for axis, (title, beginnings) in zip(axes, PANELS.items()):
+        below = 0
         for name in names:
             if name.startswith(beginnings):
                 steps = [row["step"] for row in rows if name in row]
-                values = [row[name] for row in rows if name in row]
+                values = below + np.array([row[name] for row in rows if name in row])
                 axis.plot(steps, values, label=name)
+                if beginnings == "buckets/k=":  # stacked areas
+                    axis.fill_between(steps, below, values)
+                    below = values
+        axis.set_title(title)
         axis.legend(handles=axis.lines, fontsize=7)  # none where nothing is drawn
     figure.supxlabel("step")
     figure.savefig(file)

@@ -50,6 +50,7 @@ def start(run_dir: Path, flags: str = "", prepare=None) -> None:
     output = os.open(f"{run_dir}.txt", os.O_CREAT | os.O_WRONLY | os.O_APPEND)
     os.dup2(output, sys.stdout.fileno())
     os.dup2(output, sys.stderr.fileno())
+    os.umask(0o027)
     if prepare:
         prepare()
     argv = f"{FLAGS} --run_dir {run_dir} {flags}".split()
@@ -90,7 +91,7 @@ def three_steps(whole, tmp_path) -> Path:
 
 
 def test_a_finished_run_is_whole_and_readable(whole):
-    """Four files, the model and the last two checkpoints are there, and every step is in them."""
+    """Four files, the model and the last two checkpoints, readable as the umask says, 027."""
     names = {"config.json", "metrics.jsonl", "samples.jsonl", "run.png", "model", "checkpoints"}
     assert names <= {path.name for path in whole.iterdir()}
     assert [row["step"] for row in rows(whole)] == [0, 1, 2, 3, 4, 4]  # the last is a validation
@@ -98,15 +99,19 @@ def test_a_finished_run_is_whole_and_readable(whole):
     assert {sample["step"] for sample in samples} == {1, 2, 3, 4}
     assert {sample["replayed"] for sample in samples} == {True, False}
     assert saved(whole) == ["step-0000003", "step-0000004"]
+    modes = {path.stat().st_mode & 0o777 for path in whole.rglob("*") if path.is_file()}
+    assert modes == {0o640}
 
 
 def test_the_trained_model_is_an_ordinary_one(whole):
     """Transformers loads it, with the last checkpoint's weights and what ends a response.
 
-    rope_theta stands where transformers 4 reads it, too: it would take another in silence.
+    rope_theta and the tokenizer's class stand where transformers 4 reads them, too.
     """
     about = json.loads((whole / "model/config.json").read_text())
     assert about["rope_theta"] == about["rope_parameters"]["rope_theta"]
+    named = json.loads((whole / "model/tokenizer_config.json").read_text())
+    assert named["tokenizer_class"] == "PreTrainedTokenizerFast"
     lm = AutoModelForCausalLM.from_pretrained(whole / "model")
     weights = {name: torch.empty_like(weight) for name, weight in lm.state_dict().items()}
     checkpoint.load(whole / "checkpoints/step-0000004", weights)
