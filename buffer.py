@@ -103,7 +103,7 @@ class ReplayBuffer:
         self.latest_k.pop(question_id, None)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write one safetensors file: `heads` has a row for each response, and tokens are joined."""
+        """Write one safetensors file: a row of `heads` for each response, and all their tokens."""
         heads = []
         token_ids = [np.zeros(0, np.int32)]
         logprobs = [np.zeros(0, np.float32)]
