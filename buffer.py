@@ -36,24 +36,22 @@ class Trajectory:
         """ValueError unless it has tokens, as many log-probs of at most 0, and a finite reward."""
         ids = self.token_ids
         logprobs = self.logprobs
-        typed = ids.dtype == np.int32 and logprobs.dtype == np.float32
         flat = ids.ndim == 1 and ids.size > 0 and ids.shape == logprobs.shape
         sound = isfinite(self.reward) and (logprobs <= 0).all()
-        if not (typed and flat and sound):
+        if not (flat and sound):
             raise ValueError(
-                "a response needs int32 ids (T,), T >= 1, float32 log-probs (T,) <= 0 and a finite"
-                f" reward; this one has {ids.dtype} {ids.shape}, {logprobs.dtype} {logprobs.shape}"
-                f" and reward {self.reward}"
+                "a response needs token ids (T,), T >= 1, log-probs (T,) <= 0 and a finite reward;"
+                f" this one has ids {ids.shape}, log-probs {logprobs.shape}, reward {self.reward}"
             )
 
 
 class ReplayBuffer:
-    """E and S. `len` is |E|: the questions with a k, which are those that can be replayed."""
+    """E and S. `len` is |E|, the number of questions that can be replayed."""
 
     def __init__(self):
         # Others read these three and never write into them.
         self.stored = {}  # {question id: its responses, oldest first}
-        self.latest_k = {}  # {question id: k of its latest group}
+        self.latest_k = {}  # {question id: k of its latest group}, of the same questions
         self.retired = set()  # S: question ids
 
     def __len__(self) -> int:
@@ -91,35 +89,31 @@ class ReplayBuffer:
         self.latest_k[question_id] = num_success
 
     def retire(self, question_id: int) -> None:
-        """Put a question, buffered or not, into S and drop what E holds of it (lines 25-26, 32)."""
-        self.shelve(question_id)
-        self.stored.pop(question_id, None)
+        """Put a question, stored or not, into S and take it out of E (lines 25-26, 32)."""
+        self.drop(question_id)
         self.retired.add(question_id)
 
     def reinstate(self, question_ids: list[int]) -> None:
         """Take questions out of S, to be drawn fresh again; nothing enters E (Table 7)."""
         self.retired.difference_update(question_ids)
 
-    def shelve(self, question_id: int) -> None:
-        """Take a question out of its bucket, if it is in one; its responses stay.
-
-        So one is not replayed that was solved K of K and has not retired; `add` brings it back.
-        """
+    def drop(self, question_id: int) -> None:
+        """Take a question out of E, with its responses, if it is there."""
+        self.stored.pop(question_id, None)
         self.latest_k.pop(question_id, None)
 
     def save(self, path: str | os.PathLike) -> None:
-        """Write one safetensors file."""
+        """Write one safetensors file: a row of `heads` for each response, and all their tokens."""
         heads = []
         token_ids = [np.zeros(0, np.int32)]
         logprobs = [np.zeros(0, np.float32)]
         for question_id, responses in self.stored.items():
             for t in responses:
-                heads.append((question_id, t.step, len(t.token_ids), t.reward))
+                k = self.latest_k[question_id]
+                heads.append((question_id, k, t.step, t.reward, len(t.token_ids)))
                 token_ids.append(t.token_ids)
                 logprobs.append(t.logprobs)
         tensors: dict[str, np.ndarray] = {
-            "questions": np.array(list(self.latest_k), np.int64),
-            "latest_k": np.array(list(self.latest_k.values()), np.int64),
             "retired": np.array(sorted(self.retired), np.int64),
             "heads": np.array(heads, np.float64),
             "token_ids": np.concatenate(token_ids),
@@ -132,15 +126,13 @@ class ReplayBuffer:
         """An equal buffer, with equal draws."""
         file = load_file(path)
         buffer = cls()
-        ks = file["latest_k"].tolist()
-        buffer.latest_k = dict(zip(file["questions"].tolist(), ks))
         buffer.retired = set(file["retired"].tolist())
-        end = 0
-        for q, step, length, reward in file["heads"].tolist():
-            part = slice(end, end + int(length))
-            end = part.stop
-            ids = file["token_ids"][part]
-            logprobs = file["logprobs"][part]
+        start = 0
+        for question_id, k, step, reward, length in file["heads"].tolist():
+            end = start + int(length)
+            ids = file["token_ids"][start:end]
+            logprobs = file["logprobs"][start:end]
             one = Trajectory(ids, logprobs, int(step), reward)
-            buffer.stored.setdefault(int(q), []).append(one)
+            buffer.add(int(question_id), int(k), [one])
+            start = end
         return buffer

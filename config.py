@@ -107,59 +107,39 @@ class Config(Knobs):
     save_every: int = 50  # steps between checkpoints; 0: only at the end and when interrupted
     resume: bool = False  # go on from the newest checkpoint in run_dir
 
-    MAY_BE_ZERO = Knobs.MAY_BE_ZERO | {
-        "rope_theta",
-        "max_position_embeddings",
-        "entropy_coef",
-        "lora_rank",
-        "eval_every",
-        "eval_temperature",
-        "eval_questions",
-        "save_every",
-    }
-
-    # Knobs that a file of a training run may have, and that do not count here: see eval.py.
-    NOT_FROM_FILES = set()
-
     def __post_init__(self):
-        """Nothing yet: `parse_config` checks once files and flags are put together."""
+        """Check the types, which a file may have wrong, then the values."""
+        for f in fields(self):
+            check_type(getattr(self, f.name), f.type)
+        super().__post_init__()
 
     def problems(self) -> Iterator[str]:
         """A sentence for each impossible value or combination."""
         yield from super().problems()
-        if not self.model:
-            yield "model is missing: --model DIR"
         if self.prompt_template != "chat" and "{question}" not in self.prompt_template:
             yield "prompt_template must be 'chat' or contain {question}"
 
 
 def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
-    """Read `--config FILE ...` and flags into a `cls`.
+    """Read `--config FILE ...` and flags into a `cls`; what the files say has to be possible alone.
 
-    SystemExit for a wrong flag, Refusal for a wrong file and for impossible values.
+    Refusal for a wrong file, SystemExit with a sentence for a wrong flag.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="+", default=[])
     given, flags = parser.parse_known_args(argv)
-    if not given.config and not any(flag.startswith("--model") for flag in flags):
-        given.config = [PAPER]
+    files = given.config
+    if not files and not any(flag.startswith("--model") for flag in flags):
+        files = [PAPER]
     values = {}
     try:
-        for file in given.config:
+        for file in files:
             values |= yaml.safe_load(Path(file).read_text())
-        for name in cls.NOT_FROM_FILES:
-            values.pop(name, None)
         default = cls(**values)
-        for f in fields(cls):
-            check_type(getattr(default, f.name), f.type)
     # TypeError names an unknown knob. YAML reads 1e-6 as text, and 1.0e-6 as a number.
     except (OSError, TypeError, ValueError, TypeCheckError, yaml.YAMLError) as error:
-        raise Refusal(f"{' '.join(given.config)}: {error}") from error
+        raise Refusal(f"{' '.join(files)}: {error}") from error
     is_first = os.environ.get("RANK", "0") == "0"
-    config = tyro.cli(
+    return tyro.cli(
         cls, args=flags, default=default, use_underscores=True, console_outputs=is_first
     )
-    problems = "\n".join(config.problems())
-    if problems:
-        raise Refusal(problems)
-    return config

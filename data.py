@@ -9,10 +9,8 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
-from huggingface_hub import auth_check, try_to_load_from_cache
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
@@ -37,13 +35,9 @@ class Question:
 def load_tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """The model's tokenizer, and the ids of all tokens that end a response.
 
-    Refusal within seconds where the model is no directory and the hub does not give it.
+    Refusal where the model is no directory and the hub does not give it.
     """
     try:
-        if not Path(config.model).is_dir() and not try_to_load_from_cache(
-            config.model, "config.json"
-        ):
-            auth_check(config.model)  # transformers would try again for half a minute
         tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
         stop_ids = stop_ids_of(config.model, tokenizer)
     except Exception as error:  # no network, no such model, or a directory that is none

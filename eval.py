@@ -25,21 +25,20 @@ from runtime import ranks
 from runtime.tables import write_jsonl
 from sampler import seed_for
 
-# The benchmarks of Table 1, by the letters and digits of their data_source in lower case.
+# The nine benchmarks of Table 1, by the letters and digits of their data_source in lower case.
 AVERAGES = {
-    "in_distribution": {
-        "AIME24": r"aime(20)?(24)?",
-        "AIME25": r"aime(20)?25",
-        "AMC": r"amc(20)?(23)?",
-        "MATH-500": r"math(500)?",
-        "Minerva": r"minerva(math)?",
-        "OlympiadBench": r"olympiad(bench)?",
-    },
-    "out_of_distribution": {
-        "ARC-c": r"arcc(hallenge)?",
-        "GPQA-Diamond": r"gpqa(diamond)?",
-        "MMLU-Pro": r"mmlupro",
-    },
+    "in_distribution": (
+        r"aime(20)?(24|25)?"
+        r"|amc(20)?(23)?"
+        r"|math(500)?"
+        r"|minerva(math)?"
+        r"|olympiad(bench)?"
+    ),
+    "out_of_distribution": (
+        r"arcc(hallenge)?"
+        r"|gpqa(diamond)?"
+        r"|mmlupro"
+    ),
 }
 
 
@@ -48,7 +47,7 @@ class EvalConfig(Config):
     """Evaluate a model: Pass@1 and Avg@k per data_source (Sec. 5.1).
 
     --config FILE [FILE ...] reads YAML files, those of training too; later files win, and flags
-    over all. What only training reads does not count here.
+    over all. A file's eval_questions counts here, too: --eval_questions 0 asks all.
     """
 
     data: list[str] = field(default_factory=list)  # files of questions; none: val_files
@@ -56,9 +55,6 @@ class EvalConfig(Config):
     samples: int = 1  # responses to each question: 1 is Pass@1, k is Avg@k
     avg_samples: int = 0  # responses to each question of AIME and AMC (32); 0: as samples
     rollout_memory: float = 0.8  # vLLM's share of GPU memory, weights included
-
-    MAY_BE_ZERO = Config.MAY_BE_ZERO | {"avg_samples"}
-    NOT_FROM_FILES = {"eval_questions", "rollout_memory", "train_files"}
 
     def samples_of(self, question: Question) -> int:
         """How many responses to a question are asked for."""
@@ -112,43 +108,32 @@ def means(records: list[dict]) -> dict[str, float]:
 def statistics(records: list[dict]) -> dict:
     """What a table needs beside the means, per data_source, and the two averages of Table 1.
 
-    A data_source has `questions`, `samples` (responses to a question) and `interval` (95%, of
-    Pass@1). Of an average `average_of/<group>` names the benchmarks that are in it.
+    A data_source has `questions`, `samples` (responses to a question) and `interval`, which is
+    Wilson's 95% interval of Pass@1; its unit is the question, as the responses to one are alike. In
+    an average each data_source counts alike, and `average_of/<group>` names those that are in it.
     """
+    from scipy.stats import binomtest  # takes seconds to import
+
     sources = defaultdict(lambda: defaultdict(list))
     for record in records:
         sources[record["source"]][record["text"]].append(record["success"])
     result: dict = {}
-    scores = []  # with the letters and digits of each data_source, in lower case
+    scores = defaultdict(dict)  # of each average: {data_source: Pass@1}
     for source, questions in sources.items():
         right = list(questions.values())
         result[f"questions/{source}"] = len(right)
         result[f"samples/{source}"] = len(right[0])
         of_questions = [np.mean(of_question) for of_question in right]
-        result[f"interval/{source}"] = interval(of_questions)
+        found = binomtest(round(sum(of_questions)), len(of_questions))
+        result[f"interval/{source}"] = list(found.proportion_ci(method="wilson"))
         plain = re.sub("[^a-z0-9]", "", source.rpartition("/")[2].lower())
-        scores.append((plain, np.mean(of_questions)))
-    for group, members in AVERAGES.items():
-        there = {}
-        for name, pattern in members.items():
-            own = [score for plain, score in scores if re.fullmatch(pattern, plain)]
-            if own:  # more than one where two data_sources are of the same benchmark
-                there[name] = np.mean(own)
-        if there:
-            result[f"average/{group}"] = float(np.mean(list(there.values())))
-            result[f"average_of/{group}"] = list(there)
+        for group, pattern in AVERAGES.items():
+            if re.fullmatch(pattern, plain):
+                scores[group][source] = np.mean(of_questions)
+    for group, own in scores.items():
+        result[f"average/{group}"] = float(np.mean(list(own.values())))
+        result[f"average_of/{group}"] = list(own)
     return result
-
-
-def interval(of_questions: list[float]) -> list[float]:
-    """Wilson's 95% interval of Pass@1, which is the mean of the shares of right responses.
-
-    The question is the unit, as the responses to one are alike.
-    """
-    from scipy.stats import binomtest  # takes seconds to import
-
-    found = binomtest(round(sum(of_questions)), len(of_questions))
-    return list(found.proportion_ci(method="wilson"))
 
 
 def main() -> None:

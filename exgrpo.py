@@ -51,7 +51,7 @@ class Knobs:
     )
     # what the buckets go by: success count, or spread of continuous rewards (Sec. 5.3)
     difficulty: Literal["success", "spread"] = "success"
-    # whether questions solved K of K times retire; auto: unless ρ = 0 or difficulty is spread
+    # whether questions solved K of K times retire; auto: unless ρ = 0. With spread none is solved.
     retire: Literal["auto", "on", "off"] = "auto"
     # every so many steps (25 in Table 7) a tenth of the retired questions returns to the stream;
     # 0: never. The run ends once fewer than B are left.
@@ -62,9 +62,6 @@ class Knobs:
     normalize_std: bool = False  # divide advantages by the group's std, as GRPO does
     # Masked GRPO (Eq. 14): groups whose k/K is not in this closed range get advantage 0
     alpha: list[float] = field(default_factory=lambda: [0.0, 1.0])
-
-    # These mean something at 0; every other number must be above it.
-    MAY_BE_ZERO = {"seed", "rho", "mu", "reinstate_every"}
 
     def __post_init__(self):
         problems = "\n".join(self.problems())
@@ -79,22 +76,27 @@ class Knobs:
 
     def problems(self) -> Iterator[str]:
         """A sentence for each impossible value or combination."""
-        yield from wrong_values(self)
-        for name in ("rho", "start_threshold", "mu", "clip_eps"):
-            if getattr(self, name) > 1:
-                yield f"{name} is a share, at most 1"
+        for f in fields(self):
+            value = getattr(self, f.name)
+            choices = get_args(f.type)
+            if get_origin(f.type) is Literal and value not in choices:
+                yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
+        for name in ("rho", "mu"):
+            share = getattr(self, name)
+            if not 0 <= share <= 1:
+                yield f"{name} is a share, from 0 to 1, got {share}"
         low, high = self.alpha
         if not 0 <= low <= high <= 1:
             yield f"alpha must be a range inside [0, 1], got {self.alpha}"
-        if self.num_rollouts == 1:
+        if not self.sigma > 0:
+            yield "sigma must be above 0; a small one leaves the nearest buckets"
+        if self.num_rollouts < 2:
             yield "num_rollouts must be at least 2: a group of one has no advantage"
         if self.rho > 0 and self.max_replayed == 0:
             yield (
                 "rho times batch_size is less than one question, so that none would return: raise"
                 " one of them, or set rho to 0 for on-policy Dr. GRPO"
             )
-        if self.difficulty == "spread" and self.retire == "on":
-            yield "retire='on' needs success counts; with difficulty='spread' nothing retires"
 
 
 @dataclass
@@ -148,9 +150,10 @@ class Experience:
     # ---- phase 1: draw, choose o*, plan a batch (lines 3-18) -------------------------------------
 
     def draw(self, step: int) -> list[int]:
-        """Which stored questions return in this step, by Algorithm 2 (lines 4-8)."""
-        if not self.started:
-            return []
+        """Which stored questions return in this step, by Algorithm 2 (lines 4-8).
+
+        No question is drawn while E is empty, as it is until the delayed start.
+        """
         knobs = self.knobs
         rng = rng_for("plan", knobs.seed, step)
         buckets = self.buffer.buckets  # line 5
@@ -161,7 +164,7 @@ class Experience:
         K = knobs.num_rollouts
         return sample_questions(buckets, n, K, rng, knobs.mu, knobs.sigma)  # 6, 8
 
-    def candidates(self, drawn: list[int]) -> list[list[tuple[np.ndarray, np.ndarray]]]:
+    def candidates(self, drawn: list[int]) -> list[list[tuple]]:
         """Of each drawn question the (prompt ids, response ids) to be compared (lines 9-12).
 
         That is all that is stored of it, or nothing where one response is stored, or where any of
@@ -247,11 +250,8 @@ class Experience:
         for group in plan:
             q = group.question.id
             first = 1 if group.star else 0  # index 0 of the group is o*'s
-            own = []
-            for i in range(first, knobs.num_rollouts):
-                seed = seed_for("rollout", knobs.seed, step, q, i)
-                own.append(seed)
-            seeds.append(own)
+            places = range(first, knobs.num_rollouts)
+            seeds.append([seed_for("rollout", knobs.seed, step, q, i) for i in places])
         return seeds
 
     def form_groups(self, plan: list[Group], rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -279,7 +279,7 @@ class Experience:
             if solved and retires:
                 self.buffer.retire(q)
             elif solved:
-                self.buffer.shelve(q)  # not replayed until 0 < k < K again
+                self.buffer.drop(q)  # stored again when 0 < k < K
             elif self.started and bucket > 0:  # k = 0 changes nothing: a stored one stays as it is
                 new = self.worth_storing(group)
                 # A stored question moves to its new bucket even if it brings nothing new to store:
@@ -287,8 +287,8 @@ class Experience:
                 if new or q in self.buffer.stored:
                     self.buffer.add(q, bucket, new)
         # The delayed start: from the next batch on, if the Pass@1 of this one is high enough.
-        num_success = sum(group.num_success for group in groups)
-        pass_at_1 = num_success / (len(groups) * knobs.num_rollouts)
+        successes = [group.num_success for group in groups]
+        pass_at_1 = np.mean(successes) / knobs.num_rollouts
         if knobs.rho > 0 and pass_at_1 > knobs.start_threshold:
             self.started = True
 
@@ -296,18 +296,13 @@ class Experience:
         """The bucket of each group: its success count k, or its spread of rewards (Sec. 5.3)."""
         if self.knobs.difficulty == "success":
             return [group.num_success for group in groups]
-        spreads = [group.rewards.std() for group in groups]
-        least = min(spreads)
-        width = max(max(spreads) - least, 1e-6)
-        buckets = []
-        for group, spread in zip(groups, spreads):
-            scaled = (spread - least) / width  # σ̃, 0 to 1
-            bucket = max(1, round(scaled * self.knobs.num_rollouts))
-            # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
-            if np.allclose(group.rewards, group.rewards[0]):
-                bucket = 0
-            buckets.append(bucket)
-        return buckets
+        spreads = np.array([group.rewards.std() for group in groups])  # σ, (Q,)
+        width = max(np.ptp(spreads), 1e-6)
+        scaled = (spreads - spreads.min()) / width  # σ̃, 0 to 1
+        buckets = np.rint(scaled * self.knobs.num_rollouts).clip(min=1)
+        # Bucket 0 is not stored. It is for groups whose rewards are all equal, and no other.
+        buckets[spreads < 1e-5] = 0
+        return buckets.astype(int).tolist()
 
     def worth_storing(self, group: Group) -> list[Trajectory]:
         """The new successes, or those with a reward above the group's mean (Sec. 5.3).
@@ -322,16 +317,15 @@ class Experience:
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
     def with_advantages(self, groups: list[Group]) -> list[Group]:
-        """The groups with the advantages of Eq. 2, which Eq. 14 sets to 0 where asked."""
+        """The groups with the advantages of Eq. 2, times the indicator of Eq. 14."""
         rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
         result = []
         for group, advantages in zip(groups, all_advantages):
             accuracy = group.num_success / len(advantages)
-            if not low <= accuracy <= high:
-                advantages = np.zeros_like(advantages)
-            result.append(replace(group, advantages=advantages))
+            is_taught = low <= accuracy <= high
+            result.append(replace(group, advantages=advantages * is_taught))
         return result
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
@@ -358,19 +352,4 @@ class Experience:
         self.buffer = ReplayBuffer.load(buffer_path)
         self.stream.epoch = state["epoch"]
         self.stream.queue = state["queue"]
-        # Started before, or now by a threshold below 0; never with ρ = 0.
-        if self.knobs.rho > 0 and state["started"]:
-            self.started = True
-
-
-def wrong_values(knobs: Knobs) -> Iterator[str]:
-    """A sentence for each value that is no choice of its knob, or a number out of range."""
-    for f in fields(knobs):
-        value = getattr(knobs, f.name)
-        choices = get_args(f.type)
-        if get_origin(f.type) is Literal and value not in choices:
-            yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
-        if f.type in (int, float) and f.name != "start_threshold":
-            may_be_zero = f.name in knobs.MAY_BE_ZERO
-            if not (value > 0 or (may_be_zero and value == 0)):
-                yield f"{f.name} must be {'at least' if may_be_zero else 'above'} 0, got {value}"
+        self.started = state["started"] and self.knobs.rho > 0  # which may be another ρ

@@ -64,13 +64,12 @@ def policy_loss(
     ratio: w, or w* of a replayed token. weight: the factor of A ∇ log π_θ in the token's gradient,
     without 1 / (max_length · num_responses).
     """
-    inputs = (logprobs, old_logprobs, advantages, replayed)
-    shapes = [tuple(x.shape) for x in inputs]
+    shapes = [tuple(x.shape) for x in (logprobs, old_logprobs, advantages, replayed)]
     if logprobs.ndim != 1 or len(set(shapes)) > 1:
         raise ValueError(f"policy_loss takes four tensors of one shape (R,), got {shapes}")
-    for name, value in {"clip_eps": clip_eps, "beta": beta}.items():
-        if value is not None and not value > 0:
-            raise ValueError(f"{name} must be above 0, or None, got {value}")
+    for constant in (clip_eps, beta):
+        if constant is not None and not constant > 0:
+            raise ValueError(f"clip_eps and beta must be above 0, or None, got {constant}")
     advantages = advantages.float()
     old_logprobs = old_logprobs.float().detach()
     log_ratio = logprobs.float() - old_logprobs  # log w, and log w* where replayed
@@ -85,10 +84,9 @@ def policy_loss(
         new_term = torch.minimum(plain, clipped_ratio * advantages)
 
     # The term of a replayed token: f(w*) · A of Sec. 4.2.
-    if beta is None:
-        shaped = ratio
-        weight_of_replayed = ratio
-    else:
+    shaped = ratio
+    weight_of_replayed = ratio
+    if beta is not None:
         shaped = shape(ratio, beta)
         weight_of_replayed = shaped * (1 - shaped)  # w f'(w), which is f (1 - f) for this `shape`
     objective = torch.where(replayed, shaped * advantages, new_term)

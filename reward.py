@@ -40,8 +40,7 @@ def unboxed(text: str) -> str | None:
     text = text[-MAX_TEXT:]
     statements = STATEMENT.findall(text)
     if statements:
-        answer = statements[-1].strip(" *")
-        sentence = re.split(r"\.(?:\s|$)", answer)[0].strip(" *")
+        sentence = re.split(r"\.(?:[\s*]|$)", statements[-1])[0].strip(" *")
         if not MATHS.match(sentence):
             return sentence
         formulas = MATHS.findall(sentence)  # between dollars, or between \( and \)

@@ -37,30 +37,29 @@ def roll_out(
 
     def work(share):
         """The trajectories of the questions with these indices, this rank's share."""
-        asked = []  # the question of each request
+        asked = []  # the index of each request's question
         requests = []
         for i in share:
             for seed in seeds[i]:
-                asked.append(questions[i])
+                asked.append(i)
                 requests.append((questions[i].prompt_ids, seed))
         ended = {}  # by the index of the request: the response, and its rewards to come
         responses = engine.generate(requests, temperature)
         for index, response in tqdm(
             responses, "rollout", len(asked), leave=False, disable=ranks.rank() > 0 or None
         ):
-            question = asked[index]
+            question = questions[asked[index]]
             text = grader.text(response.token_ids)
             piece = graded_text(text, question.thinks, grader.config)
             verdict = grader.submit(piece, question.answer, question.row)
             ended[index] = response, verdict
-        graded = []
-        for index in range(len(asked)):
+        graded = {i: [] for i in share}
+        for index, i in enumerate(asked):
             response, verdict = ended[index]
             rewards = {"timeouts": 0.0} | verdict.result()
             score = rewards.pop("score")
-            graded.append(replace(response, step=step, reward=score, named_rewards=rewards))
-        rest = iter(graded)
-        return [[next(rest) for _ in seeds[i]] for i in share]
+            graded[i].append(replace(response, step=step, reward=score, named_rewards=rewards))
+        return list(graded.values())
 
     return ranks.map_shares([len(s) for s in seeds], work)
 
@@ -252,8 +251,7 @@ class HFEngine:
             is_end = np.isin(tokens, self.stop_ids)
             ends_before = is_end.cumsum() - is_end  # of each token; the rest is padding
             own = ends_before == 0
-            finished = bool(is_end.any())
-            yield Trajectory(tokens[own], of_tokens[own], finished=finished)
+            yield Trajectory(tokens[own], of_tokens[own], finished=bool(is_end.any()))
 
     def load(self, tensors: Weights) -> None:
         """Take over new weights; RuntimeError where one is missing or unknown.

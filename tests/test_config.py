@@ -55,13 +55,11 @@ def test_later_files_win_and_flags_over_all(write):
     assert parse_config([*MODEL, "--beta", "none"]).beta in (None, "none")
 
 
-def test_evaluation_leaves_some_knobs_of_a_training_file_out(write):
-    """`eval_questions`, where no flag gives it, the training files, and the share of memory."""
-    file = write("eval_questions: 7\nrollout_memory: 0.3\ntrain_files: [no]\nseed: 3\n")
-    argv = [*MODEL, "--config", file]
-    config = parse_config(argv, EvalConfig)
-    assert (config.eval_questions, config.rollout_memory, config.seed) == (0, 0.8, 3)
-    assert parse_config([*argv, "--eval_questions", "5"], EvalConfig).eval_questions == 5
+def test_evaluation_takes_a_training_file(write):
+    """Of the knobs in it all count; where it has none, the engine gets more memory."""
+    file = write("eval_questions: 7\ntrain_files: [none.jsonl]\nseed: 3\n")
+    config = parse_config([*MODEL, "--config", file], EvalConfig)
+    assert (config.eval_questions, config.rollout_memory, config.seed) == (7, 0.8, 3)
 
 
 @pytest.mark.parametrize(
@@ -72,16 +70,23 @@ def test_evaluation_leaves_some_knobs_of_a_training_file_out(write):
         ("lr: 1e-6", "str is neither float or int"),
         ("clip: on", "bool is not any of .*on"),
         ("alpha: [0.8, 0.2]", "alpha must be a range"),
-        ("mu: .nan", "mu must be at least 0, got nan"),
+        ("mu: .nan", "mu is a share, from 0 to 1, got nan"),
+        ("sigma: 0", "sigma must be above 0"),
         ("num_rollouts: 1", "num_rollouts must be at least 2"),
         ("rho: 0.001", "rho times batch_size is less than one question"),
-        ("tokens_per_micro_batch: 0", "tokens_per_micro_batch must be above 0"),
     ],
 )
 def test_a_wrong_file_is_refused_by_a_sentence(text, reason, write):
     """An unknown knob, a wrong type, and each impossible value or combination."""
     with pytest.raises(Refusal, match=reason):
         parse_config(["--config", write("model: mine\n" + text)])
+
+
+def test_an_impossible_flag_ends_with_a_sentence(capsys):
+    """Flags are checked as files are."""
+    with pytest.raises(SystemExit):
+        parse_config([*MODEL, "--rho", "1.5"])
+    assert "rho is a share" in capsys.readouterr().err
 
 
 # ---- which room imports which --------------------------------------------------------------------
