@@ -6,12 +6,10 @@ of ranks. A rank that raises, or dies, ends the job: torchrun sees it leave and 
 """
 
 import itertools
-import logging
 import os
 import sys
 import time
 import traceback
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -68,9 +66,6 @@ def setup() -> torch.device:
             MASTER_PORT="0",  # a free one
         )
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
-    # vLLM says what means nothing to a user: no Triton on a CPU, and an old name in torch.
-    logging.getLogger("vllm.triton_utils").setLevel("ERROR")
-    warnings.filterwarnings("ignore", category=FutureWarning)
     device = torch.device("cpu")
     backend = "gloo"
     if torch.cuda.is_available():
