@@ -202,6 +202,7 @@ def test_a_reward_of_ones_own(module):
         ("return dict(score=1, a=[1])", ": a must be a finite number"),
         ("return {'score': 1, 'a/b': 2}", ": a/b may be the name of a metric"),
         ("return dict(score=1, mean=2)", ": mean may be the name of a metric"),
+        ("return dict(score=1, length=2)", ": length may be the name of a metric"),
         ("pass\nasync def reward(response, answer): return 1", "<coroutine .*: score must"),
         ("pass\ndef reward(prompts, completions): return 1", "unexpected keyword argument 'respon"),
         ("pass\ndel reward", "failed: my_reward:reward, to start.*no attribute 'reward'"),
