@@ -10,6 +10,7 @@ import os
 import sys
 import time
 import traceback
+import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import timedelta
@@ -65,6 +66,7 @@ def setup() -> torch.device:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT="0",  # a free one
         )
+    warnings.filterwarnings("ignore", category=FutureWarning)  # vLLM uses an old name of torch
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     device = torch.device("cpu")
     backend = "gloo"
