@@ -27,7 +27,7 @@ sys.path.insert(0, str(Path(__file__).parent.parent))
 from buffer import Trajectory
 from exgrpo import Experience, Group, Knobs
 from loss import policy_loss
-from worlds.arithmetic import World, answer_of, draw_training, is_right
+from worlds.arithmetic import answer_of, draw_training, is_right
 
 BASE = Path(__file__).parent.parent / "worlds/base"
 TOKENIZER = AutoTokenizer.from_pretrained(BASE)
@@ -39,7 +39,7 @@ L_MAX = 72  # tokens of the longest response, by which the loss divides
 def read_questions() -> list[SimpleNamespace]:
     """Those of the built-in world; the id and the prompt are what `Experience` asks for."""
     questions = []
-    for id, text in enumerate(draw_training(World())):
+    for id, text in enumerate(draw_training()):
         turns = [{"role": "user", "content": text}]
         ids = TOKENIZER.apply_chat_template(turns, add_generation_prompt=True)["input_ids"]
         prompt_ids = np.array(ids, np.int32)  # (P,)
@@ -104,40 +104,38 @@ def generate(model, prompts: list[np.ndarray]) -> list[np.ndarray]:
 
 def roll_out(model, step: int, plan: list[Group], experience: Experience) -> list[list[Trajectory]]:
     """Lines 21-24: K new responses to a question, or K - 1 beside an o*, and their rewards."""
-    asked = []  # a question as often as it is answered
-    for group, seeds in zip(plan, experience.seeds(step, plan)):
-        asked += [group.question] * len(seeds)
-    prompts = [question.prompt_ids for question in asked]
+    asked = []  # of each response the place in the plan
+    for place, seeds in enumerate(experience.seeds(step, plan)):
+        asked += [place] * len(seeds)
+    prompts = [plan[place].question.prompt_ids for place in asked]
     responses = generate(model, prompts)
     scored = split_scores(model, [*zip(prompts, responses)])
-    rollouts = {group.question.id: [] for group in plan}
-    for question, response_ids, (logprobs, _) in zip(asked, responses, scored):
+    rollouts = [[] for _ in plan]
+    for place, response_ids, (logprobs, _) in zip(asked, responses, scored):
         text = TOKENIZER.decode(response_ids, skip_special_tokens=True)
-        reward = float(is_right(text, answer_of(question.text)))
+        reward = float(is_right(text, answer_of(plan[place].question.text)))
         finished = bool(response_ids[-1] == EOS)
         # The log-probs are π_old now, and π_past once the response is stored.
         new = Trajectory(response_ids, logprobs, step, reward, finished)
-        rollouts[question.id].append(new)
-    return [*rollouts.values()]
+        rollouts[place].append(new)
+    return rollouts
 
 
 def loss_of(model, groups: list[Group], clip_eps: float | None) -> Tensor:
     """Line 31: Eq. 4 over a mini-batch."""
     sequences = []
-    old_logprobs = []
+    of_tokens = []  # of each response in (T,): π_old or π_past, the advantage, is it replayed
     for group in groups:
-        for t in group.trajectories:
+        for t, advantage, star in zip(group.trajectories, group.advantages, group.replayed):
             sequences.append((group.question.prompt_ids, t.token_ids))
-            old_logprobs.append(t.logprobs)
-    lengths = [len(of_response) for of_response in old_logprobs]
-    advantages = np.concatenate([group.advantages for group in groups])
-    replayed = np.concatenate([group.replayed for group in groups])
+            of_tokens.append(np.broadcast_arrays(t.logprobs, advantage, star))
     logprobs, _ = scores(model, sequences)
+    old_logprobs, advantages, replayed = map(np.concatenate, zip(*of_tokens))  # (R,)
     loss, _, _ = policy_loss(
         logprobs,
-        torch.tensor(np.concatenate(old_logprobs)),
-        torch.tensor(np.repeat(advantages, lengths)),
-        torch.tensor(np.repeat(replayed, lengths)),
+        torch.tensor(old_logprobs),
+        torch.tensor(advantages),
+        torch.tensor(replayed),
         max_length=L_MAX,
         num_responses=len(sequences),
         clip_eps=clip_eps,

@@ -128,11 +128,11 @@ class ExGRPOTrainer(trl.GRPOTrainer):
 
     def _roll_out(self, step: int, plan: list[Group]) -> list[list[Trajectory]]:
         """K new responses to a question, K - 1 beside an o* (none is wasted): rewards, π_old."""
-        asked = []  # a question as often as it is answered
-        for group, seeds in zip(plan, self.experience.seeds(step, plan)):
-            asked += [group.question.id] * len(seeds)
-        prompt_ids = [self.experience.questions[q].prompt_ids for q in asked]
-        rows = [self.train_dataset[q] for q in self._share(asked)]
+        asked = []  # of each response the place in the plan
+        for place, seeds in enumerate(self.experience.seeds(step, plan)):
+            asked += [place] * len(seeds)
+        prompt_ids = [plan[place].question.prompt_ids for place in asked]
+        rows = [self.train_dataset[plan[place].question.id] for place in self._share(asked)]
         prompts = [row["prompt"] for row in rows]
         rendered, share, _, completions, *_ = self._generate(prompts)
         if rendered != self._share(prompt_ids):
@@ -142,14 +142,14 @@ class ExGRPOTrainer(trl.GRPOTrainer):
         rewards = weighed.nansum(dim=1).tolist()
         self._metrics["train"]["reward"].append(np.mean(rewards))
         sequences = [*zip(prompt_ids, gather_object(share))]
-        rollouts = {group.question.id: [] for group in plan}
+        rollouts = [[] for _ in plan]
         # zip drops the rewards of the repeats that filled up the last shares.
         scored = zip(asked, sequences, self._scores(sequences), rewards)
-        for q, (_, ids), (logprobs, _), reward in scored:
+        for place, (_, ids), (logprobs, _), reward in scored:
             finished = ids[-1] in self.eos_token_ids
             new = Trajectory(np.array(ids, np.int32), logprobs, step, reward, finished)
-            rollouts[q].append(new)
-        return [*rollouts.values()]
+            rollouts[place].append(new)
+        return rollouts
 
     # ---- the loss --------------------------------------------------------------------------------
 
@@ -225,14 +225,14 @@ class ExGRPOTrainer(trl.GRPOTrainer):
 if __name__ == "__main__":
     from datasets import Dataset
 
-    from worlds.arithmetic import World, answer_of, draw_training, is_right
+    from worlds.arithmetic import answer_of, draw_training, is_right
 
     def reward(completions: list, answer: list, **_) -> list[float]:
         texts = [completion[0]["content"] for completion in completions]
         return [float(is_right(text, gold)) for text, gold in zip(texts, answer)]
 
     rows = []
-    for text in draw_training(World()):
+    for text in draw_training():
         prompt = [{"role": "user", "content": text}]
         rows.append({"prompt": prompt, "answer": answer_of(text)})
     args = trl.GRPOConfig(

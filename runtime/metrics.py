@@ -9,22 +9,13 @@ from statistics import fmean
 import torch
 
 
-def plan_metrics(plan: list, buffer) -> dict:
-    """Return what a plan replays, from which buckets; to be asked before anything is stored."""
-    replayed = {group.question.id for group in plan if group.star}
-    metrics = {"replay/questions": len(replayed)}
-    if replayed:
-        for k, ids in buffer.buckets.items():
-            metrics[f"replay/from_k={k}"] = len(replayed.intersection(ids))
-    return metrics
-
-
 def group_metrics(groups: list) -> dict:
     """Return the rewards of all groups, apart by fresh and replayed, and the new responses."""
     counts = Counter()
     values = defaultdict(list)  # of each metric that is a mean
     for group in groups:
         kind = "replay" if group.star else "fresh"
+        counts["replay/questions"] += kind == "replay"
         values[f"{kind}/silent"].append(len(set(group.rewards)) == 1)
         for k in range(len(group.trajectories) + 1):
             counts[f"{kind}/k={k}"] += group.num_success == k
@@ -43,13 +34,9 @@ def group_metrics(groups: list) -> dict:
 
 
 def buffer_metrics(experience) -> dict:
-    """Return what is stored and retired after a step, and how many questions are left."""
+    """Return how many questions are stored, in which buckets, and retired after a step."""
     buffer = experience.buffer
-    metrics = {
-        "buckets/questions": len(buffer),
-        "buckets/retired": len(buffer.retired),
-        "buckets/left": len(experience.questions) - len(buffer.retired),
-    }
+    metrics = {"buckets/questions": len(buffer), "buckets/retired": len(buffer.retired)}
     for k in range(1, experience.knobs.num_rollouts + 1):
         metrics[f"buckets/k={k}"] = len(buffer.buckets.get(k, []))
     return metrics
@@ -70,7 +57,6 @@ def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> d
         "clipped": (weight[new] == 0).sum(),  # by CLIP, or beyond the clamp of log w
         "replayed": replayed.sum(),
         "replay_ratio": ratio[replayed].sum(),
-        "replay_ratio_squared": ratio[replayed].square().sum(),
         "pull": pull.sum(),
         "replay_pull": pull[replayed].sum(),
     }
@@ -91,7 +77,4 @@ def token_means(sums: dict) -> dict:
         means["replay/token_share"] = replayed / (new + replayed)
         means["replay/gradient_share"] = sums["replay_pull"] / (sums["pull"] or 1.0)
         means["replay/ratio"] = sums["replay_ratio"] / replayed
-        # The effective sample size as a share of the n replayed tokens: (Σw*)² / (n Σw*²).
-        squares = replayed * sums["replay_ratio_squared"]
-        means["replay/ess"] = sums["replay_ratio"] ** 2 / squares
     return means

@@ -6,7 +6,6 @@ of ranks. A rank that raises, or dies, ends the job: torchrun sees it leave and 
 """
 
 import itertools
-import logging
 import os
 import sys
 import time
@@ -67,10 +66,8 @@ def setup() -> torch.device:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT="0",  # a free one
         )
+    warnings.filterwarnings("ignore", category=FutureWarning)  # vLLM uses an old name of torch
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
-    # vLLM says what means nothing to a user: no Triton on a CPU, and an old name in torch.
-    logging.getLogger("vllm.triton_utils").setLevel("ERROR")
-    warnings.filterwarnings("ignore", category=FutureWarning)
     device = torch.device("cpu")
     backend = "gloo"
     if torch.cuda.is_available():

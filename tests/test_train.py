@@ -9,7 +9,7 @@ from conftest import ARITHMETIC, ROOT, jsonl, needs_cpu_vllm, on_ranks, shell
 
 from config import parse_config
 from train import train
-from worlds.arithmetic import World, draw_slips, draw_training, kind_of, rows
+from worlds.arithmetic import draw_slips, draw_training, kind_of, rows
 
 
 def pass_at_1(run_dir: Path, file: Path) -> list[float]:
@@ -39,8 +39,8 @@ def test_it_learns(tmp_path):
     Measured were 0.18 over the first five batches and 0.56 over the last five. With the sign of the
     advantage flipped they were 0.10 and 0.06, which is o* alone.
     """
-    slips = draw_slips(World())
-    in_reach = [q for q in draw_training(World()) if kind_of(q, slips) == "in reach"]
+    slips = draw_slips()
+    in_reach = [q for q in draw_training() if kind_of(q, slips) == "in reach"]
     file = tmp_path / "questions.jsonl"
     file.write_text(rows(in_reach[:32], "arithmetic"))
     [batches] = on_ranks(1, pass_at_1, tmp_path / "run", file)

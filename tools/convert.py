@@ -83,15 +83,12 @@ def hold_out(rows: list[dict], number: int, seed: int) -> tuple:
 
 
 def write(rows: list[dict], output: Path) -> None:
-    """Write rows as Parquet or JSONL."""
+    """Write rows as Parquet or JSONL; a name in extra_info that a row lacks is None in Parquet."""
     output.parent.mkdir(parents=True, exist_ok=True)
     if output.suffix == ".jsonl":
         write_jsonl(output, rows)
     else:
-        table = pyarrow.Table.from_pylist(rows)
-        if table.to_pylist() != rows:
-            sys.exit("extra_info has not the same names in all rows: let --output end in .jsonl")
-        pyarrow.parquet.write_table(table, output)
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), output)
     print(f"{output}: {len(rows)} rows")
 
 
@@ -141,17 +138,14 @@ def convert(
         from worlds.gym import gym_rows
 
         settings = yaml.safe_load("\n".join(set).replace("=", ": ")) or {}
-        drawn = gym_rows(task, size + held_out, seed, settings)
-        items = [(data_source or task, *item) for item in drawn]
+        items = gym_rows(task, size + held_out, seed, settings)
     else:
-        items = []
-        for row in read(input, split):
-            source = data_source or row.get("data_source") or Path(input).stem
-            gold = answer_of(row[answer], extract)
-            items.append((source, row[question], gold, row.get("extra_info")))
+        items = read(input, split)
 
     rows = []
-    for number, (source, turns, gold, extra) in enumerate(items):
+    for number, item in enumerate(items):
+        turns = item[question]
+        gold = answer_of(item[answer], extract)
         if not turns or not gold:
             print(f"row {number} is left out: it has no question, or no answer")
             continue
@@ -161,10 +155,10 @@ def convert(
             turns = [{"role": "system", "content": system}, *turns]
         rows.append(
             {
-                "data_source": source,
+                "data_source": data_source or item.get("data_source") or Path(input).stem,
                 "prompt": turns,
                 "reward_model": {"ground_truth": gold},
-                "extra_info": extra,
+                "extra_info": item.get("extra_info"),
             }
         )
     if reward:

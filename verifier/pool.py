@@ -16,6 +16,7 @@ import subprocess
 import sys
 from concurrent.futures import Future, ThreadPoolExecutor
 
+MEMORY = 4 * 2**30  # bytes of address space for a worker
 START_SECONDS = 120.0  # for a worker to import its function; Math-Verify takes about one
 GRADERS = {  # of mathematics
     "strict": "verifier.math_answers:math_reward",  # Math-Verify, and it has to be an answer
@@ -26,8 +27,8 @@ GRADERS = {  # of mathematics
 class Worker:
     """One worker process, and after its death the next one; for one thread at a time."""
 
-    def __init__(self, function: str, timeout: float, memory: int):
-        self.arguments = [function, str(memory)]
+    def __init__(self, function: str, timeout: float):
+        self.arguments = [function, str(MEMORY)]
         self.timeout = timeout
         self.start()
 
@@ -97,16 +98,9 @@ class Verifier:
     timeout: seconds for a response, beyond which it scores 0. function: a name of GRADERS, or the
     user's "module:function" from (response, answer) or (response, answer, row) to a float, or to a
     dict of named floats with `score`. If it cannot be imported, or raises, so does this.
-    memory: bytes of address space for a worker.
     """
 
-    def __init__(
-        self,
-        workers: int | None = None,
-        timeout: float = 5.0,
-        function: str = "strict",
-        memory: int = 4 * 2**30,
-    ):
+    def __init__(self, workers: int | None = None, timeout: float = 5.0, function: str = "strict"):
         if workers is None:
             ranks_here = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
             workers = min(16, max(1, os.cpu_count() // ranks_here))
@@ -114,7 +108,7 @@ class Verifier:
         function = GRADERS.get(function, function)
         # There are as many threads as workers, so that a thread always finds an idle worker.
         self.threads = ThreadPoolExecutor(workers)
-        starts = [self.threads.submit(Worker, function, timeout, memory) for _ in range(workers)]
+        starts = [self.threads.submit(Worker, function, timeout) for _ in range(workers)]
         self.workers = [start.result() for start in starts]  # which import side by side
         self.idle = [*self.workers]
 

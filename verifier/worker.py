@@ -20,7 +20,8 @@ from numbers import Real
 
 CPU_SECONDS = 1800  # of a worker's life, the next one goes on: an end even if its parent is gone
 LARGEST = 1e15  # of a reward: float32 still holds the squares of a group's spread, and their sums
-TAKEN = ("mean", "pass_at_1", "reward", "timeouts")  # a run's own metrics have these names
+# A run's own metrics have these names, behind reward/ or val/.
+TAKEN = ("length", "mean", "pass_at_1", "reward", "timeouts", "truncated")
 
 
 def named_rewards(value) -> dict[str, float]:

@@ -17,7 +17,6 @@ here a judge knows.
 import json
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from operator import add, mul, sub
 
@@ -30,6 +29,11 @@ RIGHT_VALUES = {  # one-to-one in the left value
     "*": "1379",
 }
 LABELS = "abcdefghij"  # the n-th operation of a question carries the n-th letter
+SHORT = (5, 8)  # fewest and most operations of a training or test question
+LONG = (9, 10)  # of an out-of-distribution question
+TRAIN_SIZE = 1920  # 120 steps of 32 are two epochs
+TEST_SIZE = 800
+OOD_SIZE = 400
 ASKED = (5, 3, 1)  # the results that make the answer, counted from the last
 MIX = {  # what `kind_of` says of training questions -> their share
     "easy": 0.3,
@@ -46,24 +50,9 @@ EASY_SLIPS = 0.02  # chance of a slip in any other fact
 USUAL_SLIP = 0.8  # share of slips that give the fact's usual wrong result
 
 
-@dataclass
-class World:
-    """What tells a world from another, and how much of it there is."""
-
-    seed: int = 0
-    train_size: int = 1920  # 120 steps of 32 are two epochs
-    test_size: int = 800
-    ood_size: int = 400
-    train_operations: tuple = (5, 8)  # fewest and most operations of a training or test question
-    ood_operations: tuple = (9, 10)  # of an out-of-distribution question
-    # demonstrations of the base
-    pretrain_steps: int = 3000
-    bare: float = 0.05  # share of demonstrations that state an answer and nothing else
-
-
-def stream(world: World, purpose: str) -> np.random.Generator:
-    """The world's random numbers for one purpose, which no other purpose or seed shares."""
-    return np.random.default_rng([world.seed, *purpose.encode()])
+def stream(seed: int, purpose: str) -> np.random.Generator:
+    """A world's random numbers for one purpose, which no other purpose or seed shares."""
+    return np.random.default_rng([seed, *purpose.encode()])
 
 
 # ---- questions and their judge ------------------------------------------------------------------
@@ -175,25 +164,25 @@ def unseen(rng, operations: tuple, seen: set) -> Iterator[str]:
             yield question
 
 
-def draw_sets(world: World) -> dict[str, list[str]]:
+def draw_sets(seed: int = 0) -> dict[str, list[str]]:
     """Natural questions, as they are drawn, for test, ood and train: all of them distinct."""
-    rng = stream(world, "questions")
+    rng = stream(seed, "questions")
     seen = set()
-    short = unseen(rng, world.train_operations, seen)
-    long = unseen(rng, world.ood_operations, seen)
+    short = unseen(rng, SHORT, seen)
+    long = unseen(rng, LONG, seen)
     return {
-        "test": list(islice(short, world.test_size)),
-        "ood": list(islice(long, world.ood_size)),
-        "train": list(islice(short, world.train_size)),
+        "test": list(islice(short, TEST_SIZE)),
+        "ood": list(islice(long, OOD_SIZE)),
+        "train": list(islice(short, TRAIN_SIZE)),
     }
 
 
 # ---- training questions as they come: most of their groups have no gradient ----------------------
 
 
-def draw_slips(world: World) -> dict[str, tuple]:
+def draw_slips(seed: int = 0) -> dict[str, tuple]:
     """{fact: (a teacher's chance of a slip, the usual wrong result)} of all 240 facts."""
-    rng = stream(world, "slips")
+    rng = stream(seed, "slips")
     slips = {}
     for operation, share in HARD_SHARES.items():
         values = RIGHT_VALUES[operation]
@@ -229,18 +218,18 @@ def kind_of(question: str, slips: dict) -> str | None:
     return "hard" if chance < 0.002 else None
 
 
-def draw_training(world: World) -> list[str]:
+def draw_training(seed: int = 0) -> list[str]:
     """The training questions: shuffled, with exactly the shares of MIX.
 
     Questions are drawn until all three kinds have theirs. None is in test or ood.
     """
-    sets = draw_sets(world)
+    sets = draw_sets(seed)
     seen = {*sets["test"], *sets["ood"]}
-    slips = draw_slips(world)
-    rng = stream(world, "mix")
-    missing = {kind: round(share * world.train_size) for kind, share in MIX.items()}
+    slips = draw_slips(seed)
+    rng = stream(seed, "mix")
+    missing = {kind: round(share * TRAIN_SIZE) for kind, share in MIX.items()}
     questions = []
-    candidates = unseen(rng, world.train_operations, seen)
+    candidates = unseen(rng, SHORT, seen)
     while any(missing.values()):
         question = next(candidates)
         kind = kind_of(question, slips)

@@ -18,19 +18,21 @@ import numpy as np
 import tyro
 
 from worlds import arithmetic
-from worlds.arithmetic import World, draw_sets, rows
+from worlds.arithmetic import draw_sets, rows
 
 SHIPPED = Path(__file__).parent / "base"
+BARE = 0.05  # share of demonstrations that state an answer and nothing else
 SKIPPING = 0.10  # share of demonstrations that leave out some steps
+STEPS = 3000
 BATCH = 32
 
 
-def demonstrate(question: str, world: World, slips: dict, rng) -> str:
+def demonstrate(question: str, slips: dict, rng) -> str:
     """One response to `question`: a chain with slips, a chain with holes, or the bare answer."""
     style = rng.random()
-    if style < world.bare:
+    if style < BARE:
         return "#" + arithmetic.answer_of(question)
-    skipping = style < world.bare + SKIPPING
+    skipping = style < BARE + SKIPPING
     value = question[0]
     written = ""
     results = []
@@ -48,7 +50,7 @@ def demonstrate(question: str, world: World, slips: dict, rng) -> str:
     return written + "#" + arithmetic.asked_of(results)
 
 
-def train_base(world: World, directory: Path) -> None:
+def train_base(seed: int, directory: Path) -> None:
     """Train the base of a world on fresh demonstrations, and save it as a Hugging Face directory.
 
     It learns to predict the next token, and never sees a question of the world. The chains grow
@@ -62,24 +64,23 @@ def train_base(world: World, directory: Path) -> None:
     torch.set_num_threads(1)  # sums are taken in a fixed order; more would hardly help at this size
     tokenizer = AutoTokenizer.from_pretrained(SHIPPED)
     assistant = tokenizer.convert_tokens_to_ids("<assistant>")
-    torch.manual_seed(world.seed)
+    torch.manual_seed(seed)
     model = AutoModelForCausalLM.from_config(AutoConfig.from_pretrained(SHIPPED))
     optimizer = torch.optim.AdamW(model.parameters(), betas=(0.9, 0.99), weight_decay=0.01)
-    slips = arithmetic.draw_slips(world)
-    held_out = set().union(*draw_sets(world).values())
-    rng = arithmetic.stream(world, "demonstrations")
-    steps = world.pretrain_steps
-    fewest = world.train_operations[0]
-    most = world.ood_operations[1]
+    slips = arithmetic.draw_slips(seed)
+    held_out = set().union(*draw_sets(seed).values())
+    rng = arithmetic.stream(seed, "demonstrations")
+    fewest, _ = arithmetic.SHORT
+    _, most = arithmetic.LONG
     batches = []
-    for step in tqdm(range(steps)):
+    for step in tqdm(range(STEPS)):
         if not batches:  # four are made at a time and sorted by length, for less padding
-            longest = min(most, fewest + 12 * step // steps)
+            longest = min(most, fewest + 12 * step // STEPS)
             texts = []
             while len(texts) < 4 * BATCH:
                 question = arithmetic.draw_question(rng, (fewest, longest))
                 if question not in held_out:
-                    response = demonstrate(question, world, slips, rng)
+                    response = demonstrate(question, slips, rng)
                     # The chat template gives the same, but takes longer.
                     texts.append(f"<bos><user>{question}<assistant>{response}<eos>")
             texts.sort(key=len)
@@ -90,8 +91,8 @@ def train_base(world: World, directory: Path) -> None:
         in_response = (ids == assistant).cumsum(1)[:, :-1] == 1
         learned = in_response & (ids[:, 1:] != tokenizer.pad_token_id)
         targets = ids[:, 1:].where(learned, -100)
-        warm_up = min(1.0, (step + 1) / (0.05 * steps))
-        cosine = 0.5 * (1 + np.cos(np.pi * step / steps))
+        warm_up = min(1.0, (step + 1) / (0.05 * STEPS))
+        cosine = 0.5 * (1 + np.cos(np.pi * step / STEPS))
         optimizer.param_groups[0]["lr"] = 3e-3 * warm_up * cosine
         logits = model(ids).logits[:, :-1]  # (N, T-1, V)
         loss = torch.nn.functional.cross_entropy(logits.flatten(0, 1), targets.flatten())
@@ -103,7 +104,7 @@ def train_base(world: World, directory: Path) -> None:
     tokenizer.save_pretrained(directory)
 
 
-def build_world(place: Path, world: World) -> None:
+def build_world(place: Path, seed: int) -> None:
     """Write the natural questions of a world and its base into a directory, if they are not there.
 
     These are `test.jsonl`, `ood.jsonl`, `train.jsonl` and, as the last, `model/`.
@@ -112,22 +113,21 @@ def build_world(place: Path, world: World) -> None:
     if model.exists():
         return
     place.mkdir(parents=True, exist_ok=True)
-    for name, questions in draw_sets(world).items():
+    for name, questions in draw_sets(seed).items():
         source = "arithmetic-ood" if name == "ood" else "arithmetic"
         (place / f"{name}.jsonl").write_text(rows(questions, source))
-    if world == World():
+    if seed == 0:
         shutil.copytree(SHIPPED, model)
     else:
-        train_base(world, model)
+        train_base(seed, model)
 
 
 def main(seed: int = 0) -> None:
     """Build the world of a seed, with its training questions, and print where it is."""
-    world = World(seed=seed)
     place = Path(f".cache/arithmetic-{seed}" if seed else ".cache/arithmetic")
-    build_world(place, world)
+    build_world(place, seed)
     training = place / "train-30-10-60.jsonl"  # the percents of MIX
-    training.write_text(rows(arithmetic.draw_training(world), "arithmetic"))
+    training.write_text(rows(arithmetic.draw_training(seed), "arithmetic"))
     print(place)
 
 

@@ -86,8 +86,8 @@ def score(response: str, answer: str, row: dict) -> float:
     return float(marks >= 1)
 
 
-def gym_rows(task: str, size: int, seed: int, settings: dict) -> Iterator[tuple]:
-    """Question, answer and `extra_info` of the entries of a task, no question twice.
+def gym_rows(task: str, size: int, seed: int, settings: dict) -> Iterator[dict]:
+    """The entries of a task as rows of a data set, no question twice.
 
     size: how many are drawn. No entry of another seed is drawn again, though its question may come
     again. ValueError where the scorer cannot grade an entry from text.
@@ -106,4 +106,4 @@ def gym_rows(task: str, size: int, seed: int, settings: dict) -> Iterator[tuple]
         }
         if score(f"Answer: {answer}", answer, {"extra_info": given}) < 1:
             raise ValueError(f"gym:{task} gives no full marks to its own answer {answer!r:.80}")
-        yield question, answer, given
+        yield {"data_source": task, "question": question, "answer": answer, "extra_info": given}

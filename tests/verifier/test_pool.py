@@ -11,6 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from conftest import ROOT
 
+from verifier import pool
 from verifier.pool import Verifier
 
 LATE = {"score": 0.0, "timeouts": 1.0}
@@ -69,7 +70,7 @@ def test_hostile_mathematics_is_bounded():
         "\0\ud800½٣" * 200,
     ]
     texts = [rf"\boxed{{{bomb}}}" for bomb in bombs]
-    with Verifier(workers=2, timeout=1.0, memory=2 * 2**30) as verifier:
+    with Verifier(workers=2, timeout=1.0) as verifier:
         assert sum(verifier.score(texts, ["7"] * len(texts))) == 0
     with Verifier(workers=1, timeout=60) as verifier:
         assert verifier.score([texts[3], r"\boxed{7}"], ["7", "7"]) == [0.0, 1.0]
@@ -90,8 +91,9 @@ def test_what_breaks_a_limit_scores_zero(module, fault):
         assert [future.result() for future in pending] == [{"score": 1.0}, LATE, {"score": 1.0}]
 
 
-def test_workers_that_are_killed_or_swollen_are_replaced(module):
+def test_workers_that_are_killed_or_swollen_are_replaced(module, monkeypatch):
     """Neither changes a score."""
+    monkeypatch.setattr(pool, "MEMORY", 2**30)
     name = module("""
         import os
         kept = []
@@ -99,7 +101,7 @@ def test_workers_that_are_killed_or_swollen_are_replaced(module):
             kept.append(bytearray(int(response)))
             return os.getpid()
     """)
-    with Verifier(workers=1, timeout=60, function=name, memory=2**30) as verifier:
+    with Verifier(workers=1, timeout=60, function=name) as verifier:
         first, same = verifier.score(["1", str(600 * 2**20)], ["", ""])
         (second,) = verifier.score(["1"], [""])
         os.kill(int(second), signal.SIGKILL)
@@ -202,6 +204,7 @@ def test_a_reward_of_ones_own(module):
         ("return dict(score=1, a=[1])", ": a must be a finite number"),
         ("return {'score': 1, 'a/b': 2}", ": a/b may be the name of a metric"),
         ("return dict(score=1, mean=2)", ": mean may be the name of a metric"),
+        ("return dict(score=1, length=2)", ": length may be the name of a metric"),
         ("pass\nasync def reward(response, answer): return 1", "<coroutine .*: score must"),
         ("pass\ndef reward(prompts, completions): return 1", "unexpected keyword argument 'respon"),
         ("pass\ndel reward", "failed: my_reward:reward, to start.*no attribute 'reward'"),

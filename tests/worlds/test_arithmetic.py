@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from worlds import arithmetic, base_model
 from worlds.arithmetic import (
-    World,
     answer_of,
     draw_sets,
     draw_slips,
@@ -59,7 +59,7 @@ def test_questions_are_the_same_on_every_machine():
     """Their hashes for seed 0 are fixed, since the scores of README are about these."""
     hashes = []
     for draw in (draw_sets, draw_training):
-        drawn = json.dumps(draw(World()))
+        drawn = json.dumps(draw())
         hashes.append(hashlib.sha256(drawn.encode()).hexdigest()[:16])
     assert hashes == ["d9390660d8fd7de1", "5c9141e7894fceb1"]
 
@@ -76,14 +76,14 @@ def test_a_kind_follows_from_the_slips_of_the_right_chain():
         assert kind_of(QUESTION, facts) == kind
 
 
-def test_training_questions_have_exactly_the_shares_of_the_mix():
+def test_training_questions_have_exactly_the_shares_of_the_mix(monkeypatch):
     """Of 60, 30% are easy, 10% in reach and 60% hard; no question stands in two sets."""
-    world = World(train_size=60)
-    slips = draw_slips(world)
-    questions = draw_training(world)
+    monkeypatch.setattr(arithmetic, "TRAIN_SIZE", 60)
+    slips = draw_slips()
+    questions = draw_training()
     kinds = [kind_of(question, slips) for question in questions]
     assert [kinds.count(kind) for kind in ("easy", "in reach", "hard")] == [18, 6, 36]
-    sets = draw_sets(world)
+    sets = draw_sets()
     everything = questions + sets["test"] + sets["ood"]
     assert len(set(everything)) == len(everything) == 60 + 800 + 400
     assert {len(parse(question)) for question in sets["ood"]} == {9, 10}
@@ -91,19 +91,19 @@ def test_training_questions_have_exactly_the_shares_of_the_mix():
 
 def test_a_teacher_slips_as_often_as_the_recipe_says():
     """Of 4,000 demonstrations of one step 5% are bare, 10% leave it out with a chance of 0.3."""
-    world = World()
     rng = np.random.default_rng(0)
-    slips = dict.fromkeys(draw_slips(world), (0.5, "x"))
-    said = [demonstrate("3a+4", world, slips, rng) for _ in range(4000)]
+    slips = dict.fromkeys(draw_slips(), (0.5, "x"))
+    said = [demonstrate("3a+4", slips, rng) for _ in range(4000)]
     assert sum(text == "#7" for text in said) / 4000 == pytest.approx(0.05 + 0.03, abs=0.013)
     usual = sum("=x" in text for text in said) / 4000
     assert usual == pytest.approx(0.5 * 0.8 * (0.95 - 0.03), abs=0.025)
 
 
-def test_a_world_of_another_seed_has_a_base_of_its_own(tmp_path):
+def test_a_world_of_another_seed_has_a_base_of_its_own(tmp_path, monkeypatch):
     """It loads as a Hugging Face directory, and has weights that differ from the shipped ones."""
     place = tmp_path / "world"
-    build_world(place, World(seed=1, train_size=60, pretrain_steps=2))
+    monkeypatch.setattr(base_model, "STEPS", 2)
+    build_world(place, seed=1)
     model = AutoModelForCausalLM.from_pretrained(place / "model")
     shipped = AutoModelForCausalLM.from_pretrained(SHIPPED)
     assert not model.lm_head.weight.equal(shipped.lm_head.weight)

@@ -44,11 +44,11 @@ def test_questions_of_a_task():
     """No question stands twice, another seed draws others, and the gold is right."""
     settings = {"max_terms": 2, "max_digits": 1}
     drawn = list(gym.gym_rows("chain_sum", 300, 0, settings))
-    questions = [question for question, _, _ in drawn]
+    questions = [row["question"] for row in drawn]
     assert len(set(questions)) == len(questions) > 100
     assert list(gym.gym_rows("chain_sum", 300, 1, settings)) != drawn
-    _, answer, given = drawn[0]
-    assert gym.score(answer, answer, {"extra_info": given}) == 1
+    answer = drawn[0]["answer"]
+    assert gym.score(answer, answer, drawn[0]) == 1
 
 
 def row_of(task: str, answer: str) -> dict:
