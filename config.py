@@ -1,4 +1,4 @@
-"""Table 4: every knob of a run, with the paper's values.
+"""Table 4: every knob of a run, with the paper's values or what they are in our units.
 
     config = parse_config(["--config", "configs/arithmetic.yaml", "--rho", "0.25"])
 
@@ -30,7 +30,7 @@ class Config(Knobs):
     """Train by ExGRPO.
 
     --config FILE [FILE ...] reads knobs from YAML files; later files win, and flags over all.
-    A list is [a, b] in a file and --train_files a b as a flag; empty it is [], and the bare flag.
+    A list is [a, b] or [] in a file; as a flag it is --train_files a b, or bare.
     """
 
     # ---- model and data --------------------------------------------------------------------------
@@ -107,6 +107,16 @@ class Config(Knobs):
     save_every: int = 50  # steps between checkpoints; 0: only at the end and when interrupted
     resume: bool = False  # go on from the newest checkpoint in run_dir
 
+    MAY_BE_ZERO = Knobs.MAY_BE_ZERO | {
+        "entropy_coef",
+        "eval_every",
+        "eval_temperature",
+        "save_every",
+    }
+
+    # Knobs that do not count where they stand in a file; eval.py has some.
+    NOT_FROM_FILES = set()
+
     def __post_init__(self):
         """Check the types, which a file may have wrong, then the values."""
         for f in fields(self):
@@ -135,8 +145,10 @@ def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
     try:
         for file in files:
             values |= yaml.safe_load(Path(file).read_text())
+        for name in cls.NOT_FROM_FILES:
+            values.pop(name, None)
         default = cls(**values)
-    # TypeError names an unknown knob. YAML reads 1e-6 as text, and 1.0e-6 as a number.
+    # TypeError: an unknown knob. TypeCheckError: 1e-6, which YAML reads as text, and the like.
     except (OSError, TypeError, ValueError, TypeCheckError, yaml.YAMLError) as error:
         raise Refusal(f"{' '.join(files)}: {error}") from error
     is_first = os.environ.get("RANK", "0") == "0"

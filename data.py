@@ -9,8 +9,10 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
+from huggingface_hub import auth_check, try_to_load_from_cache
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from config import Config
@@ -35,9 +37,13 @@ class Question:
 def load_tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, list[int]]:
     """The model's tokenizer, and the ids of all tokens that end a response.
 
-    Refusal where the model is no directory and the hub does not give it.
+    Refusal within seconds where the model is no directory and the hub does not give it.
     """
     try:
+        if not Path(config.model).is_dir() and not try_to_load_from_cache(
+            config.model, "config.json"
+        ):
+            auth_check(config.model)  # transformers would try again for half a minute
         tokenizer = AutoTokenizer.from_pretrained(config.model, trust_remote_code=False)
         stop_ids = stop_ids_of(config.model, tokenizer)
     except Exception as error:  # no network, no such model, or a directory that is none
@@ -55,7 +61,7 @@ def read_questions(
 ) -> tuple[list[Question], dict]:
     """The questions of `files` that can be asked and graded, and counts of all rows (a collective).
 
-    Refusal names file and row of a row of the wrong form, and where nothing is left.
+    Refusal for a malformed row, which it names, and where nothing is left.
     """
     questions = []
     counts = Counter()
@@ -64,7 +70,7 @@ def read_questions(
     for file in files:
         for number, row in enumerate(read_rows(file)):
             question = to_question(row, f"{file}, row {number}", config, tokenizer)
-            # Only a reward of the user's own looks at the row, in which an index may stand.
+            # Only a user's own reward sees the row; an index in it would hide a repetition.
             graded_by = question.row if config.reward != "math" else {}
             key = question.source, fingerprint([replace(question, row=graded_by)])
             if special.search(question.text):
@@ -109,7 +115,7 @@ def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
     if config.prompt_template != "chat":
         turns = turns[-1:]
         whole = tokenizer(text)["input_ids"]
-        ids = whole[: whole.index(ids[0])] + ids  # BOS, where one is added
+        ids = whole[: whole.index(ids[0])] + ids  # its BOS, not its EOS
     return Question(
         id=-1,
         text="\n\n".join(turn["content"] for turn in turns),

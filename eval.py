@@ -47,7 +47,7 @@ class EvalConfig(Config):
     """Evaluate a model: Pass@1 and Avg@k per data_source (Sec. 5.1).
 
     --config FILE [FILE ...] reads YAML files, those of training too; later files win, and flags
-    over all. A file's eval_questions counts here, too: --eval_questions 0 asks all.
+    over all. A file's eval_questions and rollout_memory are for training and do not count here.
     """
 
     data: list[str] = field(default_factory=list)  # files of questions; none: val_files
@@ -55,6 +55,8 @@ class EvalConfig(Config):
     samples: int = 1  # responses to each question: 1 is Pass@1, k is Avg@k
     avg_samples: int = 0  # responses to each question of AIME and AMC (32); 0: as samples
     rollout_memory: float = 0.8  # vLLM's share of GPU memory, weights included
+
+    NOT_FROM_FILES = {"eval_questions", "rollout_memory"}
 
     def samples_of(self, question: Question) -> int:
         """How many responses to a question are asked for."""
@@ -116,7 +118,7 @@ def statistics(records: list[dict]) -> dict:
 
     sources = defaultdict(lambda: defaultdict(list))
     for record in records:
-        sources[record["source"]][record["text"]].append(record["success"])
+        sources[record["source"]][record["text"], record["gold"]].append(record["success"])
     result: dict = {}
     scores = defaultdict(dict)  # of each average: {data_source: Pass@1}
     for source, questions in sources.items():

@@ -1,7 +1,7 @@
 """Experience management: phase 1 of Algorithm 1 and the bookkeeping of phase 2 (Sec. 4.1).
 
-No GPU and no communication here: everything is a deterministic function of the seed, the buffer and
-what is passed in, so that every rank computes the same plan.
+No GPU and no communication here: everything is a deterministic function of the seed, of what came
+before and of what is passed in, so that every rank computes the same plan.
 """
 
 from collections.abc import Iterator
@@ -26,14 +26,13 @@ class Knobs:
     Raises one ValueError that lists every impossible value. train.py's `Config` adds its own knobs.
     """
 
-    seed: int = 0  # of question order, mini-batches and every sample
+    seed: int = 0  # of every random decision but the samples of validation
     batch_size: int = 128  # B, questions of a batch
     num_rollouts: int = 8  # K, responses to a question; a replayed one gets K - 1 new ones
     num_mini_batches: int = 2  # optimiser steps of a batch, each on its share of the questions
     rho: float = 0.5  # ρ, share of replayed questions; 0: on-policy Dr. GRPO
-    # once a batch's Pass@1 (the share of rewards above 0.5) exceeds this, successes are stored from
-    # the next batch on, for good, and replayed from the one after it; negative: stored from the
-    # first, replayed from the second
+    # when a batch's Pass@1 (share of rewards above 0.5) first exceeds this, the next batch begins
+    # to store successes, and the one after it to replay them; negative: the first batch stores
     start_threshold: float = 0.35
     # which stored questions return; uniform: Table 6's "no question selection"
     question_selection: Literal["gaussian", "uniform"] = "gaussian"
@@ -43,9 +42,9 @@ class Knobs:
     # σ, width of the bucket weights N(k; μK, σ), in successes as in the official code; for the
     # paper's text, N(k/K; μ, 1), set it to K
     sigma: float = 1.0
-    # which stored response is o*: that with the lowest mean entropy under the policy of now, or the
-    # lowest NLL (Alg. 1); random and highest_entropy are Table 6's; official: the lowest *sum* of
-    # entropies, which the official code takes in effect
+    # which stored response is o*: the one with the lowest mean entropy under the current policy, or
+    # the lowest NLL (Alg. 1); random and highest_entropy: Table 6; official: the lowest *sum* of
+    # entropies, as in effect in the official code
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = (
         "entropy"
     )
@@ -62,6 +61,9 @@ class Knobs:
     normalize_std: bool = False  # divide advantages by the group's std, as GRPO does
     # Masked GRPO (Eq. 14): groups whose k/K is not in this closed range get advantage 0
     alpha: list[float] = field(default_factory=lambda: [0.0, 1.0])
+
+    # These mean something at 0, like every number whose default is 0; others must be above it.
+    MAY_BE_ZERO = {"rho", "mu"}
 
     def __post_init__(self):
         problems = "\n".join(self.problems())
@@ -81,16 +83,17 @@ class Knobs:
             choices = get_args(f.type)
             if get_origin(f.type) is Literal and value not in choices:
                 yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
+            if f.type in (int, float) and f.name != "start_threshold":
+                may_be_zero = f.default == 0 or f.name in self.MAY_BE_ZERO
+                if not (value > 0 or (value == 0 and may_be_zero)):
+                    yield f"{f.name} must be above 0, or 0 where that means something, got {value}"
         for name in ("rho", "mu"):
-            share = getattr(self, name)
-            if not 0 <= share <= 1:
-                yield f"{name} is a share, from 0 to 1, got {share}"
+            if getattr(self, name) > 1:
+                yield f"{name} is a share, at most 1"
         low, high = self.alpha
         if not 0 <= low <= high <= 1:
             yield f"alpha must be a range inside [0, 1], got {self.alpha}"
-        if not self.sigma > 0:
-            yield "sigma must be above 0; a small one leaves the nearest buckets"
-        if self.num_rollouts < 2:
+        if self.num_rollouts == 1:
             yield "num_rollouts must be at least 2: a group of one has no advantage"
         if self.rho > 0 and self.max_replayed == 0:
             yield (
@@ -133,8 +136,8 @@ class Group:
 class Experience:
     """The replay buffer E, the retired set S, the delayed start and the fresh stream of one run.
 
-    `plan` moves the stream on and may reinstate questions; `store` changes the rest. questions:
-    objects with `prompt_ids` and an `id` of their own; fewer than a batch are exhausted at once.
+    `plan` moves the stream on, may reinstate questions and sets `clip_eps`; `store` changes the
+    rest. questions: each has `prompt_ids` and a unique `id`.
     """
 
     def __init__(self, knobs: Knobs, questions: list):
@@ -142,7 +145,7 @@ class Experience:
         self.questions = {q.id: q for q in questions}
         self.buffer = ReplayBuffer()
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Whether E is in use; in its first batch it is still empty. It stays true once it is.
+        # Whether E is in use: once true, always true. The first such batch still finds E empty.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
         # ε of CLIP for the new tokens of the batch planned last; None: no clip.
         self.clip_eps: float | None = None
@@ -167,8 +170,7 @@ class Experience:
     def candidates(self, drawn: list[int]) -> list[list[tuple]]:
         """Of each drawn question the (prompt ids, response ids) to be compared (lines 9-12).
 
-        That is all that is stored of it, or nothing where one response is stored, or where any of
-        them may be o*.
+        There are none where only one response is stored, or where o* is random.
         """
         candidates = []
         for q in drawn:
@@ -180,13 +182,13 @@ class Experience:
         return candidates
 
     def choose(self, step: int, drawn: list[int], scores: list[list[float]]) -> list[Trajectory]:
-        """The o* of each drawn question (line 13). scores: of each of `candidates(drawn)`."""
+        """The o* of each drawn question (line 13). scores: one for each candidate."""
         rule = self.knobs.trajectory_selection
         rng = rng_for("random", self.knobs.seed, step)
         stars = []
         for q, own in zip(drawn, scores, strict=True):
             stored = self.buffer.trajectories(q)
-            if rule == "official":  # mean · length: the sum over tokens, which favours few
+            if rule == "official":  # the sum over tokens, which favours short ones
                 own = [score * len(t.token_ids) for score, t in zip(own, stored)]
             if not own:  # nothing was compared
                 place = rng.integers(len(stored))
@@ -200,8 +202,8 @@ class Experience:
     def plan(self, step: int, drawn: list[int], scores: list[list[float]]) -> list[Group]:
         """The groups of a batch, still without new responses (lines 13-18 and 21).
 
-        Fresh questions come first, then the drawn ones, each with its o*. scores: of each of
-        `candidates(drawn)` its mean entropy (or NLL) under π_θ.
+        Fresh questions come first, then the drawn ones, each with its o*. scores: the mean entropy
+        (or NLL) of each candidate under π_θ.
         """
         knobs = self.knobs
         self.reinstate_if_due(step)
@@ -250,8 +252,11 @@ class Experience:
         for group in plan:
             q = group.question.id
             first = 1 if group.star else 0  # index 0 of the group is o*'s
-            places = range(first, knobs.num_rollouts)
-            seeds.append([seed_for("rollout", knobs.seed, step, q, i) for i in places])
+            own = []
+            for i in range(first, knobs.num_rollouts):
+                seed = seed_for("rollout", knobs.seed, step, q, i)
+                own.append(seed)
+            seeds.append(own)
         return seeds
 
     def form_groups(self, plan: list[Group], rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -318,7 +323,8 @@ class Experience:
 
     def with_advantages(self, groups: list[Group]) -> list[Group]:
         """The groups with the advantages of Eq. 2, times the indicator of Eq. 14."""
-        rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
+        rewards = np.array([group.rewards for group in groups])  # (Q, K)
+        rewards = torch.tensor(rewards)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
         result = []
@@ -331,7 +337,8 @@ class Experience:
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
         """The groups, shuffled, in `num_mini_batches` parts with equally many replayed ones."""
         rng = rng_for("mini-batches", self.knobs.seed, step)
-        shuffled = [groups[i] for i in rng.permutation(len(groups))]
+        order = rng.permutation(len(groups))
+        shuffled = [groups[i] for i in order]
         shuffled.sort(key=lambda group: group.star is None)  # the replayed ones first
         # Dealt like cards, so that the mini-batches share the replayed groups equally.
         number = self.knobs.num_mini_batches

@@ -57,8 +57,8 @@ def policy_loss(
     All four inputs have one entry per token, (R,), and R may be 0. logprobs: under π_θ, at the
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.
-    num_responses: those of the *global* mini-batch, so that the losses of its micro-batches, on all
-    ranks, add up to its loss. Where ranks average their gradients, multiply it by the world size.
+    num_responses: of the *global* mini-batch, so that losses add up over micro-batches and ranks.
+    Where ranks average their gradients, multiply the loss by the world size.
     clip_eps: ε of CLIP for new tokens, None for no clip. beta: β of the shaping of replayed tokens,
     None for the plain ratio.
     ratio: w, or w* of a replayed token. weight: the factor of A ∇ log π_θ in the token's gradient,
@@ -92,7 +92,7 @@ def policy_loss(
     objective = torch.where(replayed, shaped * advantages, new_term)
     loss = -objective.sum() / (max_length * num_responses)
 
-    # The weight of a new token: w, or 0 where the minimum is the clipped side, a constant.
+    # The weight of a new token: w, or 0 where it is clipped, which makes its term a constant.
     weight_of_new = ratio.masked_fill(new_term < plain, 0)
     weight = torch.where(replayed, weight_of_replayed, weight_of_new)
     # The clamp passes no gradient on.

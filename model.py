@@ -2,10 +2,9 @@
 
 Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. The
 attention function registered here keeps them apart: on GPUs in 16 bits by torch's variable-length
-kernel over a row in which every prompt is repeated, else over a padded copy of queries, keys and
-values (attention is causal and padding stands to the right, so no mask is needed). Only attention
-sees copies and padding. The head is applied in float32, to chunks of response positions, and
-recomputed in the backward pass.
+kernel over a row that repeats every prompt, else over queries, keys and values that are padded on
+the right, where causal attention needs no mask. Only attention sees copies and padding. The head is
+applied in float32, to chunks of response positions, and recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from config import Config
 from runtime.ranks import Refusal
 
 # How many float32 logits are held at once. On a GPU a chunk reads and writes the gradient of the
-# head once: 2**28, which is 1 GiB, should keep that below a fifth of the arithmetic. This is
+# head once: 2**28, which is 1 GiB, should keep that below a fifth of the compute time. This is
 # reckoned for 152,064 words on an H100, not measured.
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 
@@ -107,7 +106,7 @@ class Packed:
     The same tokens are laid out in three ways: in the *row* neighbours with one prompt share it;
     *repeated*, every response has its prompt before it, M ≥ U tokens; *padded*, every sequence
     has L tokens, as the longest has. Attention sees one of the last two, all else the row.
-    The four maps between them are indices into what they are taken from.
+    Each of the four maps holds indices into the layout that it reads.
     """
 
     input_ids: Tensor  # (1, U)
@@ -245,7 +244,7 @@ def attend_padded(query, key, value, scale, packing: Packed):
     return rearrange(out, "n h l d -> n l h d")
 
 
-# transformers makes no mask for it: it knows none by that name.
+# transformers makes no mask for a name that it does not know.
 AttentionInterface.register("packed", packed_attention)
 
 
@@ -259,12 +258,12 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 def chunks(hidden, weight, temperature):
     """Yields log-probs (c, V) of c response tokens at a time, with the slice of the R they are.
 
-    The R = 5 response tokens of `pack`'s example are 0 to 1, 2 to 3 and 4 where c is 2.
+    With c = 2 the five response tokens of `pack`'s example come as 0:2, 2:4 and 4:5.
     """
     size = LOGITS_CHUNK[hidden.device.type] // len(weight)
     for start in range(0, len(hidden), size):
         part = slice(start, start + size)
-        # Logits with a name would live on here while the caller works.
+        # Without a name the logits are freed before the caller works.
         yield part, product(hidden[part], weight.T).div_(temperature).log_softmax(-1)
 
 
@@ -331,7 +330,7 @@ class PackedLM(nn.Module):
         self.temperature = temperature
 
     def forward(self, packed: Packed) -> tuple[Tensor, Tensor]:
-        """Float32 log-probs (R,) of the response tokens, entropies (R,) of what they came from."""
+        """Float32 log-probs (R,) of the response tokens, entropies (R,) of their distributions."""
         decoder = self.lm.get_decoder()
         weight = self.lm.get_output_embeddings().weight  # (V, width)
         # (1, U, width)

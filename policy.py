@@ -50,7 +50,7 @@ class Policy:
         dtype = getattr(torch, config.dtype)
         mixed = MixedPrecisionPolicy(param_dtype=dtype, reduce_dtype=torch.float32)
         for part in (*lm.get_decoder().layers, self.module):
-            # Float32 copies are made layer by layer: a host has room for few whole ones.
+            # Layer by layer, since a host has room for few whole float32 copies.
             for p in part.parameters():
                 if p.requires_grad:
                     p.data = p.data.float()
@@ -71,7 +71,7 @@ class Policy:
         total = 0
         for prompt_ids, response_ids in sequences:
             total += len(prompt_ids) + len(response_ids)
-        # Small enough to balance the ranks.
+        # Smaller units balance the ranks better.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
         for batch in ranks.micro_batches(units, budget):
@@ -96,14 +96,14 @@ class Policy:
                 of_each = scores.split(lengths, dim=1)
                 for i, of_one in zip(batch.indices, of_each):
                     results[i] = of_one.numpy()
-        # Only a backward does so by itself: the gathered embedding and head would stay.
+        # Frees the gathered embedding and head, as only a backward does by itself.
         self.module.reshard()
         for part in ranks.gather(results):
             results |= part
         return [results[i] for i in range(len(sequences))]
 
     def score_candidates(self, candidates: list[list[tuple]]) -> list[list[float]]:
-        """What o* is chosen by, of each sequence of each question (lines 9-12).
+        """The score of each candidate by which o* is chosen (lines 9-12).
 
         That is the mean full-vocabulary entropy of the response in nats a token, EOS included, or
         by the knob `trajectory_selection` the mean negative log-likelihood of its tokens.
@@ -130,7 +130,7 @@ class Policy:
         MAX_DRIFT from π_θ before the first step.
         """
         parts = []
-        # All rows come before the first step, so that a π_past to be scored is the π_θ before it.
+        # Before the first step: some rows may need log-probs under the π_θ of now.
         all_rows = [self.rows_of(groups) for groups in mini_batches]
         for groups, rows in zip(mini_batches, all_rows):
             sums = self.accumulate(rows, clip_eps)
@@ -157,7 +157,7 @@ class Policy:
         That is, in three arrays (T,), the log-probs that w or w* divides by, the advantage, and
         whether the response is replayed.
         """
-        rescored = []  # where π_θ as it is now stands for π_past
+        rescored = []  # the o* that take π_θ as it is now for π_past
         for group in groups:
             if group.star and not self.config.importance_correction:
                 rescored.append((group.question.prompt_ids, group.star.token_ids))
@@ -195,7 +195,7 @@ class Policy:
             )
             entropy = entropies.sum()
             total = loss - config.entropy_coef * entropy / constant
-            # FSDP averages gradients over ranks, where the loss is a sum; a dummy counts nothing.
+            # The factor undoes FSDP's average over ranks; a dummy batch counts nothing.
             (batch.is_real * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
             sums |= {"loss": loss.item(), "entropy": entropy.item()}
@@ -252,7 +252,7 @@ class Policy:
     def shards(self) -> dict:
         """This rank's part of every weight and of AdamW's state, by name.
 
-        They share memory with the policy's own, so that a checkpoint is read into them.
+        They are views of the policy's own memory: reading a checkpoint into them loads it.
         """
         options = StateDictOptions(flatten_optimizer_state_dict=True)
         shards, state = get_state_dict(self.module.lm, self.optimizer, options=options)

@@ -36,7 +36,7 @@ def last_box(text: str) -> str | None:
 
 
 def unboxed(text: str) -> str | None:
-    """Without a box: the last statement of a final answer, all its formulas; else a number."""
+    """Of a text without a box: the last stated answer, or its formulas; else the last number."""
     text = text[-MAX_TEXT:]
     statements = STATEMENT.findall(text)
     if statements:

@@ -32,7 +32,7 @@ def roll_out(
 ) -> list[list[Trajectory]]:
     """A graded response for each seed of each question, split over the ranks (a collective).
 
-    Grading a response begins as soon as it ends, while others are still generated.
+    Grading a response begins when the engine yields it, while others are still generated.
     """
 
     def work(share):
@@ -72,7 +72,7 @@ def make_engine(config: Config, stop_ids: list[int], device: torch.device):
     return HFEngine(config, stop_ids, device)
 
 
-# Every engine made: vLLM destroys the process group, which is ours, when one is collected.
+# Kept alive: an engine that is collected destroys the process group, which is ours.
 VLLM_ENGINES = []
 
 
@@ -113,7 +113,7 @@ class VLLMEngine:
             kv_cache_memory_bytes=None if on_gpu else KV_CACHE_ON_CPU,
             # Of the distribution that is sampled from, temperature included.
             logprobs_mode="processed_logprobs",
-            # It rewinds the generator of a seeded request, which a CPU generator cannot do.
+            # It rewinds the generator of a seeded request, which is impossible on a CPU.
             enable_chunked_prefill=on_gpu,
             enable_sleep_mode=on_gpu,
             hf_overrides=configure,
@@ -158,7 +158,7 @@ class VLLMEngine:
         """Take over new weights and forget cached prefixes.
 
         A collective where `tensors` gathers them. KeyError where a name of `state_dict()`, tied
-        heads included, is missing: vLLM would only log it.
+        heads included, is missing.
         """
         missing = set(self.names)
 

@@ -120,7 +120,7 @@ class FreshStream:
                 self.queue = rng.permutation(self.ids).tolist()
             question = self.queue.pop()
             if question in skip or question in taken:
-                if question not in passed:  # it may be met in this epoch and in the next
+                if question not in passed:  # one draw may meet it in two epochs
                     passed.append(question)
             elif question not in retired:
                 taken.append(question)
@@ -129,6 +129,6 @@ class FreshStream:
 
     def insert(self, questions: list[int], rng: np.random.Generator) -> None:
         """Shuffle questions (retired ones put back, Table 7) into what is left of the epoch."""
-        # A retired one leaves the queue only when `draw` meets it, so that it may still be there.
+        # A returning question may still be in the queue, which it leaves only in `draw`.
         left = sorted({*self.queue, *questions})
         self.queue = rng.permutation(left).tolist()

@@ -3,8 +3,8 @@
     torchrun --shutdown-timeout 600 --nproc_per_node=8 train.py       # the paper's run
     torchrun --shutdown-timeout 600 --nproc_per_node=2 train.py --config configs/arithmetic.yaml
 
-After Ctrl-C a run has 600 seconds to finish its step and save, and the same command with --resume
-goes on. Every rank runs this script on the same plan; runtime/ranks.py says what is split.
+Ctrl-C ends and saves the step under way, if that takes less than 600 seconds; the same command with
+--resume goes on. Every rank runs this script; runtime/ranks.py says what is split.
 """
 
 from dataclasses import asdict
@@ -69,7 +69,7 @@ def train(config: Config) -> int:
                 groups = experience.form_groups(plan, rollouts)
 
             # ---- store successes, retire, lines 25-30 and 32 ----
-            # Before the update: nothing that is stored depends on it.
+            # Before the update, on which nothing that is stored depends.
             with run.phase("store"):
                 if config.behavior_logprobs == "recompute":
                     policy.recompute(groups)  # the log-probs of new responses

@@ -10,14 +10,14 @@ from datetime import date
 import numpy as np
 from transformers import AutoConfig, GenerationConfig
 
-DAY = date(2024, 7, 26)  # what a chat template that writes the date gets, on any day and rank
+DAY = date(2024, 7, 26)  # the date for every chat template, on any day and rank
 
 
 def prompt_text(turns: list[dict], config, tokenizer) -> tuple[str, str]:
     """Return chat turns as the text of a prompt, and that part of it which begins the response.
 
-    The text is that of the chat template with its generation prompt, or of another
-    `prompt_template` with the last turn; `response_prefix` ends it.
+    It is the chat template's, with its generation prompt, or that of another `prompt_template` with
+    the last turn in it; then comes `response_prefix`.
     """
     if config.prompt_template == "chat":
         text = rendered(turns, tokenizer)
@@ -50,7 +50,7 @@ def stop_ids_of(model: str, tokenizer) -> list[int]:
 
     They are the tokenizer's eos_token, those of the model's generation settings, and the special
     token that its chat template puts behind the assistant's turn. Base models and chat models
-    differ in these, and engines in which of them they know.
+    differ in these, and engines know only some of them.
     """
     settings = [AutoConfig.from_pretrained(model, trust_remote_code=False)]
     with suppress(OSError):  # there need not be such a file

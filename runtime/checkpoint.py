@@ -25,7 +25,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime import ranks
 
-FILE_TENSORS = 16  # in a file; the writer holds a whole one twice in host memory
+FILE_TENSORS = 16  # a file, which the writer holds twice in host memory
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -37,7 +37,7 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
     """Write the checkpoint `final`, unless it is there already (a collective).
 
     tensors: this rank's parts. write_rest: writes all else into a directory; a collective, too.
-    Raises Refusal where there is no room, and leaves nothing behind.
+    Raises Refusal where there is no room, and removes what it wrote.
     """
     if final.exists():
         return
@@ -57,7 +57,7 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
             # safetensors writes its files for their owner alone.
             for file in aside.rglob("*.safetensors"):
                 file.chmod((aside / "state.json").stat().st_mode)
-            os.sync()  # otherwise the new name may outlive a power cut, and the files may not
+            os.sync()  # or a power cut may keep the name and lose the files
             aside.rename(final)
     except (OSError, SafetensorError, CheckpointException) as error:
         shutil.rmtree(aside, ignore_errors=True)
@@ -79,7 +79,7 @@ def load(path: Path, tensors: dict[str, Tensor]) -> None:
 def prune(run_dir: Path, rows: list[dict]) -> None:
     """Remove all checkpoints but the last two and the one with the best Pass@1 in validation.
 
-    rows: of metrics.jsonl, one for every step.
+    rows: of metrics.jsonl, at least one for every step.
     """
     scores = {}
     for row in rows:

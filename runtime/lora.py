@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import Replicate
 
-ALPHA = 32.0  # α; another one is another learning rate
+ALPHA = 32.0  # α; changing it rescales the learning rate
 
 
 def add_adapters(lm: nn.Module, rank: int, seed: int) -> None:

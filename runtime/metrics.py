@@ -1,6 +1,6 @@
 """Count what a step did; docs/metrics.md says what each metric tells.
 
-What a step does not have, such as replayed tokens, has no mean and no share.
+A mean or a share is absent where a step has nothing to count.
 """
 
 from collections import Counter, defaultdict
@@ -26,7 +26,7 @@ def group_metrics(groups: list) -> dict:
             counts["rollout/tokens"] += len(t.token_ids)
             values["rollout/length"].append(len(t.token_ids))
             values["rollout/truncated"].append(not t.finished)
-            # What else the reward gave, as a mean over the responses that have it.
+            # The reward's other values, each a mean over the responses that have it.
             for name, value in t.named_rewards.items():
                 values[f"reward/{name}"].append(value)
     means = {name: fmean(of) for name, of in values.items()}

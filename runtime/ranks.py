@@ -2,7 +2,8 @@
 
 Every rank runs the same script on the same plan; only work is split (`map_shares`). Results come
 back in the order of the items, so whatever follows is the same on every rank and for every number
-of ranks. A rank that raises, or dies, ends the job: torchrun sees it leave and stops the others.
+of ranks. A rank that raises, or dies, ends the job: torchrun sees it leave, and kills those of the
+others that do not leave by themselves within its shutdown timeout.
 """
 
 import itertools
@@ -25,7 +26,7 @@ TIMEOUT = timedelta(hours=1)
 
 
 class Refusal(ValueError):
-    """What somebody can mend outside of the program: it is told by its sentence alone."""
+    """What the user can mend: only its sentence is printed."""
 
 
 def run(program: Callable) -> None:
@@ -36,20 +37,21 @@ def run(program: Callable) -> None:
     """
     status = 1
     try:
-        status = record(program)() or 0
-        barrier()  # nobody has failed
-    except SystemExit as stop:  # by the command line: --help, or a flag that is none
+        result = record(program)()
+        if dist.is_initialized():
+            barrier()  # raises where another rank has failed
+        status = result or 0
+    except SystemExit as stop:  # by the command line: an unknown flag
         status = stop.code
     except Refusal as refusal:
         if rank() == 0:
             print(refusal, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
-        # Perhaps this is only the echo of another rank's death, which torchrun is to see first.
+        # If another rank's death caused this, torchrun must see that one first.
         time.sleep(1.0)
     sys.stdout.flush()
-    # Python's own way to end races with gloo's threads: one run in six ended in SIGABRT
-    # (torch 2.13).
+    # Python's own exit races with gloo's threads: one run in six ended in SIGABRT (torch 2.13).
     os._exit(status)
 
 
@@ -95,7 +97,7 @@ def mesh(device_type: str) -> dist.DeviceMesh:
     """Return the mesh by which FSDP2 shards a model inside a node and replicates it over nodes."""
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # torchrun's name for their number
     if nodes == 1:
-        # Replicated once would be the same, but NCCL's mean over one rank may be wrong, says torch.
+        # A mesh of 1 x N would be the same, but torch warns of NCCL's mean over one rank.
         return dist.init_device_mesh(device_type, (world_size(),))
     shape = (nodes, world_size() // nodes)
     return dist.init_device_mesh(device_type, shape, mesh_dim_names=("replicate", "shard"))
@@ -121,8 +123,7 @@ def barrier() -> None:
 def split(costs: list, parts: int) -> list[list[int]]:
     """Return the indices of `costs` in `parts` lists of nearly equal sums.
 
-    The dearest come first, the first of equal ones before the others, and each goes to the list
-    that is the cheapest by then.
+    The dearest come first, equal ones by index; each goes to the list with the smallest sum so far.
     """
     lists = [[] for _ in range(parts)]
     sums = [0.0] * parts
@@ -157,8 +158,8 @@ class MicroBatch:
 def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
     """Return this rank's share of the units, in parts of `budget` tokens at most.
 
-    units: pairs of (indices of sequences that stay together, their tokens). Every rank has as many
-    micro-batches. A unit that is longer than the budget stands alone.
+    units: pairs of (indices of sequences that stay together, their tokens). All ranks have equally
+    many. A unit that is longer than the budget stands alone.
     """
     sizes = [size for _, size in units]
     for count in itertools.count(1):

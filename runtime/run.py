@@ -2,8 +2,8 @@
 
     run_dir/config.json      the knobs of the run
     run_dir/metrics.jsonl    a row a step
-    run_dir/samples.jsonl    the responses to one question of each step, for people to read; those
-                             of a step that a kill undid stay, before those of its second time
+    run_dir/samples.jsonl    the responses to one question of each step, for people to read; a step
+                             that is made again after a kill is there twice
     run_dir/checkpoints/     see checkpoint.py
     run_dir/model/           the trained model, a Hugging Face directory
     run_dir/run.png          the curves, the last file: a run that has it has ended
@@ -30,7 +30,7 @@ from runtime.checkpoint import checkpoints, load, prune, save
 from runtime.tables import printable, write_jsonl
 
 INTERRUPTED = 130  # exit status
-ECHO = 3.0  # seconds in which a second signal is the first one's echo: torchrun sends it on
+ECHO = 3.0  # seconds in which a second signal is the same Ctrl-C, sent on by torchrun
 SHOWN = (  # on the console
     "reward/pass_at_1",
     "rollout/length",
@@ -57,7 +57,7 @@ class Run:
 
     Every rank calls its methods in the same order; rank 0 writes.
 
-    knobs: the run's, as plain values. stop_ids: which end a turn of the model. questions: a
+    knobs: the run's, as plain values. stop_ids: tokens that end a turn of the model. questions: a
     fingerprint of the training questions. Raises Refusal where the newest checkpoint was made with
     other questions.
     """
@@ -75,21 +75,21 @@ class Run:
         self.step = 0  # how many are done
         self.seconds = {}  # of each phase of the step under way
         self.asked_at = None  # when somebody asked this rank to stop
-        self.stopped = False  # whether any rank was asked, as all of them know
+        self.stopped = False  # whether any rank was asked; the same on all
         self.bar = tqdm(total=knobs["steps"], disable=None if self.main else True, unit="step")
         for path in checkpoints(self.directory)[-1:]:
             self.restore(path)
         if self.main:
             self.directory.mkdir(parents=True, exist_ok=True)
             (self.directory / "config.json").write_text(json.dumps(self.knobs, indent=1))
-            # Rows of steps after the checkpoint go, since the steps are made again.
+            # Rows after the checkpoint are dropped: their steps are made again.
             write_jsonl(self.directory / "metrics.jsonl", self.rows)
             self.track = tracker(self)
         signal.signal(signal.SIGINT, self.ask)
         signal.signal(signal.SIGTERM, self.ask)
 
     def restore(self, path: Path) -> None:
-        """Go on from a checkpoint, and print the knobs that are others than it was saved with."""
+        """Go on from a checkpoint, and print the knobs that differ from the saved ones."""
         state = json.loads((path / "state.json").read_text())
         if state["questions"] != self.questions:
             raise ranks.Refusal(
@@ -108,6 +108,8 @@ class Run:
     def ask(self, number: int, frame) -> None:
         """Note a signal; a second one, seconds later, ends this rank at once."""
         now = time.monotonic()
+        if self.main and not self.asked_at:
+            os.write(2, b"stopping after this step; Ctrl-C again ends at once\n")
         self.asked_at = self.asked_at or now
         if now - self.asked_at > ECHO:
             os._exit(INTERRUPTED)
@@ -124,7 +126,7 @@ class Run:
         self.seconds[f"time/{name}"] = time.perf_counter() - start
 
     def is_due(self, knob: str) -> bool:
-        """Return whether the step under way is one of every so many; 0 is never."""
+        """Return whether the knob divides the number of the step under way; 0 never does."""
         every = self.knobs[knob]
         return every > 0 and (self.step + 1) % every == 0
 
@@ -181,13 +183,13 @@ class Run:
             prune(self.directory, self.rows)
 
     def write_rest(self, aside: Path) -> None:
-        """Write all of a checkpoint but the tensors."""
+        """Write all of a checkpoint but weights/ (a collective)."""
         model = aside / "model"
         self.policy.save_pretrained(model)
         if not self.main:
             return
         self.grader.tokenizer.save_pretrained(model)
-        # The name that transformers 4 knows, too.
+        # A name that transformers 4 knows, too.
         about = model / "tokenizer_config.json"
         named = about.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
         about.write_text(named)
@@ -204,7 +206,7 @@ class Run:
         (aside / "state.json").write_text(json.dumps(state))
 
     def finish(self) -> None:
-        """Save, print scores of the base and the trained model, and lay model and curves down."""
+        """Save, print scores of the base and the trained model, and write model and curves."""
         self.save()
         self.bar.close()
         if not self.main:

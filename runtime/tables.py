@@ -7,7 +7,7 @@ cannot be used is named with its number; `python -m tools.convert` makes such fi
 
 import json
 
-GIVEN = ("data_source", "extra_info", "prompt")  # to a reward function that asks for the row
+GIVEN = ("data_source", "extra_info", "prompt")  # columns that a reward function gets
 
 
 def read_rows(file: str) -> list[dict]:
@@ -17,7 +17,7 @@ def read_rows(file: str) -> list[dict]:
 
         table = pyarrow.parquet.ParquetFile(file)
         rows = []
-        # At once pyarrow cannot convert nested columns of more than 2 GiB.
+        # pyarrow cannot convert nested columns of more than 2 GiB at once.
         for batch in table.iter_batches(1000):
             rows += batch.to_pylist()
     elif file.endswith(".jsonl"):

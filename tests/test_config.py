@@ -55,11 +55,13 @@ def test_later_files_win_and_flags_over_all(write):
     assert parse_config([*MODEL, "--beta", "none"]).beta in (None, "none")
 
 
-def test_evaluation_takes_a_training_file(write):
-    """Of the knobs in it all count; where it has none, the engine gets more memory."""
-    file = write("eval_questions: 7\ntrain_files: [none.jsonl]\nseed: 3\n")
-    config = parse_config([*MODEL, "--config", file], EvalConfig)
-    assert (config.eval_questions, config.rollout_memory, config.seed) == (7, 0.8, 3)
+def test_evaluation_leaves_some_knobs_of_a_training_file_out(write):
+    """`eval_questions`, where no flag gives it, and the engine's share of memory."""
+    file = write("eval_questions: 7\nrollout_memory: 0.3\nseed: 3\n")
+    argv = [*MODEL, "--config", file]
+    config = parse_config(argv, EvalConfig)
+    assert (config.eval_questions, config.rollout_memory, config.seed) == (0, 0.8, 3)
+    assert parse_config([*argv, "--eval_questions", "5"], EvalConfig).eval_questions == 5
 
 
 @pytest.mark.parametrize(
@@ -70,8 +72,11 @@ def test_evaluation_takes_a_training_file(write):
         ("lr: 1e-6", "str is neither float or int"),
         ("clip: on", "bool is not any of .*on"),
         ("alpha: [0.8, 0.2]", "alpha must be a range"),
-        ("mu: .nan", "mu is a share, from 0 to 1, got nan"),
+        ("mu: .nan", "mu must be above 0, .* got nan"),
         ("sigma: 0", "sigma must be above 0"),
+        ("tokens_per_micro_batch: 0", "tokens_per_micro_batch must be above 0"),
+        ("steps: -3", "steps must be above 0"),
+        ("eval_questions: -2", "eval_questions must be above 0"),
         ("num_rollouts: 1", "num_rollouts must be at least 2"),
         ("rho: 0.001", "rho times batch_size is less than one question"),
     ],
