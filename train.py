@@ -17,7 +17,7 @@ from policy import Policy
 from reward import Grader
 from rollout import make_engine, roll_out
 from runtime import ranks
-from runtime.metrics import buffer_metrics, group_metrics
+from runtime.metrics import buffer_metrics, group_metrics, plan_metrics
 from runtime.run import INTERRUPTED, Run, refuse_remains
 
 
@@ -60,6 +60,7 @@ def train(config: Config) -> int:
                 candidates = experience.candidates(drawn)  # 9: what is stored of each
                 entropies = policy.score_candidates(candidates)  # 10-12: by which o* is chosen
                 plan = experience.plan(step, drawn, entropies)  # 13-18: o*, and fresh questions
+                metrics = plan_metrics(plan, experience.buffer.latest_k)
 
             # ---- phase 2: rollouts and rewards, lines 21-24 ----
             with run.phase("rollout"):
@@ -80,7 +81,7 @@ def train(config: Config) -> int:
                 engine.sleep()
                 groups = experience.with_advantages(groups)
                 mini_batches = experience.mini_batches(step, groups)
-                metrics = policy.update(mini_batches, experience.clip_eps)
+                metrics |= policy.update(mini_batches, experience.clip_eps)
             with run.phase("sync"):
                 engine.wake(policy.full_weights(engine.dtype))
 

@@ -9,6 +9,12 @@ from statistics import fmean
 import torch
 
 
+def plan_metrics(plan: list, latest_k: dict) -> dict:
+    """Return how many questions return from each bucket; asked before anything is stored."""
+    buckets = Counter(latest_k[group.question.id] for group in plan if group.star)
+    return {f"replay/from_k={k}": number for k, number in buckets.items()}
+
+
 def group_metrics(groups: list) -> dict:
     """Return the rewards of all groups, apart by fresh and replayed, and the new responses."""
     counts = Counter()

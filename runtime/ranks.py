@@ -7,6 +7,7 @@ others that do not leave by themselves within its shutdown timeout.
 """
 
 import itertools
+import logging
 import os
 import sys
 import time
@@ -68,7 +69,9 @@ def setup() -> torch.device:
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT="0",  # a free one
         )
-    warnings.filterwarnings("ignore", category=FutureWarning)  # vLLM uses an old name of torch
+    # vLLM says what means nothing to a user: no Triton on a CPU, and an old name in torch.
+    logging.getLogger("vllm.triton_utils").setLevel("ERROR")
+    warnings.filterwarnings("ignore", category=FutureWarning)
     transformers.logging.disable_progress_bar()  # every rank would show one for every model
     device = torch.device("cpu")
     backend = "gloo"

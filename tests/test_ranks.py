@@ -1,5 +1,7 @@
 """Work is split evenly and whole over the ranks, and what a step did is counted right."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -9,7 +11,7 @@ from buffer import Trajectory
 from exgrpo import Group
 from model import pack, prompt_units
 from runtime import ranks
-from runtime.metrics import group_metrics, token_means, token_sums
+from runtime.metrics import group_metrics, plan_metrics, token_means, token_sums
 
 
 def shares():
@@ -80,6 +82,14 @@ def test_rewards_are_counted_by_hand():
     assert {name: metrics[name] for name in expected} == expected
     without = group_metrics([fresh])
     assert without["replay/questions"] == 0 and "replay/silent" not in without
+
+
+def test_the_plan_is_counted_by_hand():
+    """Two questions return from bucket 1 and one from bucket 2 of what is stored."""
+    plan = [Group(SimpleNamespace(id=7))]
+    plan += [Group(SimpleNamespace(id=q), response(1.0, 3)) for q in (0, 2, 3)]
+    latest_k = {0: 1, 1: 1, 2: 1, 3: 2, 4: 3}
+    assert plan_metrics(plan, latest_k) == {"replay/from_k=1": 2, "replay/from_k=2": 1}
 
 
 def test_tokens_are_counted_by_hand():
