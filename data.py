@@ -103,8 +103,8 @@ def read_questions(
 def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
     """A row as a question: the one way from text to token ids.
 
-    A chat template writes its own special tokens. Before another text stands what the tokenizer
-    puts there, unless the text has it, and behind it nothing. Refusal names the row.
+    A chat template writes its own special tokens. Any other template gets the tokenizer's BOS,
+    unless it has one, and no EOS. Refusal names the row.
     """
     try:
         turns, answer, given = check_row(row)
