@@ -161,8 +161,8 @@ class MicroBatch:
 def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
     """Return this rank's share of the units, in parts of `budget` tokens at most.
 
-    units: pairs of (indices of sequences that stay together, their tokens). All ranks have equally
-    many. A unit that is longer than the budget stands alone.
+    units: pairs of (indices of sequences that stay together, their tokens). All ranks get equally
+    many micro-batches. A unit that is longer than the budget stands alone.
     """
     sizes = [size for _, size in units]
     for count in itertools.count(1):
