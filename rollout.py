@@ -198,10 +198,6 @@ class HFEngine:
         length = config.max_prompt_length + config.max_response_length
         self.batch_size = min(512, 2**18 // length)
         self.model = load_model(config, self.dtype).to(device).eval()
-        # The head computes in float32, as the policy's does, and is tied no longer.
-        head = self.model.get_output_embeddings()
-        head.weight = torch.nn.Parameter(head.weight.detach().float())
-        head.register_forward_pre_hook(lambda _, inputs: (inputs[0].float(),))
         # It takes the place of the model's own, which may have penalties.
         self.model.generation_config = GenerationConfig(
             max_new_tokens=config.max_response_length,
