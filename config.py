@@ -7,7 +7,6 @@ Those of experience management are inherited from `exgrpo.py:Knobs`.
 
 import argparse
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Literal
@@ -41,7 +40,8 @@ class Config(Knobs):
     train_files: list[str] = field(default_factory=list)
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=list)
-    # "chat": the tokenizer's chat template; else a text with {question}, which is the last turn
+    # "chat": the tokenizer's chat template; else a text with {question}, which is the last turn;
+    # without {question} that comes at the end
     prompt_template: str = "chat"
     response_prefix: str = ""  # what ends every prompt, "<think>\n" for example
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
@@ -107,13 +107,6 @@ class Config(Knobs):
     save_every: int = 50  # steps between checkpoints; 0: only at the end and when interrupted
     resume: bool = False  # go on from the newest checkpoint in run_dir
 
-    MAY_BE_ZERO = Knobs.MAY_BE_ZERO | {
-        "entropy_coef",
-        "eval_every",
-        "eval_temperature",
-        "save_every",
-    }
-
     # Knobs that do not count where they stand in a file; eval.py has some.
     NOT_FROM_FILES = set()
 
@@ -122,12 +115,6 @@ class Config(Knobs):
         for f in fields(self):
             check_type(getattr(self, f.name), f.type)
         super().__post_init__()
-
-    def problems(self) -> Iterator[str]:
-        """A sentence for each impossible value or combination."""
-        yield from super().problems()
-        if self.prompt_template != "chat" and "{question}" not in self.prompt_template:
-            yield "prompt_template must be 'chat' or contain {question}"
 
 
 def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):

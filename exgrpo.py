@@ -4,10 +4,9 @@ No GPU and no communication here: everything is a deterministic function of the 
 before and of what is passed in, so that every rank computes the same plan.
 """
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from math import ceil
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +22,7 @@ REINSTATED_SHARE = 0.1  # of the retired set, which returns to the stream (Table
 class Knobs:
     """What `Experience` reads, with Table 4's values; σ and CLIP are as in the official code.
 
-    Raises one ValueError that lists every impossible value. train.py's `Config` adds its own knobs.
+    ValueError for numbers that cannot be meant. train.py's `Config` adds its own knobs.
     """
 
     seed: int = 0  # of every random decision but the samples of validation
@@ -62,44 +61,40 @@ class Knobs:
     # Masked GRPO (Eq. 14): groups whose k/K is not in this closed range get advantage 0
     alpha: list[float] = field(default_factory=lambda: [0.0, 1.0])
 
-    # These mean something at 0, like every number whose default is 0; others must be above it.
-    MAY_BE_ZERO = {"rho", "mu"}
-
     def __post_init__(self):
-        problems = "\n".join(self.problems())
-        if problems:
-            raise ValueError(problems)
+        """Check the numbers. Whole ones are at least 1, unless 0 means something."""
+        for f in fields(self):
+            if f.type not in (int, float) or f.name == "start_threshold":
+                continue
+            value = getattr(self, f.name)
+            may_be_zero = f.type is float or f.default == 0 or f.name.endswith("_every")
+            least = 0 if may_be_zero else 1
+            if not value >= least:  # nan, too
+                raise ValueError(f"{f.name} must be at least {least}, got {value}")
+        low, high = self.alpha
+        if not 0 <= low <= high <= 1:
+            raise ValueError(
+                f"alpha must be a range of k/K inside [0, 1], such as 0.125 0.875, got {self.alpha}"
+            )
+        if self.rho > 1:
+            raise ValueError(
+                f"rho is the share of replayed questions in a batch, at most 1, got {self.rho}"
+            )
+        if self.num_rollouts == 1:
+            raise ValueError(
+                "num_rollouts must be at least 2, since a group of one response has no advantage"
+            )
+        if self.rho > 0 and self.max_replayed == 0:
+            raise ValueError(
+                "rho times batch_size is less than one question, so that none would return: raise"
+                " one of them, or set rho to 0 for on-policy Dr. GRPO"
+            )
 
     @property
     def max_replayed(self) -> int:
         """⌊ρB⌋, the replayed questions of a batch at most."""
         # The small number is there because 0.29 * 100 is 28.999... in floating point.
         return int(self.rho * self.batch_size + 1e-9)
-
-    def problems(self) -> Iterator[str]:
-        """A sentence for each impossible value or combination."""
-        for f in fields(self):
-            value = getattr(self, f.name)
-            choices = get_args(f.type)
-            if get_origin(f.type) is Literal and value not in choices:
-                yield f"{f.name} must be one of {', '.join(choices)}, got {value!r}"
-            if f.type in (int, float) and f.name != "start_threshold":
-                may_be_zero = f.default == 0 or f.name in self.MAY_BE_ZERO
-                if not (value > 0 or (value == 0 and may_be_zero)):
-                    yield f"{f.name} must be above 0, or 0 where that means something, got {value}"
-        for name in ("rho", "mu"):
-            if getattr(self, name) > 1:
-                yield f"{name} is a share, at most 1"
-        low, high = self.alpha
-        if not 0 <= low <= high <= 1:
-            yield f"alpha must be a range inside [0, 1], got {self.alpha}"
-        if self.num_rollouts == 1:
-            yield "num_rollouts must be at least 2: a group of one has no advantage"
-        if self.rho > 0 and self.max_replayed == 0:
-            yield (
-                "rho times batch_size is less than one question, so that none would return: raise"
-                " one of them, or set rho to 0 for on-policy Dr. GRPO"
-            )
 
 
 @dataclass
@@ -109,7 +104,7 @@ class Group:
     question: Any  # one of those that `Experience` was given
     star: Trajectory | None = None  # the replayed o*, where there is one
     new: list[Trajectory] = field(default_factory=list)  # what is generated in this step
-    advantages: Any = None  # float32 (K,), by `with_advantages`
+    advantages: Any = None  # float32 (K,), by `set_advantages`
 
     @property
     def trajectories(self) -> list[Trajectory]:
@@ -260,16 +255,15 @@ class Experience:
         return seeds
 
     def form_groups(self, plan: list[Group], rollouts: list[list[Trajectory]]) -> list[Group]:
-        """G* of Eq. 4: the groups of the plan with their new responses.
+        """G* of Eq. 4: the groups of the plan, which get their new responses.
 
         ValueError where one of them is malformed.
         """
-        groups = []
         for group, new in zip(plan, rollouts, strict=True):
             for trajectory in new:
                 trajectory.check()
-            groups.append(replace(group, new=new))
-        return groups
+            group.new = new
+        return plan
 
     def store(self, groups: list[Group]) -> None:
         """Store successes, retire what is solved K of K, see if replay may start (25-30, 32)."""
@@ -321,18 +315,16 @@ class Experience:
 
     # ---- the batch of Eq. 4 (line 31) ------------------------------------------------------------
 
-    def with_advantages(self, groups: list[Group]) -> list[Group]:
-        """The groups with the advantages of Eq. 2, times the indicator of Eq. 14."""
+    def set_advantages(self, groups: list[Group]) -> None:
+        """Give every group the advantages of Eq. 2, times the indicator of Eq. 14."""
         rewards = np.array([group.rewards for group in groups])  # (Q, K)
         rewards = torch.tensor(rewards)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
-        result = []
         for group, advantages in zip(groups, all_advantages):
             accuracy = group.num_success / len(advantages)
             is_taught = low <= accuracy <= high
-            result.append(replace(group, advantages=advantages * is_taught))
-        return result
+            group.advantages = advantages * is_taught
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
         """The groups, shuffled, in `num_mini_batches` parts with equally many replayed ones."""

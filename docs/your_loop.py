@@ -157,7 +157,7 @@ def main() -> None:
         rollouts = roll_out(model, step, plan, experience)  # 21-24
         groups = experience.form_groups(plan, rollouts)
         experience.store(groups)  # 25-30, 32
-        groups = experience.with_advantages(groups)
+        experience.set_advantages(groups)
         for mini_batch in experience.mini_batches(step, groups):
             loss_of(model, mini_batch, experience.clip_eps).backward()  # 31
             torch.nn.utils.clip_grad_norm_(model.parameters(), 0.2)

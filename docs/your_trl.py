@@ -115,7 +115,7 @@ class ExGRPOTrainer(trl.GRPOTrainer):
         metrics["buckets/retired"].append(len(experience.buffer.retired))
         # (sequence, and of each of its tokens the old log-prob, the advantage, is it replayed)
         rows = []
-        groups = experience.with_advantages(groups)
+        experience.set_advantages(groups)
         for mini_batch in experience.mini_batches(step, groups):
             for group in mini_batch:
                 for t, advantage, star in zip(group.trajectories, group.advantages, group.replayed):

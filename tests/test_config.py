@@ -72,11 +72,10 @@ def test_evaluation_leaves_some_knobs_of_a_training_file_out(write):
         ("lr: 1e-6", "str is neither float or int"),
         ("clip: on", "bool is not any of .*on"),
         ("alpha: [0.8, 0.2]", "alpha must be a range"),
-        ("mu: .nan", "mu must be above 0, .* got nan"),
-        ("sigma: 0", "sigma must be above 0"),
-        ("tokens_per_micro_batch: 0", "tokens_per_micro_batch must be above 0"),
-        ("steps: -3", "steps must be above 0"),
-        ("eval_questions: -2", "eval_questions must be above 0"),
+        ("mu: .nan", "mu must be at least 0, got nan"),
+        ("tokens_per_micro_batch: 0", "tokens_per_micro_batch must be at least 1"),
+        ("steps: -3", "steps must be at least 1"),
+        ("eval_questions: -2", "eval_questions must be at least 0"),
         ("num_rollouts: 1", "num_rollouts must be at least 2"),
         ("rho: 0.001", "rho times batch_size is less than one question"),
     ],
@@ -91,7 +90,7 @@ def test_an_impossible_flag_ends_with_a_sentence(capsys):
     """Flags are checked as files are."""
     with pytest.raises(SystemExit):
         parse_config([*MODEL, "--rho", "1.5"])
-    assert "rho is a share" in capsys.readouterr().err
+    assert "rho is the share" in capsys.readouterr().err
 
 
 # ---- which room imports which --------------------------------------------------------------------
