@@ -7,7 +7,6 @@ import hashlib
 import json
 import unicodedata
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -57,7 +56,7 @@ def load_tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, list[int]]:
 
 
 def read_questions(
-    files: list[str], config: Config, tokenizer, check_golds: Callable
+    files: list[str], config: Config, tokenizer, grader
 ) -> tuple[list[Question], dict]:
     """The questions of `files` that can be asked and graded, and counts of all rows (a collective).
 
@@ -87,7 +86,7 @@ def read_questions(
         check_round_trip(question.text, tokenizer, config.model)
     answers = [q.answer for q in questions]
     readable = ranks.map_shares(
-        [1] * len(answers), lambda share: check_golds([answers[i] for i in share])
+        [1] * len(answers), lambda share: grader.check_golds([answers[i] for i in share])
     )
     kept = []
     for question, is_readable in zip(questions, readable):
@@ -122,7 +121,7 @@ def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
         prompt_ids=np.array(ids, dtype=np.int32),
         thinks=begun.rfind("<think>") > begun.rfind("</think>"),
         answer=answer,
-        source=given["data_source"],
+        source=str(given["data_source"]),
         row=given,
     )
 

@@ -64,18 +64,14 @@ class EvalConfig(Config):
         return self.avg_samples if is_small and self.avg_samples else self.samples
 
 
-def validate(engine, grader: Grader, val_questions: list[Question]) -> tuple[dict, str]:
-    """`val/<score>/<source>` from one response to each question, and an example (a collective).
+def validate(engine, grader: Grader, val_questions: list[Question]) -> dict:
+    """`val/<score>/<source>` from one response to each question (a collective).
 
     The seeds depend on the question alone: steps and models are compared on the same random
     numbers.
     """
     records = respond(engine, grader, val_questions, [1] * len(val_questions))
-    scores = {f"val/{name}": value for name, value in means(records).items()}
-    example = ""
-    for record in records[:1]:
-        example = "{text}   right: {gold}\n{response}   reward: {reward:g}".format(**record)
-    return scores, example
+    return {f"val/{name}": value for name, value in means(records).items()}
 
 
 def respond(
@@ -148,7 +144,7 @@ def main() -> None:
     tokenizer, stop_ids = load_tokenizer(config)
     with Grader(config, tokenizer, stop_ids) as grader:
         files = config.data or config.val_files
-        questions, counts = read_questions(files, config, tokenizer, grader.check_golds)
+        questions, counts = read_questions(files, config, tokenizer, grader)
         questions = first_of_each_source(questions, config.eval_questions)
         samples = [config.samples_of(q) for q in questions]
         if config.avg_samples and config.avg_samples not in samples:

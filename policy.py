@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch.distributed.checkpoint.state_dict import StateDictOptions, get_state_dict
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
 
@@ -64,8 +64,9 @@ class Policy:
     def passes(self, sequences: list[tuple]) -> Iterator[tuple]:
         """Run this rank's share of the (prompt ids, response ids), one micro-batch after another.
 
-        Yields each micro-batch with its log-probs (R,) and entropies (R,). A pass is a collective,
-        so that every rank makes as many. Sequences with the same prompt stay together.
+        Yields the indices of each micro-batch's sequences, whether they count, their log-probs (R,)
+        and their entropies (R,). A pass is a collective, so that every rank makes as many; one that
+        is only made for that does not count. Sequences with the same prompt stay together.
         """
         budget = self.config.tokens_per_micro_batch
         total = 0
@@ -74,11 +75,11 @@ class Policy:
         # Smaller units balance the ranks better.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
-        for batch in ranks.micro_batches(units, budget):
-            own = [sequences[i] for i in batch.indices]
+        for indices, counts in ranks.micro_batches(units, budget):
+            own = [sequences[i] for i in indices]
             packed = pack(own, self.device)
             logprobs, entropies = self.module(packed)
-            yield batch, logprobs, entropies
+            yield indices, counts, logprobs, entropies
 
     @torch.no_grad()
     def score(self, sequences: list[tuple]) -> list[np.ndarray]:
@@ -89,12 +90,12 @@ class Policy:
         if not sequences:
             return []
         results = {}
-        for batch, logprobs, entropies in self.passes(sequences):
+        for indices, counts, logprobs, entropies in self.passes(sequences):
             scores = torch.stack([logprobs, entropies]).cpu()  # (2, R)
-            lengths = [len(sequences[i][1]) for i in batch.indices]
-            if batch.is_real:
+            lengths = [len(sequences[i][1]) for i in indices]
+            if counts:
                 of_each = scores.split(lengths, dim=1)
-                for i, of_one in zip(batch.indices, of_each):
+                for i, of_one in zip(indices, of_each):
                     results[i] = of_one.numpy()
         # Frees the gathered embedding and head, as only a backward does by itself.
         self.module.reshard()
@@ -110,16 +111,17 @@ class Policy:
         """
         by_nll = self.config.trajectory_selection == "nll"
         flat = [sequence for own in candidates for sequence in own]
-        scores = iter(self.score(flat))
-        result = []
+        means = []
+        for logprobs, entropies in self.score(flat):
+            values = entropies
+            if by_nll:
+                values = -logprobs
+            means.append(values.mean(dtype=float))
+        remaining = iter(means)
+        nested = []
         for own in candidates:
-            means = []
-            for _ in own:
-                logprobs, entropies = next(scores)
-                values = -logprobs if by_nll else entropies
-                means.append(values.mean(dtype=float))
-            result.append(means)
-        return result
+            nested.append([next(remaining) for _ in own])
+        return nested
 
     # ---- the update ------------------------------------------------------------------------------
 
@@ -164,9 +166,8 @@ class Policy:
         scores = iter(self.score(rescored))
         rows = []
         for group in groups:
-            for t, advantage in zip(group.trajectories, group.advantages):
+            for t, advantage, replayed in zip(group.trajectories, group.advantages, group.replayed):
                 sequence = group.question.prompt_ids, t.token_ids
-                replayed = t is group.star
                 old_logprobs = t.logprobs
                 if replayed and rescored:
                     old_logprobs, _ = next(scores)
@@ -181,10 +182,10 @@ class Policy:
         constant = config.max_response_length * len(rows)
         sequences, *of_rows = zip(*rows)  # of_rows: log π_old or log π_past, A, replayed
         parts = []
-        for batch, logprobs, entropies in self.passes(list(sequences)):
+        for indices, counts, logprobs, entropies in self.passes(list(sequences)):
             inputs = [logprobs]
             for arrays in of_rows:
-                array = np.concatenate([arrays[i] for i in batch.indices])  # (R,)
+                array = np.concatenate([arrays[i] for i in indices])  # (R,)
                 inputs.append(torch.as_tensor(array, device=self.device))
             loss, ratio, weight = policy_loss(
                 *inputs,
@@ -195,11 +196,11 @@ class Policy:
             )
             entropy = entropies.sum()
             total = loss - config.entropy_coef * entropy / constant
-            # The factor undoes FSDP's average over ranks; a dummy batch counts nothing.
-            (batch.is_real * ranks.world_size() * total).backward()
+            # The factor undoes FSDP's average over ranks.
+            (counts * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
             sums |= {"loss": loss.item(), "entropy": entropy.item()}
-            if batch.is_real:
+            if counts:
                 parts.append(sums)
         everywhere = []
         for of_rank in ranks.gather(parts):
@@ -274,4 +275,5 @@ class Policy:
             # transformers 4 looks for it here, and takes 10000 where it is missing.
             lm.config.rope_theta = lm.config.rope_parameters["rope_theta"]
             lm.config.save_pretrained(directory)
-            save_file(weights, directory / "model.safetensors", metadata={"format": "pt"})
+            content = save(weights, metadata={"format": "pt"})
+            (directory / "model.safetensors").write_bytes(content)

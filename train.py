@@ -27,9 +27,8 @@ def train(config: Config) -> int:
     device = ranks.setup()
     tokenizer, stop_ids = load_tokenizer(config)
     with Grader(config, tokenizer, stop_ids) as grader:
-        golds = grader.check_golds
-        questions, counts = read_questions(config.train_files, config, tokenizer, golds)
-        val_questions, val_counts = read_questions(config.val_files, config, tokenizer, golds)
+        questions, counts = read_questions(config.train_files, config, tokenizer, grader)
+        val_questions, val_counts = read_questions(config.val_files, config, tokenizer, grader)
         val_questions = first_of_each_source(val_questions, config.eval_questions)
         if len(questions) < config.batch_size:
             raise ranks.Refusal(f"{len(questions)} questions are fewer than --batch_size")
@@ -38,16 +37,12 @@ def train(config: Config) -> int:
         engine.sleep()  # makes room on a GPU while the policy loads
         policy = Policy(config, device)
         # On a resume the newest checkpoint is loaded into policy and experience.
-        same = fingerprint(questions)
-        run = Run(asdict(config), policy, experience, grader, stop_ids, same)
+        run = Run(asdict(config), policy, experience, grader, stop_ids, fingerprint(questions))
         run.print(f"rows of train_files: {counts}, of val_files: {val_counts}")
         run.print(f"---- a prompt ----\n{tokenizer.decode(questions[0].prompt_ids)}")
         engine.wake(policy.full_weights(engine.dtype))
-        example = ""
         if run.step == 0:
-            metrics, example = validate(engine, grader, val_questions)
-            run.log(metrics)
-            run.print(f"---- an answer of the base model ----\n{example}")
+            run.log(validate(engine, grader, val_questions))
 
         for step in range(run.step, config.steps):  # line 2
             if experience.is_exhausted:
@@ -79,7 +74,7 @@ def train(config: Config) -> int:
             # ---- update θ with Eq. 4, line 31 ----
             with run.phase("update"):
                 engine.sleep()
-                groups = experience.with_advantages(groups)
+                experience.set_advantages(groups)
                 mini_batches = experience.mini_batches(step, groups)
                 metrics |= policy.update(mini_batches, experience.clip_eps)
             with run.phase("sync"):
@@ -88,18 +83,14 @@ def train(config: Config) -> int:
             metrics |= group_metrics(groups) | buffer_metrics(experience)
             if run.is_due("eval_every"):
                 with run.phase("validate"):
-                    scores, example = validate(engine, grader, val_questions)
-                metrics |= scores
+                    metrics |= validate(engine, grader, val_questions)
             run.end_step(metrics, groups)
             if run.stopped:
                 return INTERRUPTED
 
         if val_questions and "time/validate" not in run.rows[-1]:
-            metrics, example = validate(engine, grader, val_questions)
-            run.log(metrics)
+            run.log(validate(engine, grader, val_questions))
         run.finish()
-        if example:
-            run.print(f"---- an answer of the trained model ----\n{example}")
     return 0
 
 

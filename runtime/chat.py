@@ -4,7 +4,6 @@ Where a function takes `config`, it reads the knobs `prompt_template` and `respo
 """
 
 import re
-from contextlib import suppress
 from datetime import date
 
 import numpy as np
@@ -48,16 +47,17 @@ def special_tokens(tokenizer) -> re.Pattern:
 def stop_ids_of(model: str, tokenizer) -> list[int]:
     """Return the ids of all tokens that end a response, in order.
 
-    They are the tokenizer's eos_token, those of the model's generation settings, and the special
+    They are the tokenizer's eos_token, those of the model's generation settings, which without a
+    file of their own are those of its config.json, and the special
     token that its chat template puts behind the assistant's turn. Base models and chat models
     differ in these, and engines know only some of them.
     """
-    settings = [AutoConfig.from_pretrained(model, trust_remote_code=False)]
-    with suppress(OSError):  # there need not be such a file
-        settings.append(GenerationConfig.from_pretrained(model))
+    try:
+        settings = GenerationConfig.from_pretrained(model)
+    except OSError:  # there need not be such a file
+        settings = AutoConfig.from_pretrained(model, trust_remote_code=False)
     ids = {tokenizer.eos_token_id}
-    for one in settings:
-        ids.update(np.atleast_1d(one.eos_token_id).tolist())  # none, one or several
+    ids.update(np.atleast_1d(settings.eos_token_id).tolist())  # none, one or several
     if tokenizer.chat_template:
         turns = [{"role": "user", "content": "1"}, {"role": "assistant", "content": "ANSWER"}]
         _, _, behind = rendered(turns, tokenizer, ask=False).rpartition("ANSWER")

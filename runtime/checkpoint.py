@@ -19,13 +19,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch.distributed.checkpoint as dcp
-from safetensors import SafetensorError
-from torch import Tensor
 from torch.distributed.checkpoint.api import CheckpointException
 
 from runtime import ranks
-
-FILE_TENSORS = 16  # a file, which the writer holds twice in host memory
 
 
 def checkpoints(run_dir: Path) -> list[Path]:
@@ -33,10 +29,10 @@ def checkpoints(run_dir: Path) -> list[Path]:
     return sorted((run_dir / "checkpoints").glob("step-???????"))
 
 
-def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], None]) -> None:
+def save(final: Path, tensors: dict, write_rest: Callable) -> None:
     """Write the checkpoint `final`, unless it is there already (a collective).
 
-    tensors: this rank's parts. write_rest: writes all else into a directory; a collective, too.
+    tensors: this rank's parts, by name. write_rest(directory) writes all else; a collective, too.
     Raises Refusal where there is no room, and removes what it wrote.
     """
     if final.exists():
@@ -46,29 +42,23 @@ def save(final: Path, tensors: dict[str, Tensor], write_rest: Callable[[Path], N
     try:
         if main:
             shutil.rmtree(aside, ignore_errors=True)
-        ranks.barrier()
-        file_numbers = {name: 1 + i // FILE_TENSORS for i, name in enumerate(tensors)}
-        writer = dcp.HuggingFaceStorageWriter(
-            str(aside / "weights"), fqn_to_index_mapping=file_numbers, save_distributed=True
-        )
+        ranks.gather(None)  # which waits for every rank
+        # Each rank writes one file, and for that holds its part twice in host memory.
+        writer = dcp.HuggingFaceStorageWriter(str(aside / "weights"), save_distributed=True)
         dcp.save(tensors, storage_writer=writer)
         write_rest(aside)
         if main:
-            # safetensors writes its files for their owner alone.
-            for file in aside.rglob("*.safetensors"):
-                file.chmod((aside / "state.json").stat().st_mode)
             os.sync()  # or a power cut may keep the name and lose the files
             aside.rename(final)
-    except (OSError, SafetensorError, CheckpointException) as error:
+    except (OSError, CheckpointException) as error:
         shutil.rmtree(aside, ignore_errors=True)
         raise ranks.Refusal(
             f"{final} could not be written: {error}. Make room, and --resume from the checkpoint"
             " before"
         ) from error
-    ranks.barrier()
 
 
-def load(path: Path, tensors: dict[str, Tensor]) -> None:
+def load(path: Path, tensors: dict) -> None:
     """Read this rank's parts into the tensors (a collective).
 
     torch raises where the checkpoint lacks one of them, or has another shape of it.

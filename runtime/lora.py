@@ -8,7 +8,7 @@ have without adapters, so that the engine and the saved model know nothing of Lo
 from collections.abc import Iterator
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.tensor import Replicate
 
 ALPHA = 32.0  # α; changing it rescales the learning rate
@@ -28,7 +28,7 @@ def add_adapters(lm: nn.Module, rank: int, seed: int) -> None:
         inject_adapter_in_model(adapters, lm)
 
 
-def merged(weights: dict, rank: int) -> Iterator[tuple[str, Tensor]]:
+def merged(weights: dict, rank: int) -> Iterator[tuple]:
     """Yield (name, weight) of the model without adapters, one weight at a time.
 
     weights: the sharded state_dict of the model with adapters. rank: r. Each process merges its own

@@ -80,7 +80,6 @@ def token_means(sums: dict) -> dict:
     replayed = sums["replayed"]
     means = {"loss/clipped": sums["clipped"] / new}
     if replayed:
-        means["replay/token_share"] = replayed / (new + replayed)
         means["replay/gradient_share"] = sums["replay_pull"] / (sums["pull"] or 1.0)
         means["replay/ratio"] = sums["replay_ratio"] / replayed
     return means

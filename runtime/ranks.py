@@ -14,12 +14,13 @@ import time
 import traceback
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import transformers
+from torch.distributed import get_rank as rank
+from torch.distributed import get_world_size as world_size
 from torch.distributed.elastic.multiprocessing.errors import record
 
 # How long a rank waits for another one: the slowest rollout may take most of an hour.
@@ -38,14 +39,11 @@ def run(program: Callable) -> None:
     """
     status = 1
     try:
-        result = record(program)()
-        if dist.is_initialized():
-            barrier()  # raises where another rank has failed
-        status = result or 0
+        status = record(program)() or 0
     except SystemExit as stop:  # by the command line: an unknown flag
         status = stop.code
     except Refusal as refusal:
-        if rank() == 0:
+        if os.environ.get("RANK", "0") == "0":  # it may come before `setup`
             print(refusal, file=sys.stderr)
     except BaseException:
         traceback.print_exc()
@@ -86,17 +84,7 @@ def setup() -> torch.device:
     return device
 
 
-def rank() -> int:
-    """Return this process's number, 0 to world_size() - 1, also before `setup`."""
-    return int(os.environ.get("RANK", 0))
-
-
-def world_size() -> int:
-    """Return the number of ranks, also before `setup`."""
-    return int(os.environ.get("WORLD_SIZE", 1))
-
-
-def mesh(device_type: str) -> dist.DeviceMesh:
+def mesh(device_type: str):
     """Return the mesh by which FSDP2 shards a model inside a node and replicates it over nodes."""
     nodes = int(os.environ.get("GROUP_WORLD_SIZE", 1))  # torchrun's name for their number
     if nodes == 1:
@@ -108,22 +96,15 @@ def mesh(device_type: str) -> dist.DeviceMesh:
 
 def gather(value) -> list:
     """Return the `value` of every rank, in rank order, on every rank (a collective)."""
-    if world_size() == 1:
-        return [value]
     values = [None] * world_size()
     dist.all_gather_object(values, value)
     return values
 
 
-def barrier() -> None:
-    """Wait for every rank (a collective)."""
-    gather(None)
-
-
 # ---- work that is split --------------------------------------------------------------------------
 
 
-def split(costs: list, parts: int) -> list[list[int]]:
+def split(costs: list, parts: int) -> list:
     """Return the indices of `costs` in `parts` lists of nearly equal sums.
 
     The dearest come first, equal ones by index; each goes to the list with the smallest sum so far.
@@ -137,7 +118,7 @@ def split(costs: list, parts: int) -> list[list[int]]:
     return [sorted(part) for part in lists]
 
 
-def map_shares(costs: list, work: Callable) -> list:
+def map_shares(costs: list, work) -> list:
     """Split items over the ranks by cost, and return all results on every rank (a collective).
 
     `work(indices) -> results` runs on each share; the results are in the order of the items.
@@ -150,19 +131,13 @@ def map_shares(costs: list, work: Callable) -> list:
     return results
 
 
-@dataclass
-class MicroBatch:
-    """What this rank runs in one forward pass, which is a collective."""
+def micro_batches(units: list[tuple], budget: int) -> list[tuple]:
+    """Return this rank's share of the units, in micro-batches of `budget` tokens at most.
 
-    indices: list[int]  # of the sequences
-    is_real: bool  # False where this rank has no work left, and runs a sequence to no effect
-
-
-def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
-    """Return this rank's share of the units, in parts of `budget` tokens at most.
-
-    units: pairs of (indices of sequences that stay together, their tokens). All ranks get equally
-    many micro-batches. A unit that is longer than the budget stands alone.
+    units: pairs of (indices of sequences that stay together, their tokens). A unit that is longer
+    than the budget stands alone. A micro-batch is a pair of (indices of its sequences, whether they
+    count). All ranks get equally many, since each is a collective; a rank that has no work left
+    runs a sequence to no effect.
     """
     sizes = [size for _, size in units]
     for count in itertools.count(1):
@@ -172,5 +147,5 @@ def micro_batches(units: list[tuple], budget: int) -> list[MicroBatch]:
     batches = []
     for part in parts[rank() :: world_size()]:
         indices = [i for u in part for i in units[u][0]]
-        batches.append(MicroBatch(indices or [0], is_real=bool(indices)))
+        batches.append((indices or [0], bool(indices)))
     return batches

@@ -18,16 +18,17 @@ import shutil
 import signal
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
-import torch
 from tqdm import tqdm
 from transformers import GenerationConfig
 
 from runtime import ranks
 from runtime.checkpoint import checkpoints, load, prune, save
-from runtime.tables import printable, write_jsonl
+from runtime.tables import write_jsonl
 
 INTERRUPTED = 130  # exit status
 ECHO = 3.0  # seconds in which a second signal is the same Ctrl-C, sent on by torchrun
@@ -52,6 +53,7 @@ PANELS = {  # of run.png: title -> the metrics that are drawn, by how their name
 }
 
 
+@dataclass
 class Run:
     """One run, from its start or its newest checkpoint to its trained model.
 
@@ -62,21 +64,22 @@ class Run:
     other questions.
     """
 
-    def __init__(self, knobs: dict, policy, experience, grader, stop_ids: list, questions: str):
-        self.knobs = knobs
-        self.policy = policy
-        self.experience = experience
-        self.grader = grader
-        self.stop_ids = stop_ids
-        self.questions = questions
-        self.directory = Path(knobs["run_dir"])
+    knobs: dict
+    policy: Any
+    experience: Any
+    grader: Any
+    stop_ids: list
+    questions: str
+
+    def __post_init__(self):
+        self.directory = Path(self.knobs["run_dir"])
         self.main = ranks.rank() == 0
         self.rows = []  # of metrics.jsonl
         self.step = 0  # how many are done
         self.seconds = {}  # of each phase of the step under way
         self.asked_at = None  # when somebody asked this rank to stop
         self.stopped = False  # whether any rank was asked; the same on all
-        self.bar = tqdm(total=knobs["steps"], disable=None if self.main else True, unit="step")
+        self.bar = tqdm(total=self.knobs["steps"], disable=None if self.main else True, unit="step")
         for path in checkpoints(self.directory)[-1:]:
             self.restore(path)
         if self.main:
@@ -121,8 +124,6 @@ class Run:
         """Time a part of a step."""
         start = time.perf_counter()
         yield
-        if torch.cuda.is_available():
-            torch.cuda.synchronize()
         self.seconds[f"time/{name}"] = time.perf_counter() - start
 
     def is_due(self, knob: str) -> bool:
@@ -171,7 +172,7 @@ class Run:
     def print(self, text: str) -> None:
         """Print a line on the console, above the progress bar."""
         if self.main:
-            self.bar.write(printable(text))
+            self.bar.write(text)
 
     # ---- checkpoints and the trained model -------------------------------------------------------
 
@@ -245,8 +246,9 @@ def draw(rows: list[dict], file: Path) -> None:
         below = 0
         for name in names:
             if name.startswith(beginnings):
-                steps = [row["step"] for row in rows if name in row]
-                values = below + np.array([row[name] for row in rows if name in row])
+                points = [(row["step"], row[name]) for row in rows if name in row]
+                steps, values = np.array(points).T
+                values += below
                 axis.plot(steps, values, label=name)
                 if beginnings == "buckets/k=":  # stacked areas
                     axis.fill_between(steps, below, values)
@@ -268,8 +270,7 @@ def tracker(run: Run):
     if run.knobs["tracker"] == "tensorboard":
         from torch.utils.tensorboard import SummaryWriter
 
-        # A resumed run hides what came after its checkpoint.
-        writer = SummaryWriter(run.directory / "tensorboard", purge_step=run.step + 1)
+        writer = SummaryWriter(run.directory / "tensorboard")
 
         def track(row: dict) -> None:
             for name, value in row.items():

@@ -11,19 +11,15 @@ GIVEN = ("data_source", "extra_info", "prompt")  # columns that a reward functio
 
 
 def read_rows(file: str) -> list[dict]:
-    """Return the rows of a Parquet or JSONL file; ValueError for another kind."""
-    if file.endswith(".parquet"):
-        import pyarrow.parquet
+    """Return the rows of a Parquet or JSONL file; pyarrow's own error for another kind."""
+    if file.endswith(".jsonl"):
+        return read_jsonl(file)
+    from pyarrow.parquet import ParquetFile
 
-        table = pyarrow.parquet.ParquetFile(file)
-        rows = []
-        # pyarrow cannot convert nested columns of more than 2 GiB at once.
-        for batch in table.iter_batches(1000):
-            rows += batch.to_pylist()
-    elif file.endswith(".jsonl"):
-        rows = read_jsonl(file)
-    else:
-        raise ValueError(f"{file}: must end in .parquet or .jsonl; tools.convert makes one of .csv")
+    rows = []
+    # pyarrow cannot convert nested columns of more than 2 GiB at once.
+    for batch in ParquetFile(file).iter_batches(1000):
+        rows += batch.to_pylist()
     return rows
 
 
@@ -45,7 +41,7 @@ def write_jsonl(file, rows: list[dict], mode: str = "w") -> None:
         stream.writelines(json.dumps(row) + "\n" for row in rows)
 
 
-def check_row(row: dict) -> tuple[list[dict], str, dict]:
+def check_row(row: dict) -> tuple[list, str, dict]:
     """Return the chat turns and the answer of a row, and what a reward function is given of it.
 
     Raises KeyError, TypeError or ValueError for a row that lacks any of that.
@@ -57,20 +53,6 @@ def check_row(row: dict) -> tuple[list[dict], str, dict]:
     # A float may have lost digits.
     if not isinstance(answer, str | int) or not str(answer).strip():
         raise ValueError(f"ground_truth must be text or an integer, got {answer!r}")
-    if not isinstance(given["data_source"], str) or not turns:
-        raise ValueError("data_source must be text, and prompt have a turn")
+    if not turns:
+        raise ValueError("prompt must have a turn")
     return turns, str(answer), given
-
-
-def printable(text: str) -> str:
-    r"""Return the text with escapes for whatever a terminal would act on, or not show.
-
-    An escape looks like the beginning of `\x1b[2J`; \n and \t stay.
-    """
-    shown = ""
-    for character in text:
-        if character.isprintable() or character in "\n\t":
-            shown += character
-        else:
-            shown += character.encode("unicode_escape").decode()
-    return shown

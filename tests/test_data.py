@@ -32,7 +32,7 @@ def row(question: str, answer="7", source: str = "x", **more) -> dict:
 
 
 @pytest.fixture
-def read(tmp_path):
+def read(tmp_path, device):
     """Reads questions and counts of a file of these rows; the answer `?` is unreadable."""
 
     def read(rows, kind: str = "jsonl", model: str = BASE, limit: int = 99, reward: str = "math"):
@@ -43,13 +43,14 @@ def read(tmp_path):
             file.write_text("\n\n".join(map(json.dumps, rows)))
         config = Config(model=model, max_prompt_length=limit, reward=reward)
         tokenizer, _ = load_tokenizer(config)
-        return read_questions([str(file)], config, tokenizer, check_golds)
+        return read_questions([str(file)], config, tokenizer, Grader)
 
     return read
 
 
-def check_golds(answers: list[str]) -> list[bool]:
-    return [answer != "?" for answer in answers]
+class Grader:
+    def check_golds(answers: list[str]) -> list[bool]:
+        return [answer != "?" for answer in answers]
 
 
 def test_parquet_and_jsonl_give_the_same_questions(read):

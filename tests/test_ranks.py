@@ -49,11 +49,11 @@ def test_micro_batches_cover_every_sequence_once(case, world_size, monkeypatch):
         monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
         batches = ranks.micro_batches(prompt_units(sequences, budget), budget)
         assert len(batches) == expected[world_size - 1]
-        for batch in batches:
-            if batch.is_real:
-                seen += batch.indices
-            packed = pack([sequences[i] for i in batch.indices])
-            assert packed.input_ids.numel() <= budget or len(batch.indices) == 1
+        for indices, counts in batches:
+            if counts:
+                seen += indices
+            packed = pack([sequences[i] for i in indices])
+            assert packed.input_ids.numel() <= budget or len(indices) == 1
     assert sorted(seen) == list(range(len(sequences)))
 
 
@@ -104,7 +104,6 @@ def test_tokens_are_counted_by_hand():
     )
     expected = {
         "loss/clipped": 0.5,
-        "replay/token_share": 0.5,
         "replay/gradient_share": 1.5 / 3.5,  # of Σ weight · |A|
         "replay/ratio": 2.0,
     }

