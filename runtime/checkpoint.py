@@ -24,7 +24,7 @@ from torch.distributed.checkpoint.api import CheckpointException
 from runtime import ranks
 
 
-def checkpoints(run_dir: Path) -> list[Path]:
+def checkpoints(run_dir: Path) -> list:
     """Return the checkpoints that are there, oldest first."""
     return sorted((run_dir / "checkpoints").glob("step-???????"))
 
@@ -56,6 +56,8 @@ def save(final: Path, tensors: dict, write_rest: Callable) -> None:
             f"{final} could not be written: {error}. Make room, and --resume from the checkpoint"
             " before"
         ) from error
+    # All ranks must find the same checkpoints when they look next.
+    ranks.gather(None)
 
 
 def load(path: Path, tensors: dict) -> None:

@@ -131,7 +131,7 @@ def map_shares(costs: list, work) -> list:
     return results
 
 
-def micro_batches(units: list[tuple], budget: int) -> list[tuple]:
+def micro_batches(units: list[tuple], budget: int) -> list:
     """Return this rank's share of the units, in micro-batches of `budget` tokens at most.
 
     units: pairs of (indices of sequences that stay together, their tokens). A unit that is longer
