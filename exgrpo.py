@@ -62,7 +62,7 @@ class Knobs:
     alpha: list[float] = field(default_factory=lambda: [0.0, 1.0])
 
     def __post_init__(self):
-        """Check the numbers. Whole ones are at least 1, unless 0 means something."""
+        """Check the numbers. Whole ones are at least 1, unless 0 means something, as "never"."""
         for f in fields(self):
             if f.type not in (int, float) or f.name == "start_threshold":
                 continue
@@ -255,7 +255,7 @@ class Experience:
         return seeds
 
     def form_groups(self, plan: list[Group], rollouts: list[list[Trajectory]]) -> list[Group]:
-        """G* of Eq. 4: the groups of the plan, which get their new responses.
+        """G* of Eq. 4: put the new responses into the groups of the plan, and return these.
 
         ValueError where one of them is malformed.
         """

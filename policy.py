@@ -64,9 +64,9 @@ class Policy:
     def passes(self, sequences: list[tuple]) -> Iterator[tuple]:
         """Run this rank's share of the (prompt ids, response ids), one micro-batch after another.
 
-        Yields the indices of each micro-batch's sequences, whether they count, their log-probs (R,)
-        and their entropies (R,). A pass is a collective, so that every rank makes as many; one that
-        is only made for that does not count. Sequences with the same prompt stay together.
+        Yields the indices of each micro-batch's sequences, whether it is real, its log-probs (R,)
+        and its entropies (R,). A pass is a collective, so that every rank makes as many; one that
+        is not real is made for that alone. Sequences with the same prompt stay together.
         """
         budget = self.config.tokens_per_micro_batch
         total = 0
@@ -75,11 +75,11 @@ class Policy:
         # Smaller units balance the ranks better.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
-        for indices, counts in ranks.micro_batches(units, budget):
+        for indices, is_real in ranks.micro_batches(units, budget):
             own = [sequences[i] for i in indices]
             packed = pack(own, self.device)
             logprobs, entropies = self.module(packed)
-            yield indices, counts, logprobs, entropies
+            yield indices, is_real, logprobs, entropies
 
     @torch.no_grad()
     def score(self, sequences: list[tuple]) -> list[np.ndarray]:
@@ -90,10 +90,10 @@ class Policy:
         if not sequences:
             return []
         results = {}
-        for indices, counts, logprobs, entropies in self.passes(sequences):
+        for indices, is_real, logprobs, entropies in self.passes(sequences):
             scores = torch.stack([logprobs, entropies]).cpu()  # (2, R)
             lengths = [len(sequences[i][1]) for i in indices]
-            if counts:
+            if is_real:
                 of_each = scores.split(lengths, dim=1)
                 for i, of_one in zip(indices, of_each):
                     results[i] = of_one.numpy()
@@ -182,7 +182,7 @@ class Policy:
         constant = config.max_response_length * len(rows)
         sequences, *of_rows = zip(*rows)  # of_rows: log π_old or log π_past, A, replayed
         parts = []
-        for indices, counts, logprobs, entropies in self.passes(list(sequences)):
+        for indices, is_real, logprobs, entropies in self.passes(list(sequences)):
             inputs = [logprobs]
             for arrays in of_rows:
                 array = np.concatenate([arrays[i] for i in indices])  # (R,)
@@ -197,10 +197,10 @@ class Policy:
             entropy = entropies.sum()
             total = loss - config.entropy_coef * entropy / constant
             # The factor undoes FSDP's average over ranks.
-            (counts * ranks.world_size() * total).backward()
+            (is_real * ranks.world_size() * total).backward()
             sums = token_sums(*inputs, ratio, weight)
             sums |= {"loss": loss.item(), "entropy": entropy.item()}
-            if counts:
+            if is_real:
                 parts.append(sums)
         everywhere = []
         for of_rank in ranks.gather(parts):

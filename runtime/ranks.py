@@ -135,9 +135,9 @@ def micro_batches(units: list[tuple], budget: int) -> list:
     """Return this rank's share of the units, in micro-batches of `budget` tokens at most.
 
     units: pairs of (indices of sequences that stay together, their tokens). A unit that is longer
-    than the budget stands alone. A micro-batch is a pair of (indices of its sequences, whether they
-    count). All ranks get equally many, since each is a collective; a rank that has no work left
-    runs a sequence to no effect.
+    than the budget stands alone. A micro-batch is a pair: the indices of its sequences, and whether
+    it is real. All ranks get equally many, since a pass is a collective; a rank that has no work
+    left runs a sequence to no effect.
     """
     sizes = [size for _, size in units]
     for count in itertools.count(1):

@@ -49,8 +49,8 @@ def test_micro_batches_cover_every_sequence_once(case, world_size, monkeypatch):
         monkeypatch.setattr(ranks, "rank", lambda rank=rank: rank)
         batches = ranks.micro_batches(prompt_units(sequences, budget), budget)
         assert len(batches) == expected[world_size - 1]
-        for indices, counts in batches:
-            if counts:
+        for indices, is_real in batches:
+            if is_real:
                 seen += indices
             packed = pack([sequences[i] for i in indices])
             assert packed.input_ids.numel() <= budget or len(indices) == 1
