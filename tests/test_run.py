@@ -193,6 +193,19 @@ def test_a_full_disk_leaves_the_checkpoint_before(three_steps):
     assert "could not be written" in Path(f"{three_steps}.txt").read_text()
 
 
+def find_after_save(final: Path) -> bool:
+    """Return whether this rank finds a checkpoint that gets its name late."""
+    with patch("os.sync", partial(time.sleep, 1.0)):
+        checkpoint.save(final, {"weight": torch.zeros(2)}, lambda aside: None)
+    return final.exists()
+
+
+def test_every_rank_finds_a_checkpoint_that_is_saved(tmp_path):
+    """None goes on before it has its name, or it would save it again, alone."""
+    final = tmp_path / "checkpoints/step-0000001"
+    assert on_ranks(2, find_after_save, final) == [True, True]
+
+
 @pytest.mark.parametrize("best, kept", [(2, [2, 4, 5]), (None, [4, 5])])
 def test_the_last_two_checkpoints_and_the_best_are_kept(best, kept, tmp_path):
     """The best one is that with the highest Pass@1 in validation, where there was one."""
