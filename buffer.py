@@ -50,7 +50,7 @@ class ReplayBuffer:
 
     def __init__(self):
         # Others read these three and never write into them.
-        self.stored = {}  # {question id: its responses, oldest first}
+        self.stored = {}  # {question id: its responses, in the order of `add`}
         self.latest_k = {}  # {question id: k of its latest group}, of the same questions
         self.retired = set()  # S: question ids
 
@@ -71,14 +71,14 @@ class ReplayBuffer:
         return buckets
 
     def trajectories(self, question_id: int) -> list[Trajectory]:
-        """What is stored of a question, oldest first; [] if nothing is."""
+        """What is stored of a question, in the order of `add`; [] if nothing is."""
         return list(self.stored.get(question_id, []))
 
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
         """Store successes of a question and put it into bucket num_success (lines 27-28).
 
         num_success: k, or whatever else the buckets go by; the latest wins. A response with the
-        tokens of a stored one replaces it. ValueError if the question is retired.
+        tokens of a stored one takes its place. ValueError if the question is retired.
         """
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
@@ -119,7 +119,7 @@ class ReplayBuffer:
             "token_ids": np.concatenate(token_ids),
             "logprobs": np.concatenate(logprobs),
         }
-        # `save_file` would write it for its owner alone.
+        # safetensors' own `save_file` makes files that only their owner may read.
         Path(path).write_bytes(save(tensors))
 
     @classmethod

@@ -40,8 +40,8 @@ class Config(Knobs):
     train_files: list[str] = field(default_factory=list)
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=list)
-    # "chat": the tokenizer's chat template; else a text with {question}, which is the last turn;
-    # without {question} that comes at the end
+    # "chat": the tokenizer's chat template; else a text in which {question} stands for the last
+    # turn of a row's prompt; to a text without {question} that turn is appended
     prompt_template: str = "chat"
     response_prefix: str = ""  # what ends every prompt, "<think>\n" for example
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
@@ -107,7 +107,7 @@ class Config(Knobs):
     save_every: int = 50  # steps between checkpoints; 0: only at the end and when interrupted
     resume: bool = False  # go on from the newest checkpoint in run_dir
 
-    # Knobs that do not count where they stand in a file; eval.py has some.
+    # Names of knobs that are ignored where a --config file sets them; eval.py has some.
     NOT_FROM_FILES = set()
 
     def __post_init__(self):
@@ -118,9 +118,10 @@ class Config(Knobs):
 
 
 def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
-    """Read `--config FILE ...` and flags into a `cls`; what the files say has to be possible alone.
+    """Read `--config FILE ...` and flags into a `cls`, Config or eval.py's.
 
-    Refusal for a wrong file, SystemExit with a sentence for a wrong flag.
+    Refusal for a wrong file, even if flags would mend it; SystemExit with a sentence for a wrong
+    flag.
     """
     parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
     parser.add_argument("--config", nargs="+", default=[])

@@ -49,7 +49,7 @@ def load_tokenizer(config: Config) -> tuple[PreTrainedTokenizerBase, list[int]]:
         raise ranks.Refusal(
             f"--model {config.model} is no model that can be read, such as RUN/model: {error}"
         ) from error
-    # A file may have been saved while it padded or cut.
+    # tokenizer.json may have been saved with padding or truncation switched on.
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.backend_tokenizer.no_truncation()
     return tokenizer, stop_ids
@@ -69,7 +69,7 @@ def read_questions(
     for file in files:
         for number, row in enumerate(read_rows(file)):
             question = to_question(row, f"{file}, row {number}", config, tokenizer)
-            # Only a user's own reward sees the row; an index in it would hide a repetition.
+            # Repeated rows differ by an index; the row matters only to a user's own reward.
             graded_by = question.row if config.reward != "math" else {}
             key = question.source, fingerprint([replace(question, row=graded_by)])
             if special.search(question.text):
@@ -102,8 +102,8 @@ def read_questions(
 def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
     """A row as a question: the one way from text to token ids.
 
-    A chat template writes its own special tokens. Any other template gets the tokenizer's BOS,
-    unless it has one, and no EOS. Refusal names the row.
+    A chat template writes its own special tokens. The text of any other template gets the
+    tokenizer's BOS in front, unless it begins with it, and no EOS. Refusal names the row.
     """
     try:
         turns, answer, given = check_row(row)

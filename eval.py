@@ -107,8 +107,9 @@ def statistics(records: list[dict]) -> dict:
     """What a table needs beside the means, per data_source, and the two averages of Table 1.
 
     A data_source has `questions`, `samples` (responses to a question) and `interval`, which is
-    Wilson's 95% interval of Pass@1; its unit is the question, as the responses to one are alike. In
-    an average each data_source counts alike, and `average_of/<group>` names those that are in it.
+    Wilson's 95% interval of Pass@1. Its unit is the question, since responses to the same question
+    are not independent. In an average each data_source counts alike, and `average_of/<group>` names
+    those that are in it.
     """
     from scipy.stats import binomtest  # takes seconds to import
 

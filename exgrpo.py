@@ -22,7 +22,7 @@ REINSTATED_SHARE = 0.1  # of the retired set, which returns to the stream (Table
 class Knobs:
     """What `Experience` reads, with Table 4's values; σ and CLIP are as in the official code.
 
-    ValueError for numbers that cannot be meant. train.py's `Config` adds its own knobs.
+    ValueError for most numbers that cannot be meant. config.py's `Config` adds the other knobs.
     """
 
     seed: int = 0  # of every random decision but the samples of validation
@@ -43,13 +43,14 @@ class Knobs:
     sigma: float = 1.0
     # which stored response is o*: the one with the lowest mean entropy under the current policy, or
     # the lowest NLL (Alg. 1); random and highest_entropy: Table 6; official: the lowest *sum* of
-    # entropies, as in effect in the official code
+    # entropies, to which the official code comes by its mismatched mask
     trajectory_selection: Literal["entropy", "nll", "random", "highest_entropy", "official"] = (
         "entropy"
     )
     # what the buckets go by: success count, or spread of continuous rewards (Sec. 5.3)
     difficulty: Literal["success", "spread"] = "success"
-    # whether questions solved K of K times retire; auto: unless ρ = 0. With spread none is solved.
+    # whether questions solved K of K times retire; auto: unless ρ = 0; off: they leave the buffer,
+    # but not the stream of fresh questions. With spread none is solved.
     retire: Literal["auto", "on", "off"] = "auto"
     # every so many steps (25 in Table 7) a tenth of the retired questions returns to the stream;
     # 0: never. The run ends once fewer than B are left.
@@ -140,7 +141,7 @@ class Experience:
         self.questions = {q.id: q for q in questions}
         self.buffer = ReplayBuffer()
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Whether E is in use: once true, always true. The first such batch still finds E empty.
+        # Whether E is in use: once true, true to the end. The first such batch finds E still empty.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
         # ε of CLIP for the new tokens of the batch planned last; None: no clip.
         self.clip_eps: float | None = None
@@ -327,12 +328,12 @@ class Experience:
             group.advantages = advantages * is_taught
 
     def mini_batches(self, step: int, groups: list[Group]) -> list[list[Group]]:
-        """The groups, shuffled, in `num_mini_batches` parts with equally many replayed ones."""
+        """The groups, shuffled, in `num_mini_batches` parts, each with its share of o*."""
         rng = rng_for("mini-batches", self.knobs.seed, step)
         order = rng.permutation(len(groups))
         shuffled = [groups[i] for i in order]
         shuffled.sort(key=lambda group: group.star is None)  # the replayed ones first
-        # Dealt like cards, so that the mini-batches share the replayed groups equally.
+        # Dealt like cards, so that their numbers of replayed groups differ by one at most.
         number = self.knobs.num_mini_batches
         return [shuffled[i::number] for i in range(number)]
 
@@ -351,4 +352,5 @@ class Experience:
         self.buffer = ReplayBuffer.load(buffer_path)
         self.stream.epoch = state["epoch"]
         self.stream.queue = state["queue"]
-        self.started = state["started"] and self.knobs.rho > 0  # which may be another ρ
+        # The resumed run may have another ρ; with ρ = 0 nothing is stored.
+        self.started = state["started"] and self.knobs.rho > 0

@@ -50,10 +50,10 @@ def policy_loss(
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Minus the objective of Eq. 4; and, for metrics, each token's ratio and weight, (R,) each.
 
-    The loss is minus the sum of all tokens' terms, divided by max_length · num_responses;
-    the constant max_length replaces |o| of Eq. 3, as in Dr. GRPO. So every response counts alike.
-    Eq. 4 weighs the mean over replayed groups by ρ and the mean over the others by 1 - ρ, which is
-    the same where ρB of B groups are replayed; ρ does not appear here.
+    The loss is minus the sum of all tokens' terms, divided by max_length · num_responses. The
+    constant max_length replaces |o| of Eq. 3, as in Dr. GRPO, so that every token counts alike.
+    ρ does not appear here: Eq. 4 weighs the mean over the replayed groups by ρ and the mean over
+    the others by 1 - ρ, and where ρB of B groups are replayed, that is the mean over all.
     All four inputs have one entry per token, (R,), and R may be 0. logprobs: under π_θ, at the
     temperature of sampling. old_logprobs: the same under the policy that made the token, π_old or
     π_past. advantages: of the token's response. replayed: bool, true for the tokens of an o*.
@@ -95,6 +95,6 @@ def policy_loss(
     # The weight of a new token: w, or 0 where it is clipped, which makes its term a constant.
     weight_of_new = ratio.masked_fill(new_term < plain, 0)
     weight = torch.where(replayed, weight_of_replayed, weight_of_new)
-    # The clamp passes no gradient on.
+    # Where log w is clamped, no gradient flows.
     weight = weight.masked_fill(log_ratio != clamped, 0)
     return loss, ratio.detach(), weight.detach()

@@ -1,10 +1,11 @@
 """Log-probs and entropies of response tokens: packed without padding, without full-size logits.
 
-Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. The
-attention function registered here keeps them apart: on GPUs in 16 bits by torch's variable-length
-kernel over a row that repeats every prompt, else over queries, keys and values that are padded on
-the right, where causal attention needs no mask. Only attention sees copies and padding. The head is
-applied in float32, to chunks of response positions, and recomputed in the backward pass.
+Sequences are laid end to end in one row, neighbours with the same prompt behind one copy of it. All
+layers work on this row but attention, which has to keep the sequences apart. The attention function
+that is registered here does so in one of two ways. On GPUs in 16 bits it repeats the prompts and
+uses torch's variable-length kernel. Elsewhere it pads the sequences on the right, where causal
+attention needs no mask. The head is applied in float32, to chunks of response positions, and
+recomputed in the backward pass.
 """
 
 from dataclasses import dataclass
@@ -19,9 +20,9 @@ from transformers import AttentionInterface, AutoConfig, AutoModelForCausalLM
 from config import Config
 from runtime.ranks import Refusal
 
-# How many float32 logits are held at once. On a GPU a chunk reads and writes the gradient of the
-# head once: 2**28, which is 1 GiB, should keep that below a fifth of the compute time. This is
-# reckoned for 152,064 words on an H100, not measured.
+# How many float32 logits a chunk has. Every chunk adds to the gradient of the whole head, so that
+# small chunks cost memory traffic. On a GPU 2**28, which is 1 GiB, should keep it below a fifth of
+# the compute time; that is reckoned for 152,064 words on an H100, not measured.
 LOGITS_CHUNK = {"cpu": 2**24, "cuda": 2**28}
 
 # A test has compared these with plain passes: packed scores and gradient, LoRA, and weight sync to
@@ -68,7 +69,7 @@ def model_config(config: Config):
 
 
 def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module:
-    """The model in `dtype`; Refusal names weights that its files lack or have to spare."""
+    """The model in `dtype`; Refusal names weights that its files lack, or have in excess."""
     lm, found = AutoModelForCausalLM.from_pretrained(
         config.model, config=model_config(config), dtype=dtype, output_loading_info=True, **options
     )
@@ -82,10 +83,10 @@ def load_model(config: Config, dtype: torch.dtype | str, **options) -> nn.Module
 
 
 def prompt_units(sequences: list[tuple], limit: int) -> list[tuple]:
-    """Neighbours with one prompt, as (their indices, the tokens of the row that they share).
+    """Units of neighbours with one prompt: (their indices, how many tokens they take in the row).
 
-    sequences: pairs of (prompt ids, response ids). No unit but a single sequence has more than
-    `limit` tokens.
+    sequences: pairs of (prompt ids, response ids). A unit has at most `limit` tokens, unless it is
+    one sequence that is longer by itself.
     """
     units = []
     previous = np.zeros(0)
@@ -125,7 +126,7 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 
     Neither prompt nor response may be empty.
 
-    Eight tokens: responses `1` and `2 3 4` to the prompt `5`, response `8` to the prompt `7`.
+    Three sequences: responses `1` and `2 3 4` to the prompt `5`, response `8` to the prompt `7`.
 
         the row    5 1 2 3 4 7 8        repeated   5 1 | 5 2 3 4 | 7 8        padded   5 1 . .
         place      0 1 2 3 4 5 6        number     0 1   2 3 4 5   6 7                 5 2 3 4
@@ -190,7 +191,7 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 
 
 def packed_attention(module, query, key, value, attention_mask, scaling, packing, **_):
-    """Causal attention inside each packed sequence, and no weights.
+    """Causal attention inside each packed sequence; the weights, a second result, are None.
 
     In the example of `pack` the `4` sees 2 to 5 of the repeated tokens, cells 4 to 7 of the padded
     ones: `5 2 3 4`, not the `1` that stands between them in the row. What it gets goes to place 4.
@@ -229,7 +230,7 @@ def attend_in_a_row(query, key, value, scale, packing: Packed):
         max_q=longest,
         max_k=longest,
         scale=scale,
-        window_size=(-1, 0),
+        window_size=(-1, 0),  # causal
         enable_gqa=True,
     )
 
@@ -256,14 +257,14 @@ def product(a: Tensor, b: Tensor) -> Tensor:
 
 
 def chunks(hidden, weight, temperature):
-    """Yields log-probs (c, V) of c response tokens at a time, with the slice of the R they are.
+    """Yields (which of the R response tokens, as a slice; their log-probs (c, V)), c at a time.
 
-    With c = 2 the five response tokens of `pack`'s example come as 0:2, 2:4 and 4:5.
+    With c = 2 the five response tokens of `pack`'s example come in chunks of 2, 2 and 1.
     """
     size = LOGITS_CHUNK[hidden.device.type] // len(weight)
     for start in range(0, len(hidden), size):
         part = slice(start, start + size)
-        # Without a name the logits are freed before the caller works.
+        # The logits have no name here, so they are freed before the caller uses the log-probs.
         yield part, product(hidden[part], weight.T).div_(temperature).log_softmax(-1)
 
 
@@ -276,7 +277,9 @@ class TokenScores(torch.autograd.Function):
 
         d_logits = d_logprob · (1_y - p) - d_entropy · p · (log p + 𝓗)
 
-    >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4; the 2nd was said
+    With two words and the second as the target:
+
+    >>> z = torch.tensor([[1.0, 3.0]]).log().requires_grad_()  # p = 1/4, 3/4
     >>> scores = TokenScores.apply(z, torch.eye(2), torch.tensor([1]), 1.0)
     >>> [torch.autograd.grad(score, z, retain_graph=True)[0] for score in scores]
     [tensor([[-0.2500,  0.2500]]), tensor([[ 0.2060, -0.2060]])]
@@ -308,7 +311,7 @@ class TokenScores(torch.autograd.Function):
             d_logprob = grad_logprobs[part, None]  # (c, 1)
             d_entropy = grad_entropies[part, None]  # (c, 1)
             p = log_p.exp()  # (c, V)
-            # The formula above, in place: there is room for two chunks.
+            # The formula above, in place: only two arrays (c, V) exist at a time.
             slope = log_p.add_(entropies[part, None]).mul_(p)  # p (log p + 𝓗)
             d_logits = p.mul_(-d_logprob).scatter_add_(1, targets[part, None], d_logprob)
             d_logits.addcmul_(slope, d_entropy, value=-1)

@@ -27,7 +27,7 @@ from runtime.metrics import add_up, token_means, token_sums
 # Nats a token by which engine and policy may differ on average; see bench/README.md.
 MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
 # An optimiser step whose gradient norm is this many times `max_grad_norm`, or not finite, is left
-# out. Officially the two are 500 and 1.
+# out. Officially norms above 500 are left out and `max_grad_norm` is 1.
 SKIP_FACTOR = 500
 
 
@@ -65,14 +65,14 @@ class Policy:
         """Run this rank's share of the (prompt ids, response ids), one micro-batch after another.
 
         Yields the indices of each micro-batch's sequences, whether it is real, its log-probs (R,)
-        and its entropies (R,). A pass is a collective, so that every rank makes as many; one that
-        is not real is made for that alone. Sequences with the same prompt stay together.
+        and its entropies (R,). A pass is a collective, so every rank has to make equally many: a
+        rank that has no work left scores a sequence to no effect, and that pass is not real.
         """
         budget = self.config.tokens_per_micro_batch
         total = 0
         for prompt_ids, response_ids in sequences:
             total += len(prompt_ids) + len(response_ids)
-        # Smaller units balance the ranks better.
+        # Sequences with one prompt share it in a unit. Small units balance the ranks better.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
         for indices, is_real in ranks.micro_batches(units, budget):
@@ -97,7 +97,7 @@ class Policy:
                 of_each = scores.split(lengths, dim=1)
                 for i, of_one in zip(indices, of_each):
                     results[i] = of_one.numpy()
-        # Frees the gathered embedding and head, as only a backward does by itself.
+        # Frees the gathered embedding and head, which else would stay until a backward pass.
         self.module.reshard()
         for part in ranks.gather(results):
             results |= part
@@ -128,8 +128,8 @@ class Policy:
     def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
         """Make one optimiser step on Eq. 4 per mini-batch; returns the metrics of the whole batch.
 
-        They are the same on all ranks. RuntimeError when π_old of new tokens is further than
-        MAX_DRIFT from π_θ before the first step.
+        They are the same on all ranks. RuntimeError when the engine's log-probs of new tokens are
+        further than MAX_DRIFT from those of π_θ before the first step.
         """
         parts = []
         # Before the first step: some rows may need log-probs under the π_θ of now.
@@ -159,7 +159,7 @@ class Policy:
         That is, in three arrays (T,), the log-probs that w or w* divides by, the advantage, and
         whether the response is replayed.
         """
-        rescored = []  # the o* that take π_θ as it is now for π_past
+        rescored = []  # o* whose w* divides by the π_θ of now, not by the stored π_past
         for group in groups:
             if group.star and not self.config.importance_correction:
                 rescored.append((group.question.prompt_ids, group.star.token_ids))

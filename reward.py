@@ -53,10 +53,11 @@ def graded_text(response: str, thinks: bool, config: Config) -> str | None:
     r"""The piece of `response` that is graded, or None (reward 0) if there is none.
 
     `thinks` says that the prompt opened a `<think>`. There, and where the response opens one, only
-    what follows the last `</think>` counts, and a thought that never ends has no answer. Of that,
-    the last balanced `\boxed{...}`, wrapper included, of at most `MAX_BOX` characters. Without one:
-    None, or with `require_box=False` what `unboxed` finds, in a box. The "official" grader is given
-    all that follows the thought, and a reward of the user's own the whole response.
+    what follows the last `</think>` counts, and a thought that never ends has no answer. Of this
+    text the last balanced `\boxed{...}` is taken, wrapper included, if it holds at most `MAX_BOX`
+    characters. Without a box: None, or with `require_box=False` what `unboxed` finds, put in a box.
+    The "official" grader is given all that follows the thought, and a reward of the user's own the
+    whole response.
     """
     if config.reward != "math":
         return response

@@ -72,7 +72,7 @@ def make_engine(config: Config, stop_ids: list[int], device: torch.device):
     return HFEngine(config, stop_ids, device)
 
 
-# Kept alive: an engine that is collected destroys the process group, which is ours.
+# Kept alive: a garbage-collected engine would destroy the process group, which is ours.
 VLLM_ENGINES = []
 
 
@@ -105,7 +105,7 @@ class VLLMEngine:
             dtype=config.dtype,
             max_model_len=config.max_prompt_length + config.max_response_length,
             enforce_eager=not on_gpu,
-            # The CPU kernel works on whole blocks: its 128 would cost a fifth more time.
+            # The CPU kernel works on whole blocks; vLLM's 128 would take a fifth more time.
             block_size=None if on_gpu else 32,
             distributed_executor_backend="external_launcher",
             gpu_memory_utilization=config.rollout_memory,
@@ -113,7 +113,7 @@ class VLLMEngine:
             kv_cache_memory_bytes=None if on_gpu else KV_CACHE_ON_CPU,
             # Of the distribution that is sampled from, temperature included.
             logprobs_mode="processed_logprobs",
-            # It rewinds the generator of a seeded request, which is impossible on a CPU.
+            # Chunked prefill rewinds a seeded request's generator, which a CPU's cannot do.
             enable_chunked_prefill=on_gpu,
             enable_sleep_mode=on_gpu,
             hf_overrides=configure,
@@ -144,7 +144,7 @@ class VLLMEngine:
             for request in engine.step():  # those that have ended
                 [output] = request.outputs
                 logprobs = []
-                # A dict of log-probs a token, here of one entry.
+                # vLLM gives a dict {token: log-prob} for each position, here with one entry.
                 for token, of_tokens in zip(output.token_ids, output.logprobs):
                     logprobs.append(of_tokens[token].logprob)
                 response = Trajectory(
@@ -218,7 +218,7 @@ class HFEngine:
         the log-probs log p, the arg max is a sample of p.
         """
         generators = [torch.Generator().manual_seed(seed) for _, seed in requests]
-        sampled = []  # the log-probs (N,) of one token of each response after another
+        sampled = []  # for each position the log-probs (N,) of the tokens sampled there
 
         def sample(_, scores):
             """Noisy log-probs of the next token, from its logits; both (N, V)."""
@@ -245,7 +245,7 @@ class HFEngine:
         logprobs = torch.stack(sampled, dim=1).cpu().numpy()  # (N, T)
         for tokens, of_tokens in zip(responses.cpu().numpy(), logprobs):
             is_end = np.isin(tokens, self.stop_ids)
-            ends_before = is_end.cumsum() - is_end  # of each token; the rest is padding
+            ends_before = is_end.cumsum() - is_end  # how many stop tokens precede each token
             own = ends_before == 0
             yield Trajectory(tokens[own], of_tokens[own], finished=bool(is_end.any()))
 

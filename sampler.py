@@ -5,7 +5,7 @@ normal density around medium difficulty, p_k ∝ N(k; μK, σ); inside a bucket 
 equally likely. The density is over the count k, as in the official code. The paper's text has it
 over k/K, where σ = 1 makes all buckets nearly equal: for that, set σ = K here.
 
-Nothing here touches global randomness: the generator is an argument.
+Nothing here touches global randomness: a generator, or the seed of one, is always passed in.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -45,9 +45,9 @@ def sample_questions(
     buckets: {k: question ids}, k in 0..num_rollouts, no id twice. The outcome depends only on rng
     and on the order of the ids inside each bucket, not on the mapping's own order.
 
-    Six questions of three buckets, p_k = 0.62, 0.37, 0.01: the first round asks them for 3, 3, 0.
-    Bucket 4 gives the one it has, bucket 5 its two. The other 3 are drawn again, where some are
-    left: from bucket 7.
+    Six questions from three buckets with p_k = 0.62, 0.37, 0.01. The first round's counts are 3, 3
+    and 0, but bucket 4 has only one question and bucket 5 two. So a second round draws the missing
+    three, from bucket 7, which alone has some left.
 
     >>> buckets = {4: [40], 5: [50, 51], 7: range(70, 80)}
     >>> drawn = sample_questions(buckets, 6, 8, np.random.default_rng(0))
@@ -129,6 +129,6 @@ class FreshStream:
 
     def insert(self, questions: list[int], rng: np.random.Generator) -> None:
         """Shuffle questions (retired ones put back, Table 7) into what is left of the epoch."""
-        # A returning question may still be in the queue, which it leaves only in `draw`.
+        # A set, since a returning question may still be there: only `draw` takes retired ones out.
         left = sorted({*self.queue, *questions})
         self.queue = rng.permutation(left).tolist()

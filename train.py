@@ -3,8 +3,8 @@
     torchrun --shutdown-timeout 600 --nproc_per_node=8 train.py       # the paper's run
     torchrun --shutdown-timeout 600 --nproc_per_node=2 train.py --config configs/arithmetic.yaml
 
-Ctrl-C ends and saves the step under way, if that takes less than 600 seconds; the same command with
---resume goes on. Every rank runs this script; runtime/ranks.py says what is split.
+After Ctrl-C the step under way is finished and saved, if that takes less than 600 seconds; the same
+command with --resume goes on. Every rank runs this script; runtime/ranks.py says what is split.
 """
 
 from dataclasses import asdict
@@ -52,7 +52,7 @@ def train(config: Config) -> int:
             # ---- phase 1: experience management, lines 3-19 ----
             with run.phase("plan"):
                 drawn = experience.draw(step)  # 4-8: which stored questions return
-                candidates = experience.candidates(drawn)  # 9: what is stored of each
+                candidates = experience.candidates(drawn)  # 9: the stored responses to compare
                 entropies = policy.score_candidates(candidates)  # 10-12: by which o* is chosen
                 plan = experience.plan(step, drawn, entropies)  # 13-18: o*, and fresh questions
                 metrics = plan_metrics(plan, experience.buffer.latest_k)
@@ -65,7 +65,7 @@ def train(config: Config) -> int:
                 groups = experience.form_groups(plan, rollouts)
 
             # ---- store successes, retire, lines 25-30 and 32 ----
-            # Before the update, on which nothing that is stored depends.
+            # This may come before the update of line 31: nothing that is stored depends on it.
             with run.phase("store"):
                 if config.behavior_logprobs == "recompute":
                     policy.recompute(groups)  # the log-probs of new responses
@@ -88,6 +88,7 @@ def train(config: Config) -> int:
             if run.stopped:
                 return INTERRUPTED
 
+        # The final scores, unless the last step was validated and so has the time of that.
         if val_questions and "time/validate" not in run.rows[-1]:
             run.log(validate(engine, grader, val_questions))
         run.finish()
