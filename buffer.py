@@ -1,7 +1,7 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
-E maps a question to its stored successes and to its *latest* success count k. Equal histories of
-calls give equal orders, and so equal draws, also after `save` and `load`.
+E maps a question to its stored successes and to its bucket, the *latest* success count k above 0.
+Equal histories of calls give equal orders, and so equal draws, also after `save` and `load`.
 """
 
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ class Trajectory:
     step: int = 0  # training step of the rollout
     reward: float = nan  # Eq. 1; nan, which `check` refuses, until it is graded
     finished: bool = True  # ended by EOS, not by the length limit
-    # what else the reward function gave, by name, to be logged; not stored
+    # what else the reward function gave, by name, to be logged; `ReplayBuffer.save` leaves it out
     named_rewards: dict[str, float] = field(default_factory=dict)
 
     @property
@@ -51,7 +51,7 @@ class ReplayBuffer:
     def __init__(self):
         # Others read these three and never write into them.
         self.stored = {}  # {question id: its responses, in the order of `add`}
-        self.latest_k = {}  # {question id: k of its latest group}, of the same questions
+        self.latest_k = {}  # {question id: its bucket, the latest k given to `add`}, of the same
         self.retired = set()  # S: question ids
 
     def __len__(self) -> int:
@@ -64,7 +64,7 @@ class ReplayBuffer:
 
     @property
     def buckets(self) -> dict[int, list[int]]:
-        """{k: ids of the questions whose latest group had k successes} (line 5)."""
+        """{k: ids of the questions that `add` last put into bucket k} (line 5)."""
         buckets = {}
         for question_id, k in self.latest_k.items():
             buckets.setdefault(k, []).append(question_id)

@@ -40,8 +40,8 @@ class Config(Knobs):
     train_files: list[str] = field(default_factory=list)
     # files of validation questions, which are scored per data_source
     val_files: list[str] = field(default_factory=list)
-    # "chat": the tokenizer's chat template; else a text in which {question} stands for the last
-    # turn of a row's prompt; to a text without {question} that turn is appended
+    # "chat": the tokenizer's chat template; else a text in which {question} is replaced by the last
+    # turn of a row's prompt; if {question} is not in the text, the turn is put at its end
     prompt_template: str = "chat"
     response_prefix: str = ""  # what ends every prompt, "<think>\n" for example
     max_prompt_length: int = 1024  # tokens; questions with longer prompts are dropped and counted
@@ -88,7 +88,7 @@ class Config(Knobs):
     steps: int = 700  # batches to train on; 500 for the paper's other models
     lr: float = 1e-6  # of AdamW, constant
     adam_eps: float = 1e-8 / OFFICIAL_SCALE  # ε of AdamW
-    # to which gradients are clipped; a step whose norm is 500 times as large is left out
+    # to which gradients are clipped; a step whose norm is over 500 times as large is left out
     max_grad_norm: float = 1 / OFFICIAL_SCALE
     # what policy and engine compute in; the trained weights stay float32
     dtype: Literal["float32", "bfloat16"] = "bfloat16"

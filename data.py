@@ -69,7 +69,8 @@ def read_questions(
     for file in files:
         for number, row in enumerate(read_rows(file)):
             question = to_question(row, f"{file}, row {number}", config, tokenizer)
-            # Repeated rows differ by an index; the row matters only to a user's own reward.
+            # Copies of a question often differ in an index inside `row`. So the row is no part of
+            # the key, unless a user's own reward reads it.
             graded_by = question.row if config.reward != "math" else {}
             key = question.source, fingerprint([replace(question, row=graded_by)])
             if special.search(question.text):
@@ -107,7 +108,7 @@ def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
     """
     try:
         turns, answer, given = check_row(row)
-        text, begun = prompt_text(turns, config, tokenizer)
+        text, opening = prompt_text(turns, config, tokenizer)  # opening: what begins the response
     except Exception as error:  # the template's own, too
         raise ranks.Refusal(f"{where}: {error!r}; runtime/tables.py names the columns") from error
     ids = tokenizer(text, add_special_tokens=False)["input_ids"]
@@ -119,7 +120,7 @@ def to_question(row: dict, where: str, config: Config, tokenizer) -> Question:
         id=-1,
         text="\n\n".join(turn["content"] for turn in turns),
         prompt_ids=np.array(ids, dtype=np.int32),
-        thinks=begun.rfind("<think>") > begun.rfind("</think>"),
+        thinks=opening.rfind("<think>") > opening.rfind("</think>"),
         answer=answer,
         source=str(given["data_source"]),
         row=given,

@@ -25,7 +25,8 @@ from runtime import ranks
 from runtime.tables import write_jsonl
 from sampler import seed_for
 
-# The nine benchmarks of Table 1, by the letters and digits of their data_source in lower case.
+# The nine benchmarks of Table 1: patterns of the letters and digits that follow the last `/` of a
+# data_source, in lower case.
 AVERAGES = {
     "in_distribution": (
         r"aime(20)?(24|25)?"

@@ -141,7 +141,8 @@ class Experience:
         self.questions = {q.id: q for q in questions}
         self.buffer = ReplayBuffer()
         self.stream = FreshStream(list(self.questions), knobs.seed)
-        # Whether E is in use: once true, true to the end. The first such batch finds E still empty.
+        # Whether successes are stored and replayed; once true, true to the end of the run. The
+        # first batch for which it is true finds E still empty, and so only stores.
         self.started = knobs.rho > 0 and knobs.start_threshold < 0
         # ε of CLIP for the new tokens of the batch planned last; None: no clip.
         self.clip_eps: float | None = None

@@ -116,7 +116,7 @@ class Packed:
     from_repeated: Tensor  # (U,) the way back: the first of a prompt's copies
     bounds: Tensor  # (N + 1,) int32, where each sequence starts in the repeated layout
     to_padded: Tensor  # (N, L) of each cell the place in the row; padding points at 0
-    from_padded: Tensor  # (U,) the way back: the cell, counted row by row
+    from_padded: Tensor  # (U,) the way back: the number of its cell, row after row of this table
     predictors: Tensor  # (R,) places in the row that predict a response token
     targets: Tensor  # (R,) those response tokens
 
@@ -193,8 +193,9 @@ def pack(sequences: list[tuple], device="cpu") -> Packed:
 def packed_attention(module, query, key, value, attention_mask, scaling, packing, **_):
     """Causal attention inside each packed sequence; the weights, a second result, are None.
 
-    In the example of `pack` the `4` sees 2 to 5 of the repeated tokens, cells 4 to 7 of the padded
-    ones: `5 2 3 4`, not the `1` that stands between them in the row. What it gets goes to place 4.
+    In the example of `pack` the token `4` sees `5 2 3 4`, which are numbers 2 to 5 of the repeated
+    tokens and cells 4 to 7 of the padded ones. It does not see the `1` that stands between them in
+    the row. What it gets goes to place 4 of the row.
     query: (1, H, U, D), key and value: (1, H_kv, U, D), in the row; (1, U, H, D) comes out.
     """
     # The kernel takes 16-bit types only.
@@ -245,7 +246,7 @@ def attend_padded(query, key, value, scale, packing: Packed):
     return rearrange(out, "n h l d -> n l h d")
 
 
-# transformers makes no mask for a name that it does not know.
+# Masks have a registry of their own. This name is not in it, so transformers makes none.
 AttentionInterface.register("packed", packed_attention)
 
 
@@ -311,7 +312,7 @@ class TokenScores(torch.autograd.Function):
             d_logprob = grad_logprobs[part, None]  # (c, 1)
             d_entropy = grad_entropies[part, None]  # (c, 1)
             p = log_p.exp()  # (c, V)
-            # The formula above, in place: only two arrays (c, V) exist at a time.
+            # The formula above, in place: only two float32 arrays (c, V) exist at a time.
             slope = log_p.add_(entropies[part, None]).mul_(p)  # p (log p + 𝓗)
             d_logits = p.mul_(-d_logprob).scatter_add_(1, targets[part, None], d_logprob)
             d_logits.addcmul_(slope, d_entropy, value=-1)

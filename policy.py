@@ -1,10 +1,10 @@
 """π_θ: the sharded model, its scores of responses, and the optimiser step (Alg. 1, line 31).
 
-FSDP2 shards float32 weights over the ranks of a node and replicates them across nodes; with
-`lora_rank` the model is frozen and adapters are trained in its place. It computes in `dtype` and
-sees packed sequences only (model.py). Work is split over ranks by tokens; the loss is divided by
-constants of the *global* mini-batch, so the gradient depends neither on the number of ranks nor on
-micro-batches.
+FSDP2 shards the weights over the ranks of a node and replicates them across nodes. With `lora_rank`
+the model is frozen and adapters are trained in its place. What is trained is kept in float32; the
+model computes in `dtype` and sees packed sequences only (model.py). Work is split over ranks by
+tokens; the loss is divided by constants of the *global* mini-batch, so the gradient depends neither
+on the number of ranks nor on micro-batches.
 """
 
 from collections.abc import Iterator
@@ -26,8 +26,8 @@ from runtime.metrics import add_up, token_means, token_sums
 
 # Nats a token by which engine and policy may differ on average; see bench/README.md.
 MAX_DRIFT = {"float32": 1e-3, "bfloat16": 0.15}
-# An optimiser step whose gradient norm is this many times `max_grad_norm`, or not finite, is left
-# out. Officially norms above 500 are left out and `max_grad_norm` is 1.
+# An optimiser step is left out if its gradient norm is above this many times `max_grad_norm`, or
+# not finite. Officially norms above 500 are left out and `max_grad_norm` is 1.
 SKIP_FACTOR = 500
 
 
@@ -72,7 +72,8 @@ class Policy:
         total = 0
         for prompt_ids, response_ids in sequences:
             total += len(prompt_ids) + len(response_ids)
-        # Sequences with one prompt share it in a unit. Small units balance the ranks better.
+        # Neighbours with the same prompt form units, which share one copy of it. A unit takes at
+        # most an eighth of a rank's tokens, so that the ranks can be balanced.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
         for indices, is_real in ranks.micro_batches(units, budget):
@@ -128,8 +129,8 @@ class Policy:
     def update(self, mini_batches: list[list[Group]], clip_eps: float | None) -> dict:
         """Make one optimiser step on Eq. 4 per mini-batch; returns the metrics of the whole batch.
 
-        They are the same on all ranks. RuntimeError when the engine's log-probs of new tokens are
-        further than MAX_DRIFT from those of π_θ before the first step.
+        They are the same on all ranks. RuntimeError when π_old is the engine's and, before the
+        first step, further than MAX_DRIFT from π_θ; `recompute` checks that by itself.
         """
         parts = []
         # Before the first step: some rows may need log-probs under the π_θ of now.

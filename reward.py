@@ -1,7 +1,8 @@
 r"""The reward of Eq. 1: r(q, o) = 1 if the final answer of response o is right, else 0.
 
 `graded_text` picks the piece of a response that counts. The processes of `Grader`, which is a
-`Verifier`, decide whether that piece is an answer and, by Math-Verify, the gold one.
+`Verifier`, decide whether that piece is an answer at all, and by Math-Verify whether it equals the
+gold answer.
 """
 
 import re
@@ -12,7 +13,7 @@ from data import Question
 from verifier.pool import Verifier
 
 MAX_BOX = 1000  # characters; a longer box is no answer (the longest gold of the benchmarks has 210)
-# Characters, from the end, of a response without a box in which an answer is looked for.
+# Where a response has no box, an answer is looked for in so many of its last characters.
 MAX_TEXT = 2000
 
 STATEMENT = re.compile(r"(?i:answer)[^\n.:=$]{0,80}?(?:\bis\b|:|=)[:\s*]*(?=([^\n]+))")
@@ -43,7 +44,7 @@ def unboxed(text: str) -> str | None:
         sentence = re.split(r"\.(?:[\s*]|$)", statements[-1])[0].strip(" *")
         if not MATHS.match(sentence):
             return sentence
-        formulas = MATHS.findall(sentence)  # between dollars, or between \( and \)
+        formulas = MATHS.findall(sentence)  # between dollars, \( and \), or \[ and \]
         return ", ".join(map("".join, formulas))
     numbers = NUMBER.findall(text)
     return numbers[-1] if numbers else None

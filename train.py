@@ -88,7 +88,7 @@ def train(config: Config) -> int:
             if run.stopped:
                 return INTERRUPTED
 
-        # The final scores, unless the last step was validated and so has the time of that.
+        # The final scores, unless the last step was validated: its row then has time/validate.
         if val_questions and "time/validate" not in run.rows[-1]:
             run.log(validate(engine, grader, val_questions))
         run.finish()

@@ -20,14 +20,14 @@ def prompt_text(turns: list[dict], config, tokenizer) -> tuple[str, str]:
     """
     if config.prompt_template == "chat":
         text = rendered(turns, tokenizer)
-        begun = text.removeprefix(rendered(turns, tokenizer, ask=False))
+        opening = text.removeprefix(rendered(turns, tokenizer, ask=False))
     else:
-        before, _, begun = config.prompt_template.partition("{question}")
-        text = before + turns[-1]["content"] + begun
+        before, _, opening = config.prompt_template.partition("{question}")
+        text = before + turns[-1]["content"] + opening
     prefix = config.response_prefix
     if prefix.strip() and text.rstrip().endswith(prefix.strip()):  # the template ends so by itself
         prefix = ""
-    return text + prefix, begun + prefix
+    return text + prefix, opening + prefix
 
 
 def rendered(turns: list[dict], tokenizer, ask: bool = True) -> str:
