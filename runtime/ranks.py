@@ -27,28 +27,33 @@ from torch.distributed.elastic.multiprocessing.errors import record
 TIMEOUT = timedelta(hours=1)
 
 
-class Refusal(ValueError):
-    """What the user can mend: only its sentence is printed."""
+class Refusal(SystemExit, ValueError):
+    """What the user can mend: only its sentence is printed.
+
+    As a SystemExit it leaves no traceback in torchrun's summary.
+    """
 
 
 def run(program: Callable) -> None:
     """Run `program` as this rank's whole life, and leave with the exit status that it returns.
 
-    A `Refusal` is said by rank 0. Any other exception prints its traceback, and torchrun's summary
-    repeats it.
+    A `Refusal` is printed by rank 0. Any other exception prints its traceback, and torchrun's
+    summary repeats it.
     """
     status = 1
     try:
         status = record(program)() or 0
-    except SystemExit as stop:  # by the command line: an unknown flag
-        status = stop.code
     except Refusal as refusal:
         if os.environ.get("RANK", "0") == "0":  # it may come before `setup`
             print(refusal, file=sys.stderr)
+    except SystemExit as stop:  # by the command line: an unknown flag
+        status = stop.code
     except BaseException:
         traceback.print_exc()
-        # If another rank's death caused this, torchrun must see that one first.
-        time.sleep(1.0)
+    if status:
+        # torchrun ends the others once one has left. Before that rank 0 must have said why, and a
+        # rank that fails because another one died must not be the first to leave.
+        time.sleep(3.0)
     sys.stdout.flush()
     # Python's own exit races with gloo's threads: one run in six ended in SIGABRT (torch 2.13).
     os._exit(status)
@@ -107,7 +112,7 @@ def gather(value) -> list:
 def split(costs: list, parts: int) -> list:
     """Return the indices of `costs` in `parts` lists of nearly equal sums.
 
-    The dearest come first, equal ones by index; each goes to the list with the smallest sum so far.
+    The dearest are dealt first, equal ones by index, each to the list with the smallest sum so far.
     """
     lists = [[] for _ in range(parts)]
     sums = [0.0] * parts
@@ -136,8 +141,8 @@ def micro_batches(units: list[tuple], budget: int) -> list:
 
     units: pairs of (indices of sequences that stay together, their tokens). A unit that is longer
     than the budget stands alone. A micro-batch is a pair: the indices of its sequences, and whether
-    it is real. All ranks get equally many, since a pass is a collective; a rank that has no work
-    left runs a sequence to no effect.
+    it is real. All ranks get equally many, since a pass is a collective. A rank that has no work
+    left gets the first sequence as a micro-batch that is not real: it must not count.
     """
     sizes = [size for _, size in units]
     for count in itertools.count(1):

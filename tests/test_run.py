@@ -286,7 +286,7 @@ def test_a_second_signal_ends_at_once(tmp_path):
 
 # ---- ranks that fail -----------------------------------------------------------------------------
 
-PROGRAM = """
+FAILING = """
 import os, pathlib
 from runtime import ranks
 
@@ -300,6 +300,32 @@ def program():
 
 ranks.run(program)
 """
+REFUSING = """
+import os, time
+from runtime import ranks
+
+def program():
+    if os.environ["RANK"] == "0":
+        time.sleep(1)
+    raise ranks.Refusal("what to mend")
+
+ranks.run(program)
+"""
+
+
+def said_under_torchrun(program: str, directory: Path) -> str:
+    """What a program of two ranks, which has to fail, prints to stderr."""
+    (directory / "program.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, *TORCHRUN.split(), "program.py"],
+        cwd=directory,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode != 0
+    return done.stderr
 
 
 @pytest.mark.parametrize(
@@ -311,16 +337,13 @@ ranks.run(program)
 )
 def test_a_rank_that_fails_ends_the_job(failure, cause, tmp_path):
     """It does so within a minute, and torchrun's summary names the cause."""
-    (tmp_path / "program.py").write_text(PROGRAM.format(failure=failure))
-    done = subprocess.run(
-        [sys.executable, *TORCHRUN.split(), "program.py"],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode != 0
+    said = said_under_torchrun(FAILING.format(failure=failure), tmp_path)
     assert time.time() - (tmp_path / "failed").stat().st_mtime < 60
-    _, failed, summary = done.stderr.partition("program.py FAILED")
-    assert cause in summary, done.stderr
+    _, failed, summary = said.partition("program.py FAILED")
+    assert cause in summary, said
+
+
+def test_a_refusal_is_its_sentence(tmp_path):
+    """Rank 0 prints it, even if it is the last to refuse, and no traceback shows the program."""
+    said = said_under_torchrun(REFUSING, tmp_path)
+    assert said.count("what to mend") == 1 and "in program" not in said, said
