@@ -47,10 +47,9 @@ def special_tokens(tokenizer) -> re.Pattern:
 def stop_ids_of(model: str, tokenizer) -> list[int]:
     """Return the ids of all tokens that end a response, in order.
 
-    They are the tokenizer's eos_token, those of the model's generation settings, which without a
-    file of their own are those of its config.json, and the special
-    token that its chat template puts behind the assistant's turn. Base models and chat models
-    differ in these, and engines know only some of them.
+    They are the tokenizer's eos_token, the special token that its chat template puts behind the
+    assistant's turn, and those of the model's generation settings, or of its config.json where it
+    has no file of these. Base models and chat models differ in them, and engines know only some.
     """
     try:
         settings = GenerationConfig.from_pretrained(model)

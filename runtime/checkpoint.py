@@ -26,14 +26,14 @@ from runtime import ranks
 
 def checkpoints(run_dir: Path) -> list:
     """Return the checkpoints that are there, oldest first."""
-    return sorted((run_dir / "checkpoints").glob("step-???????"))
+    return sorted(run_dir.glob("checkpoints/step-???????"))
 
 
 def save(final: Path, tensors: dict, write_rest: Callable) -> None:
     """Write the checkpoint `final`, unless it is there already (a collective).
 
     tensors: this rank's parts, by name. write_rest(directory) writes all else; a collective, too.
-    Raises Refusal where there is no room, and removes what it wrote.
+    Raises Refusal where it cannot be written, as on a full disk, and removes what it wrote.
     """
     if final.exists():
         return
@@ -56,7 +56,7 @@ def save(final: Path, tensors: dict, write_rest: Callable) -> None:
             f"{final} could not be written: {error}. Make room, and --resume from the checkpoint"
             " before"
         ) from error
-    # All ranks must find the same checkpoints when they look next.
+    # No rank goes on before the name is there: all must find the same checkpoints, as above.
     ranks.gather(None)
 
 

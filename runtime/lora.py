@@ -31,8 +31,8 @@ def add_adapters(lm: nn.Module, rank: int, seed: int) -> None:
 def merged(weights: dict, rank: int) -> Iterator[tuple]:
     """Yield (name, weight) of the model without adapters, one weight at a time.
 
-    weights: the sharded state_dict of the model with adapters. rank: r. Each process merges its own
-    rows, in float32: B has the rows of W, and only the small A is gathered.
+    weights: the sharded state_dict of the model with adapters. rank: r, the adapters' size. Each
+    process merges its own rows, in float32: B has the rows of W, and only the small A is gathered.
     """
     for name, weight in weights.items():
         if ".lora_" in name:

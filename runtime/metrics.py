@@ -16,7 +16,7 @@ def plan_metrics(plan: list, latest_k: dict) -> dict:
 
 
 def group_metrics(groups: list) -> dict:
-    """Return the rewards of all groups, apart by fresh and replayed, and the new responses."""
+    """Return metrics of the groups, fresh and replayed ones apart, and of all responses."""
     counts = Counter()
     values = defaultdict(list)  # of each metric that is a mean
     for group in groups:
@@ -60,7 +60,7 @@ def token_sums(logprobs, old_logprobs, advantages, replayed, ratio, weight) -> d
     sums = {
         "new": new.sum(),
         "drift": drift[new].sum(),
-        "clipped": (weight[new] == 0).sum(),  # by CLIP, or beyond the clamp of log w
+        "clipped": (weight[new] == 0).sum(),  # without gradient: by CLIP, or by the clamp of log w
         "replayed": replayed.sum(),
         "replay_ratio": ratio[replayed].sum(),
         "pull": pull.sum(),
@@ -76,9 +76,8 @@ def add_up(parts: list[dict]) -> dict:
 
 def token_means(sums: dict) -> dict:
     """Return means and shares from the sums of `token_sums`."""
-    new = sums["new"]
     replayed = sums["replayed"]
-    means = {"loss/clipped": sums["clipped"] / new}
+    means = {"loss/clipped": sums["clipped"] / sums["new"]}
     if replayed:
         means["replay/gradient_share"] = sums["replay_pull"] / (sums["pull"] or 1.0)
         means["replay/ratio"] = sums["replay_ratio"] / replayed

@@ -1,15 +1,16 @@
 """What stands around the loop of train.py: run_dir, console, metrics, checkpoints, clock, Ctrl-C.
 
     run_dir/config.json      the knobs of the run
-    run_dir/metrics.jsonl    a row a step
+    run_dir/metrics.jsonl    a row for each step, and for the scores before and after
     run_dir/samples.jsonl    the responses to one question of each step, for people to read; a step
                              that is made again after a kill is there twice
     run_dir/checkpoints/     see checkpoint.py
     run_dir/model/           the trained model, a Hugging Face directory
-    run_dir/run.png          the curves, the last file: a run that has it has ended
+    run_dir/run.png          the curves, written at the very end
 
-Ctrl-C and SIGTERM set a flag. At the end of the step all ranks look at it, save, and leave with an
-exit status that is not 0; `--resume` goes on from there.
+Ctrl-C and SIGTERM, which torchrun sends when a rank has failed, set a flag. At the end of the step
+all ranks look at it, save, and leave with an exit status that is not 0; `--resume` goes on from
+there.
 """
 
 import json
@@ -31,7 +32,7 @@ from runtime.checkpoint import checkpoints, load, prune, save
 from runtime.tables import write_jsonl
 
 INTERRUPTED = 130  # exit status
-ECHO = 3.0  # seconds in which a second signal is the same Ctrl-C, sent on by torchrun
+ECHO = 3.0  # seconds after a Ctrl-C in which another signal is the same one, sent on by torchrun
 SHOWN = (  # on the console
     "reward/pass_at_1",
     "rollout/length",
@@ -57,7 +58,7 @@ PANELS = {  # of run.png: title -> the metrics that are drawn, by how their name
 class Run:
     """One run, from its start or its newest checkpoint to its trained model.
 
-    Every rank calls its methods in the same order; rank 0 writes.
+    Every rank calls its methods in the same order; rank 0 writes all but the checkpoints' weights/.
 
     knobs: the run's, as plain values. stop_ids: tokens that end a turn of the model. questions: a
     fingerprint of the training questions. Raises Refusal where the newest checkpoint was made with
@@ -79,7 +80,7 @@ class Run:
         self.seconds = {}  # of each phase of the step under way
         self.asked_at = None  # when somebody asked this rank to stop
         self.stopped = False  # whether any rank was asked; the same on all
-        self.bar = tqdm(total=self.knobs["steps"], disable=None if self.main else True, unit="step")
+        self.bar = tqdm(total=self.knobs["steps"], disable=not self.main or None, unit="step")
         for path in checkpoints(self.directory)[-1:]:
             self.restore(path)
         if self.main:
@@ -104,12 +105,11 @@ class Run:
         self.step = state["step"]
         self.rows = state["metrics"]
         self.bar.update(self.step)
-        before = state["knobs"].items()
-        changed = [knob for knob in self.knobs.items() if knob not in before]
+        changed = [knob for knob in self.knobs.items() if knob not in state["knobs"].items()]
         self.print(f"resumed from {path}; knobs that have changed: {changed}")
 
     def ask(self, number: int, frame) -> None:
-        """Note a signal; a second one, seconds later, ends this rank at once."""
+        """Note a signal; one that comes over ECHO after the first ends this rank at once."""
         now = time.monotonic()
         if self.main and not self.asked_at:
             os.write(2, b"stopping after this step; Ctrl-C again ends at once\n")
@@ -129,11 +129,11 @@ class Run:
     def is_due(self, knob: str) -> bool:
         """Return whether the knob divides the number of the step under way; 0 never does."""
         every = self.knobs[knob]
-        return every > 0 and (self.step + 1) % every == 0
+        return every and (self.step + 1) % every == 0
 
     def end_step(self, metrics: dict, groups: list) -> None:
         """Write a row of metrics, samples and a line, and a checkpoint where one is due."""
-        self.stopped = any(ranks.gather(self.asked_at is not None))
+        self.stopped = any(ranks.gather(self.asked_at))
         save_is_due = self.stopped or self.is_due("save_every")
         self.step += 1
         self.log(metrics | self.seconds | {"time/step": sum(self.seconds.values())})
@@ -178,7 +178,7 @@ class Run:
 
     def save(self) -> None:
         """Write the checkpoint of the steps done, and remove those that are no longer kept."""
-        final = self.directory / "checkpoints" / f"step-{self.step:07d}"
+        final = self.directory / f"checkpoints/step-{self.step:07d}"
         save(final, self.policy.shards(), self.write_rest)
         if self.main:
             prune(self.directory, self.rows)
@@ -190,7 +190,7 @@ class Run:
         if not self.main:
             return
         self.grader.tokenizer.save_pretrained(model)
-        # A name that transformers 4 knows, too.
+        # The tokenizer's class by a name that transformers 4 knows, too.
         about = model / "tokenizer_config.json"
         named = about.read_text().replace("TokenizersBackend", "PreTrainedTokenizerFast")
         about.write_text(named)
@@ -223,10 +223,14 @@ class Run:
         saved = checkpoints(self.directory)[-1] / "model"
         shutil.copytree(saved, model, copy_function=os.link)  # links take no room
         draw(self.rows, self.directory / "run.png")
+        if self.knobs["tracker"] == "wandb":
+            import wandb
+
+            wandb.finish()  # or the run would count as crashed, perhaps without its last rows
 
 
 def refuse_remains(config) -> None:
-    """Raise Refusal where run_dir has a run, unless this one goes on with it."""
+    """Raise Refusal where run_dir has the metrics of a run, unless this one goes on with it."""
     metrics = Path(config.run_dir, "metrics.jsonl")
     if metrics.exists() and not config.resume:
         raise ranks.Refusal(
@@ -261,20 +265,24 @@ def draw(rows: list[dict], file: Path) -> None:
 
 def tracker(run: Run):
     """Return the function that copies a row of metrics to where the knob `tracker` says."""
-    if run.knobs["tracker"] == "wandb":
+    name = run.knobs["tracker"]
+    if name == "wandb":
         import wandb
 
-        # The id is made from run_dir, so that a resumed run goes on.
-        id = run.knobs["run_dir"].replace("/", "-")
-        return wandb.init(id=id, resume="allow", dir=run.directory, config=run.knobs).log
-    if run.knobs["tracker"] == "tensorboard":
+        return wandb.init(
+            id=run.knobs["run_dir"].replace("/", "-"),  # so that a resumed run goes on
+            resume="allow",
+            dir=run.directory,
+            config=run.knobs,
+        ).log
+    if name == "tensorboard":
         from torch.utils.tensorboard import SummaryWriter
 
         writer = SummaryWriter(run.directory / "tensorboard")
 
         def track(row: dict) -> None:
-            for name, value in row.items():
-                writer.add_scalar(name, value, row["step"])
+            for metric, value in row.items():
+                writer.add_scalar(metric, value, row["step"])
             writer.flush()
 
         return track
