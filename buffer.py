@@ -51,7 +51,7 @@ class ReplayBuffer:
     def __init__(self):
         # Others read these three and never write into them.
         self.stored = {}  # {question id: its responses, in the order of `add`}
-        self.latest_k = {}  # {question id: its bucket, the latest k given to `add`}, of the same
+        self.latest_k = {}  # {question id: its bucket, the latest k given to `add`}, same keys
         self.retired = set()  # S: question ids
 
     def __len__(self) -> int:

@@ -70,7 +70,7 @@ def read_questions(
         for number, row in enumerate(read_rows(file)):
             question = to_question(row, f"{file}, row {number}", config, tokenizer)
             # Copies of a question often differ in an index inside `row`. So the row is no part of
-            # the key, unless a user's own reward reads it.
+            # the key, unless the reward is a user's own, which may read it.
             graded_by = question.row if config.reward != "math" else {}
             key = question.source, fingerprint([replace(question, row=graded_by)])
             if special.search(question.text):

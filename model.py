@@ -107,16 +107,17 @@ class Packed:
     The same tokens are laid out in three ways: in the *row* neighbours with one prompt share it;
     *repeated*, every response has its prompt before it, M ≥ U tokens; *padded*, every sequence
     has L tokens, as the longest has. Attention sees one of the last two, all else the row.
-    Each of the four maps holds indices into the layout that it reads.
+    The maps copy tokens from one layout to another: repeated = row[to_repeated], padded =
+    row[to_padded], and back, row = repeated[from_repeated], row = padded.flatten()[from_padded].
     """
 
     input_ids: Tensor  # (1, U)
     position_ids: Tensor  # (1, U), of the token in its own sequence
     to_repeated: Tensor  # (M,) of each repeated token the place in the row
-    from_repeated: Tensor  # (U,) the way back: the first of a prompt's copies
+    from_repeated: Tensor  # (U,) the way back, for a prompt from the first of its copies
     bounds: Tensor  # (N + 1,) int32, where each sequence starts in the repeated layout
     to_padded: Tensor  # (N, L) of each cell the place in the row; padding points at 0
-    from_padded: Tensor  # (U,) the way back: the number of its cell, row after row of this table
+    from_padded: Tensor  # (U,) the way back: of each token its cell in the flattened (N, L)
     predictors: Tensor  # (R,) places in the row that predict a response token
     targets: Tensor  # (R,) those response tokens
 

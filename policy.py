@@ -72,8 +72,8 @@ class Policy:
         total = 0
         for prompt_ids, response_ids in sequences:
             total += len(prompt_ids) + len(response_ids)
-        # Neighbours with the same prompt form units, which share one copy of it. A unit takes at
-        # most an eighth of a rank's tokens, so that the ranks can be balanced.
+        # Neighbours with the same prompt form units, which share one copy of it. A unit that is
+        # more than one sequence takes at most an eighth of a rank's tokens, to balance the ranks.
         limit = min(budget, total // (8 * ranks.world_size()))
         units = prompt_units(sequences, limit)
         for indices, is_real in ranks.micro_batches(units, budget):
@@ -181,7 +181,7 @@ class Policy:
         config = self.config
         beta = None if config.beta == "none" else config.beta
         constant = config.max_response_length * len(rows)
-        sequences, *of_rows = zip(*rows)  # of_rows: log π_old or log π_past, A, replayed
+        sequences, *of_rows = zip(*rows)  # of_rows: old log-probs, A, replayed
         parts = []
         for indices, is_real, logprobs, entropies in self.passes(list(sequences)):
             inputs = [logprobs]

@@ -24,7 +24,7 @@ BRACES = re.compile(r"\\boxed\s*\{|\\.|[{}]", re.DOTALL)  # the second branch sk
 
 def last_box(text: str) -> str | None:
     r"""The content of the `\boxed{...}` that closes last, stripped; None if none closes."""
-    still_open = []  # braces, with the `\boxed` before one
+    still_open = []  # the matches of braces that are not yet closed: `{`, or `\boxed{` as a whole
     box = None  # cut out only once, so that nested boxes take linear time
     for brace in BRACES.finditer(text):
         if brace[0] == "{" or brace[0].startswith(r"\boxed"):

@@ -206,7 +206,7 @@ class HFEngine:
         )
 
     def generate(self, requests: list, temperature: float) -> Iterator:
-        """As `VLLMEngine.generate`."""
+        """As `VLLMEngine.generate`, but a response comes when its whole batch has ended."""
         for start in range(0, len(requests), self.batch_size):
             batch = requests[start : start + self.batch_size]
             yield from enumerate(self.generate_batch(batch, temperature), start)

@@ -1,10 +1,10 @@
 """Which questions of a batch are replayed, and which are fresh (paper Sec. 4.1, Algorithm 2).
 
-A bucket holds the stored questions that had k successes among K rollouts when they were last asked;
-rollouts without any success are passed over. Its chance follows a normal density around medium
-difficulty, p_k ∝ N(k; μK, σ); inside a bucket all questions are equally likely. The density is over
-the count k, as in the official code. The paper's text has it over k/K, where σ = 1 makes all
-buckets nearly equal: for that, set σ = K here.
+A bucket holds the stored questions that had k successes among K responses when last asked; a
+question that then had none stays in its bucket. The chance of a bucket follows a normal density
+around medium difficulty, p_k ∝ N(k; μK, σ); inside a bucket all questions are equally likely. The
+density is over the count k, as in the official code. The paper's text has it over k/K, where σ = 1
+makes all buckets nearly equal: for that, set σ = K here.
 
 Nothing here touches global randomness: a generator, or the seed of one, is always passed in.
 """
@@ -107,8 +107,9 @@ class FreshStream:
     def draw(self, n: int, retired: set[int], skip: Collection[int] = ()) -> list[int]:
         """The next n distinct questions that are neither retired nor in `skip`, or all there are.
 
-        A question passed over (in `skip`, or drawn already) comes first in the next draw, unless
-        `insert` shuffles before that. `skip` must hold no retired question.
+        A question is passed over if it is in `skip`, or if this draw has taken it already, from the
+        end of the epoch before. It comes first in the next draw, unless `insert` shuffles before
+        that. `skip` must hold no retired question.
         """
         available = len(self.ids) - len(retired) - len(skip)
         n = min(n, available)
