@@ -46,7 +46,7 @@ class Trajectory:
 
 
 class ReplayBuffer:
-    """E and S. `len` is |E|, the number of questions that can be replayed."""
+    """E and S. `len` is the number of questions that can be replayed, those in a bucket above 0."""
 
     def __init__(self):
         # Others read these three and never write into them.
@@ -55,7 +55,7 @@ class ReplayBuffer:
         self.retired = set()  # S: question ids
 
     def __len__(self) -> int:
-        return len(self.latest_k)
+        return sum(k > 0 for k in self.latest_k.values())
 
     @property
     def num_trajectories(self) -> int:
@@ -64,10 +64,11 @@ class ReplayBuffer:
 
     @property
     def buckets(self) -> dict[int, list[int]]:
-        """{k: ids of the questions that `add` last put into bucket k} (line 5)."""
+        """{k: ids of the questions that `add` last put into bucket k}, for k above 0 (line 5)."""
         buckets = {}
         for question_id, k in self.latest_k.items():
-            buckets.setdefault(k, []).append(question_id)
+            if k > 0:
+                buckets.setdefault(k, []).append(question_id)
         return buckets
 
     def trajectories(self, question_id: int) -> list[Trajectory]:
@@ -77,8 +78,9 @@ class ReplayBuffer:
     def add(self, question_id: int, num_success: int, trajectories: list[Trajectory]) -> None:
         """Store successes of a question and put it into bucket num_success (lines 27-28).
 
-        num_success: k, or whatever else the buckets go by; the latest wins. A response with the
-        tokens of a stored one takes its place. ValueError if the question is retired.
+        num_success: k, or whatever else the buckets go by; the latest wins, and 0 keeps the
+        question from being replayed. A response with the tokens of a stored one takes its place.
+        ValueError if the question is retired.
         """
         if question_id in self.retired:
             raise ValueError(f"question {question_id} is retired: reinstate it before adding to it")
@@ -90,17 +92,13 @@ class ReplayBuffer:
 
     def retire(self, question_id: int) -> None:
         """Put a question, stored or not, into S and take it out of E (lines 25-26, 32)."""
-        self.drop(question_id)
+        self.stored.pop(question_id, None)
+        self.latest_k.pop(question_id, None)
         self.retired.add(question_id)
 
     def reinstate(self, question_ids: list[int]) -> None:
         """Take questions out of S, to be drawn fresh again; nothing enters E (Table 7)."""
         self.retired.difference_update(question_ids)
-
-    def drop(self, question_id: int) -> None:
-        """Take a question out of E, with its responses, if it is there."""
-        self.stored.pop(question_id, None)
-        self.latest_k.pop(question_id, None)
 
     def save(self, path: str | Path) -> None:
         """Write one safetensors file: a row of `heads` for each response, and all their tokens."""

@@ -49,8 +49,8 @@ class Knobs:
     )
     # what the buckets go by: success count, or spread of continuous rewards (Sec. 5.3)
     difficulty: Literal["success", "spread"] = "success"
-    # whether questions solved K of K times retire; auto: unless ρ = 0; off: they leave the buffer,
-    # but not the stream of fresh questions. With spread none is solved.
+    # whether questions solved K of K times retire; auto: unless ρ = 0; off: they are not replayed,
+    # but stay in the stream of fresh questions. With spread none is solved.
     retire: Literal["auto", "on", "off"] = "auto"
     # every so many steps (25 in Table 7) a tenth of the retired questions returns to the stream;
     # 0: never. The run ends once fewer than B are left.
@@ -159,7 +159,7 @@ class Experience:
         buckets = self.buffer.buckets  # line 5
         n = min(knobs.max_replayed, len(self.buffer))  # line 7
         if knobs.question_selection == "uniform":
-            stored = list(self.buffer.latest_k)
+            stored = sum(buckets.values(), [])
             return rng.choice(stored, n, replace=False).tolist()
         K = knobs.num_rollouts
         return sample_questions(buckets, n, K, rng, knobs.mu, knobs.sigma)  # 6, 8
@@ -279,10 +279,11 @@ class Experience:
             solved = knobs.difficulty == "success" and bucket == knobs.num_rollouts
             if solved and retires:
                 self.buffer.retire(q)
-            elif solved:
-                self.buffer.drop(q)  # stored again when 0 < k < K
             elif self.started and bucket > 0:  # k = 0 changes nothing: a stored one stays as it is
                 new = self.worth_storing(group)
+                if solved:  # not replayed until its k is below K again; what is stored of it stays
+                    bucket = 0
+                    new = []
                 # A stored question moves to its new bucket even if it brings nothing new to store:
                 # if only o* was right, or all new successes were cut.
                 if new or q in self.buffer.stored:

@@ -23,24 +23,24 @@ def contents(replay):
 
 
 def example():
-    """Questions 10 to 12 in two buckets, 13 dropped again, 99 and 7 retired."""
+    """Questions 10 to 12 in two buckets, 13 in none any more, 99 and 7 retired."""
     replay = ReplayBuffer()
     for q, k in [(10, 4), (13, 7), (11, 2), (12, 4)]:
         replay.add(q, k, [response(1, q), response(2, 3, q, step=5)])
-    replay.drop(13)
+    replay.add(13, 0, [])
     for q in (99, 7):
         replay.retire(q)
     return replay
 
 
 def test_the_latest_count_is_the_bucket():
-    """A question moves with its k; `drop` takes it out with its responses, `add` back in."""
+    """A question moves with its k; 0 keeps its responses but takes it out of the draw."""
     replay = example()
-    assert replay.buckets == {4: [10, 12], 2: [11]}
+    assert replay.buckets == {4: [10, 12], 2: [11]} and len(replay) == 3
     replay.add(12, 2, [])
     replay.add(13, 2, [response(8)])
-    assert replay.buckets == {4: [10], 2: [11, 12, 13]}
-    assert replay.num_trajectories == 7
+    assert replay.buckets == {4: [10], 2: [13, 11, 12]}
+    assert replay.num_trajectories == 9
 
 
 def test_equal_tokens_replace_what_was_stored():

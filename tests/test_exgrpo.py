@@ -104,7 +104,7 @@ ON_POLICY = {"rho": 0.0}
         ({}, "new", 8, None, 0, True),
         ({}, "stored", 0, 4, 2, False),
         ({}, "replayed", 0, 1, 2, False),
-        ({"retire": "off"}, "replayed", 7, None, 0, False),
+        ({"retire": "off"}, "replayed", 7, 0, 2, False),
         (LATE, "new", 5, None, 0, False),
         (ON_POLICY, "new", 5, None, 0, False),
         (ON_POLICY, "new", 8, None, 0, False),
