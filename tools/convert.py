@@ -53,7 +53,7 @@ def answer_of(value, extract: str) -> str:
     what follows the last `extract`. A float is refused, as 0.1 may be read as 0.10000000149.
     """
     if isinstance(value, dict):
-        value = value["ground_truth"]
+        value = value.get("ground_truth")
     if isinstance(value, float):
         sys.exit(f"answers are floats, as {value}, maybe not as they were written: make them text")
     text = "" if value is None else str(value)
@@ -144,8 +144,8 @@ def convert(
 
     rows = []
     for number, item in enumerate(items):
-        turns = item[question]
-        gold = answer_of(item[answer], extract)
+        turns = item.get(question)
+        gold = answer_of(item.get(answer), extract)
         if not turns or not gold:
             print(f"row {number} is left out: it has no question, or no answer")
             continue
@@ -161,6 +161,8 @@ def convert(
                 "extra_info": item.get("extra_info"),
             }
         )
+    if not rows:
+        sys.exit(f"no row has both {question} and {answer}: --question and --answer name columns")
     if reward:
         try_reward(reward, rows[0])
     if held_out:

@@ -54,6 +54,19 @@ def test_a_jsonl_file_becomes_these_rows(tmp_path, extract, value, gold):
     assert jsonl(tmp_path / "out.jsonl") == [expected | {"extra_info": extra}]
 
 
+def test_a_row_without_a_column_is_named(tmp_path, capsys):
+    """It is left out; where all rows are, a column's name was wrong, and nothing is written."""
+    given = [{"question": "1?"}, {"answer": "1"}, {"question": "1?", "answer": "1"}]
+    file = write_jsonl(tmp_path / "in.jsonl", given)
+    convert(file, tmp_path / "out.jsonl")
+    assert len(jsonl(tmp_path / "out.jsonl")) == 1
+    said = capsys.readouterr().out
+    assert "row 0 is left out" in said and "row 1 is left out" in said
+    with pytest.raises(SystemExit, match="no row has both Question and answer"):
+        convert(file, tmp_path / "other.jsonl", question="Question")
+    assert not (tmp_path / "other.jsonl").exists()
+
+
 def test_golds_of_a_float_column_are_refused(tmp_path):
     """0.1 as 32 bits would be read with digits that nobody wrote."""
     import pyarrow as pa
