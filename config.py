@@ -7,7 +7,10 @@ Those of experience management are inherited from `exgrpo.py:Knobs`.
 
 import argparse
 import os
+import sys
+from contextlib import redirect_stderr
 from dataclasses import dataclass, field, fields
+from io import StringIO
 from pathlib import Path
 from typing import Literal
 
@@ -113,7 +116,7 @@ class Config(Knobs):
     def __post_init__(self):
         """Check the types, which a file may have wrong, then the values."""
         for f in fields(self):
-            check_type(getattr(self, f.name), f.type)
+            check_type({f.name: getattr(self, f.name)}, dict[str, f.type])
         super().__post_init__()
 
 
@@ -140,6 +143,8 @@ def parse_config(argv: list[str] | None = None, cls: type[Config] = Config):
     except (OSError, TypeError, ValueError, TypeCheckError, yaml.YAMLError) as error:
         raise Refusal(f"{' '.join(files)}: {error}") from error
     is_first = os.environ.get("RANK", "0") == "0"
-    return tyro.cli(
-        cls, args=flags, default=default, use_underscores=True, console_outputs=is_first
-    )
+    # tyro reports an impossible value on every rank, whatever `console_outputs` says.
+    with redirect_stderr(sys.stderr if is_first else StringIO()):
+        return tyro.cli(
+            cls, args=flags, default=default, use_underscores=True, console_outputs=is_first
+        )
