@@ -1,7 +1,8 @@
 """The replay buffer E and the retired set S (paper Sec. 4.1, Algorithm 1 lines 1, 5, 25-28 and 32).
 
 E maps a question to its stored successes and to its bucket, the *latest* success count k above 0.
-Equal histories of calls give equal orders, and so equal draws, also after `save` and `load`.
+Bucket 0 is for questions that are not to be replayed. Equal histories of calls give equal orders,
+and so equal draws, also after `save` and `load`.
 """
 
 from dataclasses import dataclass, field
@@ -111,14 +112,16 @@ class ReplayBuffer:
                 heads.append((question_id, k, t.step, t.reward, len(t.token_ids)))
                 token_ids.append(t.token_ids)
                 logprobs.append(t.logprobs)
-        tensors: dict[str, np.ndarray] = {
-            "retired": np.array(sorted(self.retired), np.int64),
-            "heads": np.array(heads, np.float64),
-            "token_ids": np.concatenate(token_ids),
-            "logprobs": np.concatenate(logprobs),
-        }
+        content = save(
+            {
+                "retired": np.array(sorted(self.retired), np.int64),
+                "heads": np.array(heads, np.float64),
+                "token_ids": np.concatenate(token_ids),
+                "logprobs": np.concatenate(logprobs),
+            }
+        )
         # safetensors' own `save_file` makes files that only their owner may read.
-        Path(path).write_bytes(save(tensors))
+        Path(path).write_bytes(content)
 
     @classmethod
     def load(cls, path: str | Path) -> "ReplayBuffer":

@@ -120,8 +120,7 @@ class Group:
     @property
     def rewards(self) -> np.ndarray:
         """float32 (K,)."""
-        rewards = [t.reward for t in self.trajectories]
-        return np.array(rewards, dtype=np.float32)
+        return np.array([t.reward for t in self.trajectories], dtype=np.float32)
 
     @property
     def num_success(self) -> int:
@@ -249,11 +248,8 @@ class Experience:
         for group in plan:
             q = group.question.id
             first = 1 if group.star else 0  # index 0 of the group is o*'s
-            own = []
-            for i in range(first, knobs.num_rollouts):
-                seed = seed_for("rollout", knobs.seed, step, q, i)
-                own.append(seed)
-            seeds.append(own)
+            places = range(first, knobs.num_rollouts)
+            seeds.append([seed_for("rollout", knobs.seed, step, q, i) for i in places])
         return seeds
 
     def form_groups(self, plan: list[Group], rollouts: list[list[Trajectory]]) -> list[Group]:
@@ -281,7 +277,7 @@ class Experience:
                 self.buffer.retire(q)
             elif self.started and bucket > 0:  # k = 0 changes nothing: a stored one stays as it is
                 new = self.worth_storing(group)
-                if solved:  # not replayed until its k is below K again; what is stored of it stays
+                if solved:  # not replayed until 0 < k < K again; what is stored of it stays
                     bucket = 0
                     new = []
                 # A stored question moves to its new bucket even if it brings nothing new to store:
@@ -320,8 +316,7 @@ class Experience:
 
     def set_advantages(self, groups: list[Group]) -> None:
         """Give every group the advantages of Eq. 2, times the indicator of Eq. 14."""
-        rewards = np.array([group.rewards for group in groups])  # (Q, K)
-        rewards = torch.tensor(rewards)
+        rewards = torch.tensor(np.array([group.rewards for group in groups]))  # (Q, K)
         all_advantages = group_advantages(rewards, self.knobs.normalize_std).numpy()  # (Q, K)
         low, high = self.knobs.alpha
         for group, advantages in zip(groups, all_advantages):

@@ -31,14 +31,13 @@ MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3")
 
 
 def extend_context(hf_config, config: Config):
-    """The Hugging Face configuration passed in, with our `rope_theta` and positions, if any."""
+    """Put our `rope_theta` and positions, if any, into the Hugging Face configuration passed in."""
     if config.rope_theta:
         # vLLM first tries an empty configuration, which has no rope_parameters.
         rope = getattr(hf_config, "rope_parameters", None) or {}
         hf_config.rope_parameters = {**rope, "rope_theta": config.rope_theta}
     if config.max_position_embeddings:
         hf_config.max_position_embeddings = config.max_position_embeddings
-    return hf_config
 
 
 def model_config(config: Config):

@@ -66,7 +66,7 @@ def roll_out(
 
 def make_engine(config: Config, stop_ids: list[int], device: torch.device):
     """The engine that is asked for; each of the token ids `stop_ids` ends a response."""
-    has_vllm = importlib.util.find_spec("vllm") is not None
+    has_vllm = importlib.util.find_spec("vllm")
     if config.engine == "vllm" or config.engine == "auto" and has_vllm:
         return VLLMEngine(config, stop_ids, device)
     return HFEngine(config, stop_ids, device)

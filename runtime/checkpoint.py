@@ -56,7 +56,7 @@ def save(final: Path, tensors: dict, write_rest: Callable) -> None:
             f"{final} could not be written: {error}. Make room, and --resume from the checkpoint"
             " before"
         ) from error
-    # No rank goes on before the name is there: all must find the same checkpoints, as above.
+    # No rank goes on before the name is there, since each looks for it at its next save.
     ranks.gather(None)
 
 

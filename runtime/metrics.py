@@ -16,7 +16,7 @@ def plan_metrics(plan: list, latest_k: dict) -> dict:
 
 
 def group_metrics(groups: list) -> dict:
-    """Return metrics of the groups, fresh and replayed ones apart, and of all responses."""
+    """Return metrics of the groups, fresh and replayed ones apart, and of their responses."""
     counts = Counter()
     values = defaultdict(list)  # of each metric that is a mean
     for group in groups:

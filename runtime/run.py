@@ -109,11 +109,12 @@ class Run:
         self.print(f"resumed from {path}; knobs that have changed: {changed}")
 
     def ask(self, number: int, frame) -> None:
-        """Note a signal; one that comes over ECHO after the first ends this rank at once."""
+        """Note a signal; one more than ECHO seconds after the first ends this rank at once."""
         now = time.monotonic()
-        if self.main and not self.asked_at:
-            os.write(2, b"stopping after this step; Ctrl-C again ends at once\n")
-        self.asked_at = self.asked_at or now
+        if not self.asked_at:
+            self.asked_at = now
+            if self.main:
+                os.write(2, b"stopping after this step; Ctrl-C again ends at once\n")
         if now - self.asked_at > ECHO:
             os._exit(INTERRUPTED)
 
@@ -129,7 +130,7 @@ class Run:
     def is_due(self, knob: str) -> bool:
         """Return whether the knob divides the number of the step under way; 0 never does."""
         every = self.knobs[knob]
-        return every and (self.step + 1) % every == 0
+        return every > 0 and (self.step + 1) % every == 0
 
     def end_step(self, metrics: dict, groups: list) -> None:
         """Write a row of metrics, samples and a line, and a checkpoint where one is due."""
