@@ -1,6 +1,6 @@
 """ExGRPO in one file: a loop of your own around exgrpo.py, buffer.py, sampler.py and loss.py.
 
-    python docs/your_loop.py       # trains the built-in model for twelve steps, in half a minute
+    python docs/your_loop.py       # trains the built-in model for twelve steps, in under a minute
 
 One process, one model, padded tensors, nothing to resume: the whole method and no more. Read it
 from `main` on, step through it, or copy what stands between a trainer and the four files. train.py
